@@ -1,0 +1,260 @@
+/* aura: a key/value cache of 2 to 8 bits per number, and attention computed straight from those bits.
+ *
+ * This is the only public header. It compiles alone as C99 and as C++.
+ *
+ * Errors   Every call that can fail returns aura_status; 0 is success. After a failure aura_last_error() holds this
+ *          thread's message: the argument, what was wrong with it, what would be right. A call that fails has written
+ *          nothing to the caller's buffers and changed no handle.
+ * Structs  A struct that may grow starts with its own size, set by its _INIT macro. Zero means the default in every
+ *          other field. A size this library does not know is an error, not a guess.
+ * Threads  A call may run on any thread. A handle may be used by several threads at once unless its comment says not.
+ * Floats   The caller's rounding, flush-to-zero and exception modes are put aside during a call and restored after it:
+ *          they never change a result.
+ */
+#ifndef AURA_H
+#define AURA_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define AURA_VERSION_MAJOR 0
+#define AURA_VERSION_MINOR 1
+#define AURA_VERSION_PATCH 0
+#define AURA_VERSION_STRING "0.1.0"
+
+#if defined(__GNUC__)
+#define AURA_API __attribute__((visibility("default")))
+#else
+#define AURA_API
+#endif
+
+/* The version of the library that is linked, "major.minor.patch"; AURA_VERSION_STRING is the version of this header.
+ * A static string. Never fails. */
+AURA_API const char *aura_version(void);
+
+/* ---- errors ---------------------------------------------------------------------------------------------------- */
+
+typedef enum aura_status {
+    AURA_OK = 0,
+    AURA_BAD_ARGUMENT = 1,  /* a NULL, a zero or inconsistent size, an unknown enum value */
+    AURA_BAD_VALUE = 2,     /* the data itself: NaN, Inf, or a vector too large to store */
+    AURA_UNSUPPORTED = 3,   /* a well-formed request for which nothing was built: a dim, a bit width, a dtype */
+    AURA_TOO_LARGE = 4,     /* sizes whose product does not fit in memory */
+    AURA_OUT_OF_MEMORY = 5  /* the allocator returned NULL */
+} aura_status;
+
+/* One English phrase per status, for logs. A static string, also for a value that is no status. Never fails. */
+AURA_API const char *aura_status_text(aura_status status);
+
+/* The message of this thread's last failed call; "" when none has failed yet. The string belongs to the library and
+ * lives until this thread's next failing call. A call that succeeds leaves it alone. */
+AURA_API const char *aura_last_error(void);
+
+/* ---- element types --------------------------------------------------------------------------------------------- */
+
+typedef enum aura_dtype {
+    AURA_F32 = 0,
+    AURA_F16 = 1,  /* IEEE binary16 */
+    AURA_BF16 = 2  /* the upper half of an f32 */
+} aura_dtype;
+
+/* Bytes of one element: 4, 2, 2; 0 for a value that is no dtype. */
+AURA_API size_t aura_dtype_bytes(aura_dtype dtype);
+
+/* ---- context --------------------------------------------------------------------------------------------------- */
+
+/* What the kernels may be built from, as bits of a mask. A name is a set of CPU features, defined in src/variants.h. */
+enum {
+    AURA_ISA_REF = 1,  /* plain C, always there */
+    AURA_ISA_AVX2 = 2,
+    AURA_ISA_AVX512 = 4,
+    AURA_ISA_NEON = 8
+};
+
+/* The instruction sets that this CPU and this operating system offer, AURA_ISA_REF included. Never fails. */
+AURA_API uint32_t aura_cpu_isas(void);
+
+/* Where a handle's memory comes from. Both functions or neither; neither means the C library.
+ * alloc must return memory aligned to `align` (a power of two, at most 4096), or NULL. free gets the same `bytes`.
+ * Both may be called from any thread that calls the library, and must not call the library. */
+typedef struct aura_allocator {
+    void *(*alloc)(void *user, size_t bytes, size_t align);
+    void (*free)(void *user, void *memory, size_t bytes);
+    void *user;
+} aura_allocator;
+
+typedef enum aura_log_level { AURA_LOG_ERROR = 0, AURA_LOG_INFO = 1 } aura_log_level;
+
+/* Receives one line without a line end. A failing call that was given the context logs AURA_LOG_ERROR with the text of
+ * aura_last_error().
+ * May be called from any thread that calls the library, and must not call the library. */
+typedef void aura_log_fn(void *user, aura_log_level level, const char *message);
+
+typedef struct aura_ctx_options {
+    size_t size;
+    aura_allocator allocator;
+    aura_log_fn *log; /* NULL: silent */
+    void *log_user;
+    uint32_t isa_mask; /* instruction sets that may be used; 0: all that the machine has. AURA_ISA_REF is implied */
+} aura_ctx_options;
+
+#define AURA_CTX_OPTIONS_INIT {sizeof(aura_ctx_options), {NULL, NULL, NULL}, NULL, NULL, 0}
+
+/* What every other call works in: the kernels chosen for this CPU, the allocator, the log. */
+typedef struct aura_ctx aura_ctx;
+
+/* Makes a context. options NULL: all defaults. *ctx is the caller's, to be given to aura_ctx_destroy().
+ * Fails: AURA_BAD_ARGUMENT (ctx NULL, unknown size, half an allocator, a mask bit that means nothing),
+ * AURA_OUT_OF_MEMORY. *ctx is then left alone.
+ * A context never changes after this call: any number of threads may use it at once. */
+AURA_API aura_status aura_ctx_create(const aura_ctx_options *options, aura_ctx **ctx);
+
+/* Frees a context; NULL is allowed. No call that uses it may be running or follow. */
+AURA_API void aura_ctx_destroy(aura_ctx *ctx);
+
+/* The instruction sets this context uses: what the machine has, less what isa_mask left out. 0 for NULL. */
+AURA_API uint32_t aura_ctx_isas(const aura_ctx *ctx);
+
+/* ---- codebooks ------------------------------------------------------------------------------------------------- */
+
+typedef enum aura_table {
+    AURA_TABLE_EXACT = 1, /* Lloyd-Max for N(0,1), solved to convergence: 1 to 8 bits */
+    AURA_TABLE_GRID = 2,  /* aura's own, levels that are integers times a step: 2, 3, 4, 5, 6, 8 bits */
+    AURA_TABLE_AURA = 3,  /* as published with the AURA kernels, for dim 128: 2, 3, 4, 6, 8 bits */
+    AURA_TABLE_TQ = 4     /* as published with mlx-native TurboQuant: 2, 3, 4, 5, 6, 8 bits */
+} aura_table;
+
+/* A scalar quantiser. The index of a value is the number of thresholds strictly smaller than it, so a value that
+ * equals a threshold takes the lower index. Plain data: a caller may fill one with tables of its own. */
+typedef struct aura_codebook {
+    uint32_t id;            /* 16 * table + bits for the built-in ones; stored files name codebooks by it */
+    uint32_t bits;          /* 1 to 8 */
+    uint32_t levels;        /* 2 to 2^bits; 2^bits except for the 8-bit grid, which has 255 */
+    uint32_t uniform;       /* 1: equal spacing; vectors are fitted by their largest coordinate instead of their RMS */
+    float sigma;            /* standard deviation of the values the table is made for: 1, or 1/sqrt(128) for AURA */
+    float step;             /* centroid = step * integer for the grid tables; 0: no such step */
+    const float *centroid;  /* [levels], ascending */
+    const float *threshold; /* [levels - 1], ascending */
+} aura_codebook;
+
+/* Fills *book with a built-in codebook; its arrays are static. Fails: AURA_BAD_ARGUMENT (book NULL, no such table),
+ * AURA_UNSUPPORTED (no such width in that table). */
+AURA_API aura_status aura_codebook_get(aura_table table, uint32_t bits, aura_codebook *book);
+
+/* ---- rotation -------------------------------------------------------------------------------------------------- */
+
+#define AURA_MAX_DIM 1024
+
+typedef enum aura_rotation_kind {
+    AURA_ROTATION_HADAMARD = 0, /* y = H (sign * balance * x) / sqrt(dim) */
+    AURA_ROTATION_DENSE = 1     /* y = M (balance * x) */
+} aura_rotation_kind;
+
+/* An orthogonal map. H is a Hadamard matrix: Sylvester's where dim is a power of two, otherwise Paley (x) Sylvester,
+ * which exists for 80, 96, 112, 192, 320, 576 and others (doc/format.md names the rule). The arrays are the caller's
+ * and are only read during a call. */
+typedef struct aura_rotation {
+    size_t size;
+    aura_rotation_kind kind;
+    uint32_t dim;         /* a multiple of 8, 8 to AURA_MAX_DIM */
+    const uint8_t *signs; /* HADAMARD: dim bits, least significant first, 1 = negative; NULL: all positive */
+    const float *matrix;  /* DENSE: [dim][dim], y[i] = sum over j of matrix[i][j] x[j]; it must be orthogonal */
+    const float *balance; /* [dim] factors on the un-rotated side; NULL: all 1 */
+} aura_rotation;
+
+#define AURA_ROTATION_INIT {sizeof(aura_rotation), AURA_ROTATION_HADAMARD, 0, NULL, NULL, NULL}
+
+/* Fills bits[(dim + 7) / 8] with the signs that a seed stands for; `stream` 0 is for keys, 1 for values (doc/format.md
+ * fixes the generator). Fails: AURA_BAD_ARGUMENT (bits NULL, dim 0 or above AURA_MAX_DIM). */
+AURA_API aura_status aura_signs(uint64_t seed, uint32_t stream, uint32_t dim, uint8_t *bits);
+
+typedef struct aura_rotate_args {
+    size_t size;
+    const aura_rotation *rotation;
+    size_t rows;      /* 0: nothing to do */
+    const void *in;   /* [rows][dim] */
+    void *out;        /* [rows][dim]; may be `in` itself when dtype and stride are the same, else must not overlap it */
+    aura_dtype in_dtype, out_dtype;
+    size_t in_stride, out_stride; /* elements from row to row; 0: dim */
+} aura_rotate_args;
+
+#define AURA_ROTATE_ARGS_INIT {sizeof(aura_rotate_args), NULL, 0, NULL, NULL, AURA_F32, AURA_F32, 0, 0}
+
+/* Rotates rows: out = rotation(in). aura_undo applies the inverse: the transpose, then `balance` as factors (give the
+ * reciprocals of those that aura_rotate had). Computed in f32 in one fixed order: the bits are the same on every
+ * instruction set. NaN and Inf pass through as f32 arithmetic has them.
+ * Fails: AURA_BAD_ARGUMENT (NULLs, a misaligned pointer, strides below dim, dim not a multiple of 8 or out of range,
+ * out overlapping in), AURA_BAD_VALUE (a matrix that cannot be orthogonal), AURA_UNSUPPORTED (no Hadamard matrix of
+ * that dim, a dtype nobody knows), AURA_TOO_LARGE. */
+AURA_API aura_status aura_rotate(const aura_ctx *ctx, const aura_rotate_args *args);
+AURA_API aura_status aura_undo(const aura_ctx *ctx, const aura_rotate_args *args);
+
+/* ---- rows: vectors to codes and back --------------------------------------------------------------------------- */
+
+/* What is stored with the codes, so that x is about scale * centroid[code]. */
+typedef enum aura_scale_rule {
+    AURA_SCALE_MATCHED = 0,  /* |x| / |c|: the decoded vector has the length of the original */
+    AURA_SCALE_UNBIASED = 1, /* |x|^2 / <x,c>: the decoded vector projects onto the original without loss */
+    AURA_SCALE_RAW = 2       /* rms(x) / sigma: what the thresholds were fitted with, no correction */
+} aura_scale_rule;
+
+/* Bytes of one packed row: dim indices of `bits` bits in one little-endian bit stream, padded with zero bits to whole
+ * 32-bit words. 0 when dim is 0 or above AURA_MAX_DIM, or bits is not 1 to 8. */
+AURA_API size_t aura_row_bytes(uint32_t dim, uint32_t bits);
+
+typedef struct aura_encode_args {
+    size_t size;
+    const aura_codebook *codebook;
+    const aura_rotation *rotation; /* NULL: the rows are rotated already */
+    uint32_t dim;                  /* a multiple of 8, 8 to AURA_MAX_DIM; that of the rotation where there is one */
+    size_t rows;                   /* 0: nothing to do */
+    const void *in;                /* [rows][dim] */
+    void *packed;                  /* [rows][aura_row_bytes(dim, bits)] */
+    void *scales;                  /* [rows] */
+    aura_dtype in_dtype, scale_dtype;
+    size_t in_stride;     /* elements from row to row; 0: dim */
+    size_t packed_stride; /* bytes from row to row; 0: aura_row_bytes(dim, bits) */
+    aura_scale_rule rule;
+    uint32_t search; /* 1: try nine fits per vector and keep the one with the best cosine; 0: the plain fit */
+} aura_encode_args;
+
+#define AURA_ENCODE_ARGS_INIT                                                                                          \
+    {sizeof(aura_encode_args), NULL, NULL, 0, 0, NULL, NULL, NULL, AURA_F32, AURA_F32, 0, 0, AURA_SCALE_MATCHED, 0}
+
+/* Encodes rows: rotate, fit, quantise, pack. The bytes are the same on every instruction set. A vector with
+ * |y|^2 < 2^-100 is stored as scale 0. Buffers must not overlap.
+ * Fails, with nothing written: AURA_BAD_VALUE (a NaN, an Inf, a coordinate beyond 2^40 after balance, or a scale that
+ * scale_dtype cannot hold: the message names the row; a matrix or codebook that cannot be one), AURA_BAD_ARGUMENT,
+ * AURA_UNSUPPORTED (a width without a kernel: 1 or 7 bits; no Hadamard matrix of that dim), AURA_TOO_LARGE. */
+AURA_API aura_status aura_encode(const aura_ctx *ctx, const aura_encode_args *args);
+
+typedef struct aura_decode_args {
+    size_t size;
+    const aura_codebook *codebook;
+    const aura_rotation *rotation; /* the one used to encode, with reciprocal balance; NULL: leave the rows rotated */
+    uint32_t dim;
+    size_t rows;
+    const void *packed;
+    const void *scales;
+    void *out; /* [rows][dim] */
+    aura_dtype scale_dtype, out_dtype;
+    size_t packed_stride; /* bytes; 0: aura_row_bytes(dim, bits) */
+    size_t out_stride;    /* elements; 0: dim */
+} aura_decode_args;
+
+#define AURA_DECODE_ARGS_INIT                                                                                          \
+    {sizeof(aura_decode_args), NULL, NULL, 0, 0, NULL, NULL, NULL, AURA_F32, AURA_F32, 0, 0}
+
+/* Decodes rows: unpack, look up, scale, and undo the rotation where one is given. An index beyond the codebook's
+ * levels (only a corrupt row has one) reads as the highest level. Fails like aura_encode, except that values are not
+ * looked at. */
+AURA_API aura_status aura_decode(const aura_ctx *ctx, const aura_decode_args *args);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

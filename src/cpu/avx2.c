@@ -1,0 +1,161 @@
+/* avx2: AVX2, FMA and F16C. A vec is two 256-bit registers of 8 floats, so that its 16 lanes are those of ref.c. */
+#if defined(__x86_64__)
+#include "../exact.h"
+
+#include <immintrin.h>
+#include <math.h>
+#include <string.h>
+
+#include "../stages.h"
+#include "bits.h"
+
+AURA_TARGET("avx2,fma,f16c")
+#define AURA_INLINE static inline __attribute__((always_inline))
+#define AURA_ISA avx2
+
+typedef struct {
+    __m256 lo, hi;
+} vec;
+typedef struct {
+    __m256i lo, hi;
+} ivec;
+
+AURA_INLINE vec vec_of(__m256 lo, __m256 hi)
+{
+    vec v = {lo, hi};
+    return v;
+}
+AURA_INLINE ivec ivec_of(__m256i lo, __m256i hi)
+{
+    ivec v = {lo, hi};
+    return v;
+}
+
+AURA_INLINE vec vec_load(const float *p) { return vec_of(_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)); }
+AURA_INLINE void vec_store(float *p, vec v) { _mm256_storeu_ps(p, v.lo), _mm256_storeu_ps(p + 8, v.hi); }
+/* The first n lanes, n = 8 or 16 as every dim is a multiple of 8; the others load or keep as 0, or are not stored. */
+AURA_INLINE vec vec_load_n(const float *p, uint32_t n)
+{
+    return vec_of(_mm256_loadu_ps(p), n > 8 ? _mm256_loadu_ps(p + 8) : _mm256_setzero_ps());
+}
+AURA_INLINE void vec_store_n(float *p, vec v, uint32_t n)
+{
+    _mm256_storeu_ps(p, v.lo);
+    if (n > 8)
+        _mm256_storeu_ps(p + 8, v.hi);
+}
+AURA_INLINE vec vec_keep(vec v, uint32_t n) { return n > 8 ? v : vec_of(v.lo, _mm256_setzero_ps()); }
+AURA_INLINE vec vec_set1(float x) { return vec_of(_mm256_set1_ps(x), _mm256_set1_ps(x)); }
+AURA_INLINE vec vec_add(vec a, vec b) { return vec_of(_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)); }
+AURA_INLINE vec vec_sub(vec a, vec b) { return vec_of(_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)); }
+AURA_INLINE vec vec_mul(vec a, vec b) { return vec_of(_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)); }
+AURA_INLINE vec vec_max(vec a, vec b) { return vec_of(_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)); }
+AURA_INLINE vec vec_abs(vec v)
+{
+    __m256 sign = _mm256_set1_ps(-0.f);
+    return vec_of(_mm256_andnot_ps(sign, v.lo), _mm256_andnot_ps(sign, v.hi));
+}
+
+/* Negates the lanes whose bit is set. */
+AURA_INLINE __m256 flip_half(__m256 v, int lanes)
+{
+    __m256i bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    __m256i set = _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(lanes), bit), bit);
+    return _mm256_xor_ps(v, _mm256_and_ps(_mm256_castsi256_ps(set), _mm256_set1_ps(-0.f)));
+}
+AURA_INLINE vec vec_flip(vec v, uint16_t lanes)
+{
+    return vec_of(flip_half(v.lo, lanes), flip_half(v.hi, lanes >> 8));
+}
+
+/* Lane i becomes lane i ^ stride; stride 1, 2, 4 or 8. */
+AURA_INLINE vec vec_swap(vec v, const int stride)
+{
+    if (stride == 8)
+        return vec_of(v.hi, v.lo);
+    if (stride == 4)
+        return vec_of(_mm256_permute2f128_ps(v.lo, v.lo, 1), _mm256_permute2f128_ps(v.hi, v.hi, 1));
+    if (stride == 2)
+        return vec_of(_mm256_permute_ps(v.lo, 0x4e), _mm256_permute_ps(v.hi, 0x4e));
+    return vec_of(_mm256_permute_ps(v.lo, 0xb1), _mm256_permute_ps(v.hi, 0xb1));
+}
+
+/* `count` floats over and over; from 16 on, just a load. */
+AURA_INLINE vec vec_repeat(const float *p, uint32_t count)
+{
+    int64_t pair;
+    __m256 half;
+    switch (count) {
+    case 1: half = _mm256_set1_ps(*p); break;
+    case 2: memcpy(&pair, p, sizeof pair), half = _mm256_castsi256_ps(_mm256_set1_epi64x(pair)); break;
+    case 4: half = _mm256_broadcast_ps((const __m128 *)p); break;
+    case 8: half = _mm256_loadu_ps(p); break;
+    default: return vec_load(p);
+    }
+    return vec_of(half, half);
+}
+
+/* The sum of all lanes by halves: i and i + 8, then i and i + 4, + 2, + 1. */
+AURA_INLINE float vec_sum(vec v)
+{
+    __m256 h8 = _mm256_add_ps(v.lo, v.hi);
+    __m128 h4 = _mm_add_ps(_mm256_castps256_ps128(h8), _mm256_extractf128_ps(h8, 1));
+    __m128 h2 = _mm_add_ps(h4, _mm_movehl_ps(h4, h4));
+    return _mm_cvtss_f32(_mm_add_ss(h2, _mm_shuffle_ps(h2, h2, 1)));
+}
+/* The largest lane. */
+AURA_INLINE float vec_top(vec v)
+{
+    __m256 h8 = _mm256_max_ps(v.lo, v.hi);
+    __m128 h4 = _mm_max_ps(_mm256_castps256_ps128(h8), _mm256_extractf128_ps(h8, 1));
+    __m128 h2 = _mm_max_ps(h4, _mm_movehl_ps(h4, h4));
+    return _mm_cvtss_f32(_mm_max_ss(h2, _mm_shuffle_ps(h2, h2, 1)));
+}
+
+AURA_INLINE ivec ivec_zero(void) { return ivec_of(_mm256_setzero_si256(), _mm256_setzero_si256()); }
+AURA_INLINE ivec ivec_add(ivec a, int x)
+{
+    return ivec_of(_mm256_add_epi32(a.lo, _mm256_set1_epi32(x)), _mm256_add_epi32(a.hi, _mm256_set1_epi32(x)));
+}
+/* index + x in the lanes where v > limit. */
+AURA_INLINE __m256i add_where_half(__m256i index, __m256 v, __m256 limit, int x)
+{
+    __m256i above = _mm256_castps_si256(_mm256_cmp_ps(v, limit, _CMP_GT_OQ));
+    return _mm256_add_epi32(index, _mm256_and_si256(above, _mm256_set1_epi32(x)));
+}
+AURA_INLINE ivec ivec_add_where(ivec index, vec v, vec limit, int x)
+{
+    return ivec_of(add_where_half(index.lo, v.lo, limit.lo, x), add_where_half(index.hi, v.hi, limit.hi, x));
+}
+/* 16 bytes to and from lanes. */
+AURA_INLINE ivec ivec_load8(const uint8_t *p)
+{
+    __m128i bytes = _mm_loadu_si128((const __m128i *)p);
+    return ivec_of(_mm256_cvtepu8_epi32(bytes), _mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8)));
+}
+AURA_INLINE void ivec_store8(uint8_t *p, ivec v)
+{
+    __m128i lo = _mm_packus_epi32(_mm256_castsi256_si128(v.lo), _mm256_extracti128_si256(v.lo, 1));
+    __m128i hi = _mm_packus_epi32(_mm256_castsi256_si128(v.hi), _mm256_extracti128_si256(v.hi, 1));
+    _mm_storeu_si128((__m128i *)p, _mm_packus_epi16(lo, hi));
+}
+
+AURA_INLINE vec vec_lookup(const float *table, ivec index)
+{
+    return vec_of(_mm256_i32gather_ps(table, index.lo, 4), _mm256_i32gather_ps(table, index.hi, 4));
+}
+/* A permutation sees 8 entries: look up in both halves of the table and choose by bit 3 of the index. */
+AURA_INLINE __m256 lookup16_half(vec table, __m256i index)
+{
+    __m256 lo = _mm256_permutevar8x32_ps(table.lo, index), hi = _mm256_permutevar8x32_ps(table.hi, index);
+    return _mm256_blendv_ps(lo, hi, _mm256_castsi256_ps(_mm256_slli_epi32(index, 28)));
+}
+AURA_INLINE vec vec_lookup16(vec table, ivec index)
+{
+    return vec_of(lookup16_half(table, index.lo), lookup16_half(table, index.hi));
+}
+
+#include "rotate.tmpl.h"
+#include "encode.tmpl.h"
+AURA_TARGET_END
+#endif

@@ -1,0 +1,140 @@
+/* encode and dequant, written once over the words of an instruction set.
+ *
+ * The naive index of a value compares it with all 2^bits - 1 thresholds. They ascend, so a search by halves finds the
+ * same count in `bits` comparisons: each step looks up the middle threshold of every lane's remaining range and goes up
+ * where the value is above it. Up to 4 bits the table fits in one vector and the look-up is a permutation.
+ *
+ * Needs: the words of rotate.tmpl.h and vec_keep, vec_abs, vec_max, vec_sum, vec_top, vec_lookup, vec_lookup16; ivec,
+ *        ivec_zero, ivec_add, ivec_add_where, ivec_load8, ivec_store8; AURA_ISA. */
+
+/* A table of floats and, where it is short enough, the same table in a vector. */
+struct table {
+    const float *entry;
+    vec first16;
+};
+
+AURA_INLINE struct table table_of(const float *entry)
+{
+    struct table table = {entry, vec_load(entry)};
+    return table;
+}
+
+AURA_INLINE vec table_lookup(const struct table *table, ivec index, const int bits)
+{
+    return bits <= 4 ? vec_lookup16(table->first16, index) : vec_lookup(table->entry, index);
+}
+
+/* The number of thresholds below each lane of v. */
+AURA_INLINE ivec encode_index(vec v, const struct table *threshold, const int bits)
+{
+    ivec index = ivec_zero();
+    for (int step = 1 << (bits - 1); step; step /= 2)
+        index = ivec_add_where(index, v, table_lookup(threshold, ivec_add(index, step - 1), bits), step);
+    return index;
+}
+
+AURA_INLINE void encode_pack(uint8_t *packed, ivec index, uint32_t n, const int bits)
+{
+    uint64_t bytes[2];
+    ivec_store8((uint8_t *)bytes, index);
+    bytes[0] = bits_pack8(bytes[0], bits);
+    bytes[1] = bits_pack8(bytes[1], bits);
+    memcpy(packed, &bytes[0], bits);
+    if (n == AURA_LANES)
+        memcpy(packed + bits, &bytes[1], bits);
+}
+
+AURA_INLINE ivec encode_unpack(const uint8_t *packed, uint32_t n, const int bits)
+{
+    uint64_t bytes[2] = {0, 0};
+    memcpy(&bytes[0], packed, bits);
+    if (n == AURA_LANES)
+        memcpy(&bytes[1], packed + bits, bits);
+    bytes[0] = bits_unpack8(bytes[0], bits);
+    bytes[1] = bits_unpack8(bytes[1], bits);
+    return ivec_load8((const uint8_t *)bytes);
+}
+
+/* Quantises factor * y. Gives <y, c> and |c|^2; writes the codes too where packed is not NULL. */
+AURA_INLINE void encode_fit(uint8_t *packed, float *dot, float *size2, const float *y,
+                            const struct aura_codec_plan *plan, float factor, const int bits)
+{
+    struct table centroid = table_of(plan->centroid), threshold = table_of(plan->threshold);
+    vec dots = vec_set1(0), squares = vec_set1(0), scale = vec_set1(factor);
+    for (uint32_t d = 0; d < plan->dim; d += AURA_LANES) {
+        uint32_t n = plan->dim - d < AURA_LANES ? plan->dim - d : AURA_LANES;
+        vec v = vec_load_n(y + d, n);
+        ivec index = encode_index(vec_mul(v, scale), &threshold, bits);
+        vec c = vec_keep(table_lookup(&centroid, index, bits), n);
+        dots = vec_add(dots, vec_mul(v, c));
+        squares = vec_add(squares, vec_mul(c, c));
+        if (packed)
+            encode_pack(packed + d * bits / 8, index, n, bits);
+    }
+    *dot = vec_sum(dots);
+    *size2 = vec_sum(squares);
+}
+
+AURA_INLINE void encode_row(uint8_t *packed, float *scale, const float *y, const struct aura_codec_plan *plan,
+                            const int bits)
+{
+    vec squares = vec_set1(0), largest = vec_set1(0);
+    for (uint32_t d = 0; d < plan->dim; d += AURA_LANES) {
+        uint32_t n = plan->dim - d < AURA_LANES ? plan->dim - d : AURA_LANES;
+        vec v = vec_load_n(y + d, n);
+        squares = vec_add(squares, vec_mul(v, v));
+        largest = vec_max(largest, vec_abs(v));
+    }
+    float norm2 = vec_sum(squares), rms = sqrtf(norm2 / (float)plan->dim);
+    float unit = plan->uniform ? plan->top : plan->sigma, size = plan->uniform ? vec_top(largest) : rms;
+    float best = -1, best_fit = plan->fits[0], dot, size2;
+    int tiny = norm2 < 0x1p-100f;
+    if (plan->n_fits > 1 && !tiny)
+        for (uint32_t k = 0; k < plan->n_fits; k++) {
+            encode_fit(NULL, &dot, &size2, y, plan, (plan->fits[k] * unit) / size, bits);
+            float cosine = dot / sqrtf(size2);
+            if (cosine > best) {
+                best = cosine;
+                best_fit = plan->fits[k];
+            }
+        }
+    memset(packed, 0, plan->row_bytes);
+    encode_fit(packed, &dot, &size2, y, plan, tiny ? 0 : (best_fit * unit) / size, bits);
+    if (tiny || size2 == 0)
+        *scale = 0;
+    else if (plan->rule == AURA_SCALE_MATCHED)
+        *scale = sqrtf(norm2) / sqrtf(size2);
+    else
+        *scale = plan->rule == AURA_SCALE_UNBIASED ? norm2 / dot : rms / plan->sigma;
+}
+
+AURA_INLINE void dequant_row(float *x, const uint8_t *packed, float scale, const struct aura_codec_plan *plan,
+                             const int bits)
+{
+    struct table centroid = table_of(plan->centroid);
+    for (uint32_t d = 0; d < plan->dim; d += AURA_LANES) {
+        uint32_t n = plan->dim - d < AURA_LANES ? plan->dim - d : AURA_LANES;
+        ivec index = encode_unpack(packed + d * bits / 8, n, bits);
+        vec_store_n(x + d, vec_mul(table_lookup(&centroid, index, bits), vec_set1(scale)), n);
+    }
+}
+
+#define AURA_STAMP(stage, shape, bits, isa)                                                                            \
+    void aura_encode_##shape##_##isa(uint8_t *packed, float *scale, const float *y,                                    \
+                                     const struct aura_codec_plan *plan, size_t n)                                     \
+    {                                                                                                                  \
+        for (size_t row = 0; row < n; row++)                                                                           \
+            encode_row(packed + row * plan->row_bytes, scale + row, y + row * plan->dim, plan, bits);                  \
+    }
+AURA_SHAPES_encode(AURA_STAMP, encode, AURA_ISA)
+#undef AURA_STAMP
+
+#define AURA_STAMP(stage, shape, bits, isa)                                                                            \
+    void aura_dequant_##shape##_##isa(float *x, const uint8_t *packed, const float *scale,                             \
+                                      const struct aura_codec_plan *plan, size_t n)                                    \
+    {                                                                                                                  \
+        for (size_t row = 0; row < n; row++)                                                                           \
+            dequant_row(x + row * plan->dim, packed + row * plan->row_bytes, scale[row], plan, bits);                  \
+    }
+AURA_SHAPES_dequant(AURA_STAMP, dequant, AURA_ISA)
+#undef AURA_STAMP

@@ -1,0 +1,75 @@
+/* What every stage means: the declarations of ref.c. */
+#ifndef AURA_REF_H
+#define AURA_REF_H
+
+#include "stages.h"
+
+/* ---- exact stages: defined in f32, in one order; these are also the kernels of last resort ----------------------- */
+
+aura_rotate_fn aura_rotate_ref;
+aura_undo_fn aura_undo_ref;
+aura_encode_fn aura_encode_ref;
+aura_dequant_fn aura_dequant_ref;
+
+/* y[n][dim] = matrix * (balance * x), or with `transposed` matrix^T * x * balance; sums in order of j, in f32. */
+void aura_ref_rotate_dense(float *y, const float *x, const float *matrix, const float *balance, uint32_t dim,
+                           int transposed, size_t n);
+
+/* The fixed order of every sum over a vector: element i into partial i mod 16, then halves are added. */
+float aura_ref_dot(const float *a, const float *b, uint32_t n);
+
+/* Index `d` of a packed row, and the index of a value. */
+uint32_t aura_ref_unpack(const uint8_t *row, uint32_t bits, uint32_t d);
+uint32_t aura_ref_index(const struct aura_codec_plan *plan, float value);
+
+/* A rotated query as integers of 15 bits in two signed bytes: q[d] is about step * (256 hi[d] + lo[d]). */
+struct aura_ref_query {
+    float step;
+    int32_t sum; /* of 256 hi + lo: the correction for codes stored with an offset */
+    int8_t hi[AURA_MAX_DIM], lo[AURA_MAX_DIM];
+};
+void aura_ref_query(struct aura_ref_query *out, const float *q, uint32_t dim);
+
+/* ---- the same in double: bounds on the above -------------------------------------------------------------------- */
+
+/* One row. `size[d]`, where not NULL, is the sum of the magnitudes that went into y[d]. */
+void aura_ref_rotate_double(double *y, double *size, const double *x, const struct aura_rotation_plan *plan);
+
+/* How far an encoded row is from the best that double arithmetic finds: the larger of its relative loss of cosine and
+ * the relative error of its scale. NaN is returned as 1. */
+double aura_ref_encode_error(const uint8_t *packed, float scale, const float *y, const struct aura_codec_plan *plan);
+
+/* ---- attention, in double ---------------------------------------------------------------------------------------- */
+
+/* n vectors as a cache holds them: packed codes, or plain floats where codec is NULL. */
+struct aura_ref_rows {
+    const struct aura_codec_plan *codec;
+    const uint8_t *packed;  /* [n][row_bytes] */
+    const float *scale;     /* [n] */
+    const float *plain;     /* [n][dim] */
+    uint32_t dim;
+};
+
+/* An attention result over some of the tokens, not yet normalised: weights are exp(score - m), l is their sum, o the
+ * weighted sum of the values. m = -inf: no token, whatever l and o hold. */
+struct aura_ref_partial {
+    double m, l;
+    double o[AURA_MAX_DIM];
+};
+
+void aura_ref_row(double *x, const struct aura_ref_rows *rows, size_t t);
+void aura_ref_score(double *score, const double *q, const struct aura_ref_rows *keys, size_t first, size_t end);
+void aura_ref_softmax(double *weight, double *lse, const double *score, size_t n, double sink);
+void aura_ref_value(double *out, const double *weight, const struct aura_ref_rows *values, size_t first, size_t end);
+
+size_t aura_ref_first_visible(size_t n_tokens, uint64_t window);
+void aura_ref_partial_clear(struct aura_ref_partial *partial);
+void aura_ref_attend(struct aura_ref_partial *partial, const double *q, const struct aura_ref_rows *keys,
+                     const struct aura_ref_rows *values, size_t first, size_t end);
+void aura_ref_merge(struct aura_ref_partial *into, const struct aura_ref_partial *part, uint32_t dim);
+void aura_ref_merge_sink(struct aura_ref_partial *into, double sink, uint32_t dim);
+int aura_ref_finish(double *out, double *lse, const struct aura_ref_partial *partial, uint32_t dim);
+int aura_ref_merge_undo(double *out, double *lse, const struct aura_ref_partial *parts, size_t n_parts, double sink,
+                        const struct aura_rotation_plan *undo);
+
+#endif

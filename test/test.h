@@ -1,0 +1,43 @@
+/* The whole test framework: a test is a function, a failed EXPECT prints where and marks it, and the program's exit
+ * code is the number of failed tests (at most 125). One line per test: "ok NAME", "FAIL NAME" or "skip NAME: why". */
+#ifndef AURA_TEST_H
+#define AURA_TEST_H
+
+#include <stdio.h>
+#include <string.h>
+
+static int test_failures;      /* failed tests so far */
+static int test_bad_lines;     /* failed EXPECTs of the running test */
+static const char *test_skip;  /* set by a test that cannot run here, with the reason */
+
+#define EXPECT(condition, ...)                                                                                         \
+    do {                                                                                                               \
+        if (!(condition) && ++test_bad_lines <= 10) {                                                                  \
+            printf("  %s:%d: expected %s; ", __FILE__, __LINE__, #condition);                                          \
+            printf(__VA_ARGS__);                                                                                       \
+            printf("\n");                                                                                              \
+        }                                                                                                              \
+    } while (0)
+
+static inline void test_run(const char *name, void (*test)(void))
+{
+    test_bad_lines = 0;
+    test_skip = NULL;
+    test();
+    if (test_bad_lines)
+        printf("FAIL %s\n", name), test_failures++;
+    else if (test_skip)
+        printf("skip %s: %s\n", name, test_skip);
+    else
+        printf("ok %s\n", name);
+    fflush(stdout);
+}
+
+#define RUN(test) test_run(#test, test)
+
+static inline int test_result(void)
+{
+    return test_failures > 125 ? 125 : test_failures;
+}
+
+#endif

@@ -1,0 +1,82 @@
+/* The command-line tool: finds the subcommand, nothing else. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../include/aura.h"
+#include "tool.h"
+
+static const char help[] =
+    "usage: aura COMMAND [OPTIONS]\n"
+    "\n"
+    "  list                      every kernel, and which this machine uses\n"
+    "      [--isa NAME]          as if the machine had no better than NAME\n"
+    "      [--json]\n"
+    "  check [PATTERN]           compare kernels whose name contains PATTERN with the reference\n"
+    "      [--isa NAME]          only those of one instruction set: ref, avx2, avx512, neon\n"
+    "      [--seed N]            other inputs (default 1)\n"
+    "      [--bench]             time them longer      [--no-times]  not at all\n"
+    "      [--strict]            a kernel that cannot run here is a failure\n"
+    "      [--json]\n"
+    "  check --union FILE...     fail if a kernel ran in none of these JSON results\n"
+    "  version\n"
+    "\n"
+    "exit codes: 0 good, 1 a check failed, 2 bad usage\n";
+
+const char *cpu_name(void)
+{
+    static char line[256];
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    const char *name = "unknown CPU";
+    while (file && fgets(line, sizeof line, file))
+        if (!strncmp(line, "model name", 10) && strchr(line, ':')) {
+            line[strcspn(line, "\n")] = 0;
+            name = strchr(line, ':') + 2;
+            break;
+        }
+    if (file)
+        fclose(file);
+    return name;
+}
+
+char *read_file(const char *path)
+{
+    FILE *file = fopen(path, "rb");
+    char *text = NULL;
+    size_t size = 0, got = 0;
+    while (file && (text = realloc(text, size + 65536)) && (got = fread(text + size, 1, 65535, file)) > 0)
+        size += got;
+    if (text)
+        text[size] = 0;
+    if (file)
+        fclose(file);
+    return text;
+}
+
+void print_json_string(const char *text)
+{
+    putchar('"');
+    for (; *text; text++)
+        if (*text == '"' || *text == '\\')
+            printf("\\%c", *text);
+        else if ((unsigned char)*text < 32)
+            printf("\\u%04x", *text);
+        else
+            putchar(*text);
+    putchar('"');
+}
+
+int main(int argc, char **argv)
+{
+    const char *name = argc > 1 ? argv[1] : "";
+    if (!strcmp(name, "check"))
+        return command_check(argc - 2, argv + 2);
+    if (!strcmp(name, "list"))
+        return command_list(argc - 2, argv + 2);
+    if (!strcmp(name, "version") || !strcmp(name, "--version"))
+        return puts(aura_version()), 0;
+    if (!strcmp(name, "help") || !strcmp(name, "--help") || !strcmp(name, "-h"))
+        return fputs(help, stdout), 0;
+    fputs(help, stderr);
+    return 2;
+}
