@@ -186,15 +186,17 @@ void aura_dequant_ref(float *x, const uint8_t *packed, const float *scale, const
 }
 
 /* The largest coordinate becomes Q, chosen so that the sum over a vector of 7-bit codes cannot leave 32 bits. The upper
- * byte is rounded, so that hi alone is the best one-byte query. A zero vector has step 0 and all bytes 0. */
+ * byte is rounded, so that hi alone is the best one-byte query. A query with no coordinate above 2^-100 has step 0 and
+ * all bytes 0: its scores are 0, and no quotient here overflows. */
 void aura_ref_query(struct aura_ref_query *out, const float *q, uint32_t dim)
 {
     int32_t limit = INT32_MAX / (127 * (int32_t)dim);
     float largest = 0, top = (float)(limit < 32512 ? limit : 32512);
     for (uint32_t d = 0; d < dim; d++)
         largest = fabsf(q[d]) > largest ? fabsf(q[d]) : largest;
-    float factor = largest > 0 ? top / largest : 0;
-    out->step = largest / top;
+    int tiny = largest < 0x1p-100f;
+    float factor = tiny ? 0 : top / largest;
+    out->step = tiny ? 0 : largest / top;
     out->sum = 0;
     for (uint32_t d = 0; d < dim; d++) {
         int32_t q15 = (int32_t)lrintf(q[d] * factor);
@@ -246,7 +248,7 @@ static double cosine_of_fit(const float *y, const struct aura_codec_plan *plan, 
 {
     double largest = 0, dot = 0, size2 = 0;
     for (uint32_t d = 0; d < plan->dim; d++)
-        largest = fmax(largest, fabs(y[d]));
+        largest = fabs(y[d]) > largest ? fabs(y[d]) : largest; /* with fmax, gcc 12 for ARM crashes at -O3 */
     double factor = plan->uniform ? fit * plan->top / largest : fit * plan->sigma / sqrt(norm2 / plan->dim);
     for (uint32_t d = 0; d < plan->dim; d++) {
         uint32_t index = 0;
@@ -260,14 +262,15 @@ static double cosine_of_fit(const float *y, const struct aura_codec_plan *plan, 
 
 double aura_ref_encode_error(const uint8_t *packed, float scale, const float *y, const struct aura_codec_plan *plan)
 {
-    double norm2 = 0, dot = 0, size2 = 0, best = 0, zero_codes = 1;
+    double norm2 = 0, dot = 0, size2 = 0, best = 0;
+    int zero_codes = 1;
     for (uint32_t d = 0; d < plan->dim; d++) {
         uint32_t index = aura_ref_unpack(packed, plan->bits, d);
         double c = plan->centroid[index];
         norm2 += (double)y[d] * y[d];
         dot += y[d] * c;
         size2 += c * c;
-        zero_codes = zero_codes && index == aura_ref_index(plan, 0);
+        zero_codes &= index == aura_ref_index(plan, 0);
     }
     if (norm2 < 0x1p-100) /* within a rounding of the limit either answer is right */
         return (scale == 0 && zero_codes) || norm2 > 0x1.fffp-101 ? 0 : 1;

@@ -1,0 +1,544 @@
+/* The public interface, used well and used wrongly. Every misuse must give its error code and a message, and must leave
+ * every output byte as it was. */
+#define _GNU_SOURCE
+#include <math.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../include/aura.h"
+#include "../src/dispatch.h"
+#include "../src/dtype.h"
+#include "test.h"
+
+enum { DIM = 64, ROWS = 4 };
+
+static aura_ctx *ctx;
+
+/* Good arguments for every call, made anew for each test; outputs are poisoned. */
+static struct {
+    aura_codebook book;
+    aura_rotation rotation;
+    aura_rotate_args rotate;
+    aura_encode_args encode;
+    aura_decode_args decode;
+    uint8_t signs[AURA_MAX_DIM / 8];
+    float matrix[DIM * DIM], balance[DIM], x[ROWS * DIM];
+    struct {
+        float y[ROWS * DIM], scales[ROWS];
+        uint8_t packed[ROWS * DIM];
+    } out;
+} g;
+
+static void setup(void)
+{
+    memset(&g, 0, sizeof g);
+    memset(&g.out, 0x5a, sizeof g.out);
+    aura_codebook_get(AURA_TABLE_GRID, 4, &g.book);
+    aura_signs(1, 0, DIM, g.signs);
+    for (int i = 0; i < ROWS * DIM; i++)
+        g.x[i] = (float)((i * 37 + i / DIM * 11) % 101 - 50) * 0.07f;
+    for (int i = 0; i < DIM; i++)
+        g.matrix[i * DIM + (i + 1) % DIM] = 1, g.balance[i] = 2;
+    aura_rotation rotation = {sizeof rotation, AURA_ROTATION_HADAMARD, DIM, g.signs, g.matrix, NULL};
+    aura_rotate_args rotate = {sizeof rotate, &g.rotation, ROWS, g.x, g.out.y, AURA_F32, AURA_F32, 0, 0};
+    aura_encode_args encode = AURA_ENCODE_ARGS_INIT;
+    aura_decode_args decode = AURA_DECODE_ARGS_INIT;
+    g.rotation = rotation;
+    g.rotate = rotate;
+    encode.codebook = decode.codebook = &g.book;
+    encode.rotation = decode.rotation = &g.rotation;
+    encode.dim = decode.dim = DIM;
+    encode.rows = decode.rows = ROWS;
+    encode.in = g.x;
+    encode.packed = g.out.packed;
+    encode.scales = g.out.scales;
+    decode.packed = g.out.packed;
+    decode.scales = g.out.scales;
+    decode.out = g.out.y;
+    g.encode = encode;
+    g.decode = decode;
+}
+
+static int untouched(void)
+{
+    const uint8_t *p = (const uint8_t *)&g.out;
+    for (size_t i = 0; i < sizeof g.out; i++)
+        if (p[i] != 0x5a)
+            return 0;
+    return 1;
+}
+
+/* Runs the call a misuse is about, expects its status, a message that names the call, and no byte written. */
+#define REFUSED(call, expected)                                                                                        \
+    do {                                                                                                               \
+        aura_status status_ = (call);                                                                                  \
+        EXPECT(status_ == (expected), "%s", aura_status_text(status_));                                                \
+        EXPECT(strncmp(aura_last_error(), #call, strcspn(#call, "(")) == 0, "message: %s", aura_last_error());         \
+        EXPECT(untouched(), "an output was written");                                                                  \
+        setup();                                                                                                       \
+    } while (0)
+
+static void versions_and_texts(void)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%d.%d.%d", AURA_VERSION_MAJOR, AURA_VERSION_MINOR, AURA_VERSION_PATCH);
+    EXPECT(!strcmp(text, aura_version()) && !strcmp(text, AURA_VERSION_STRING), "%s", aura_version());
+    for (int a = AURA_OK; a <= AURA_OUT_OF_MEMORY; a++)
+        for (int b = AURA_OK; b < a; b++)
+            EXPECT(strcmp(aura_status_text((aura_status)a), aura_status_text((aura_status)b)), "%d and %d read alike", a, b);
+    EXPECT(!strcmp(aura_status_text((aura_status)99), "unknown status"), "99");
+    EXPECT(aura_dtype_bytes(AURA_F32) == 4 && aura_dtype_bytes(AURA_F16) == 2 && aura_dtype_bytes(AURA_BF16) == 2 &&
+               aura_dtype_bytes((aura_dtype)7) == 0, "dtype sizes");
+    EXPECT(aura_row_bytes(128, 4) == 64 && aura_row_bytes(80, 3) == 32 && aura_row_bytes(8, 2) == 4, "row bytes");
+    EXPECT(!aura_row_bytes(0, 4) && !aura_row_bytes(2000, 4) && !aura_row_bytes(64, 0) && !aura_row_bytes(64, 9), "bad rows");
+}
+
+static size_t allocated, allocations;
+static void *counting_alloc(void *user, size_t bytes, size_t align)
+{
+    void *memory = NULL;
+    allocated += bytes, allocations++;
+    return *(int *)user || posix_memalign(&memory, align, bytes) ? NULL : memory;
+}
+static void counting_free(void *user, void *memory, size_t bytes)
+{
+    (void)user;
+    allocated -= bytes;
+    free(memory);
+}
+static char logged[512];
+static void keep_log(void *user, aura_log_level level, const char *message)
+{
+    (void)user;
+    snprintf(logged, sizeof logged, "%d %s", (int)level, message);
+}
+
+static void contexts(void)
+{
+    aura_ctx_options o = AURA_CTX_OPTIONS_INIT;
+    aura_ctx *made = (aura_ctx *)&o;
+    int out_of_memory = 0;
+    EXPECT(aura_ctx_create(NULL, NULL) == AURA_BAD_ARGUMENT && strstr(aura_last_error(), "ctx is NULL"), "%s", aura_last_error());
+    o.size = 3;
+    EXPECT(aura_ctx_create(&o, &made) == AURA_BAD_ARGUMENT && strstr(aura_last_error(), "size is 3"), "%s", aura_last_error());
+    o.size = sizeof o;
+    o.allocator.alloc = counting_alloc;
+    EXPECT(aura_ctx_create(&o, &made) == AURA_BAD_ARGUMENT, "half an allocator");
+    o.allocator.free = counting_free;
+    o.allocator.user = &out_of_memory;
+    o.isa_mask = 1u << 31;
+    EXPECT(aura_ctx_create(&o, &made) == AURA_BAD_ARGUMENT && strstr(aura_last_error(), "isa_mask"), "%s", aura_last_error());
+    o.isa_mask = 0;
+    out_of_memory = 1;
+    EXPECT(aura_ctx_create(&o, &made) == AURA_OUT_OF_MEMORY, "no memory");
+    EXPECT(made == (aura_ctx *)&o, "a failing create changed *ctx");
+    out_of_memory = 0;
+    allocated = allocations = 0;
+    o.log = keep_log;
+    EXPECT(aura_ctx_create(&o, &made) == AURA_OK && allocations == 1 && allocated > 0, "%s", aura_last_error());
+    EXPECT(!strncmp(logged, "1 aura ", 7) && strstr(logged, " ref"), "log: %s", logged);
+    EXPECT(aura_ctx_isas(made) == aura_cpu_isas() && aura_ctx_isas(NULL) == 0, "isas");
+    EXPECT(aura_rotate(made, NULL) == AURA_BAD_ARGUMENT && strstr(logged, "0 aura_rotate: args is NULL"), "log: %s", logged);
+    aura_ctx_destroy(made);
+    EXPECT(allocated == 0, "%zu bytes not given back", allocated);
+    aura_ctx_destroy(NULL);
+    o.allocator.alloc = NULL, o.allocator.free = NULL;
+    o.isa_mask = AURA_ISA_REF;
+    EXPECT(!aura_ctx_create(&o, &made) && aura_ctx_isas(made) == AURA_ISA_REF, "only the reference");
+    aura_ctx_destroy(made);
+}
+
+static void codebooks_and_signs(void)
+{
+    aura_codebook book, before;
+    uint8_t bits[AURA_MAX_DIM / 8 + 1], other[AURA_MAX_DIM / 8 + 1];
+    memset(&book, 0x11, sizeof book);
+    before = book;
+    EXPECT(aura_codebook_get(AURA_TABLE_EXACT, 4, NULL) == AURA_BAD_ARGUMENT, "NULL");
+    EXPECT(aura_codebook_get((aura_table)0, 4, &book) == AURA_BAD_ARGUMENT, "table 0");
+    EXPECT(aura_codebook_get((aura_table)9, 4, &book) == AURA_BAD_ARGUMENT, "table 9");
+    EXPECT(aura_codebook_get(AURA_TABLE_GRID, 7, &book) == AURA_UNSUPPORTED, "7-bit grid");
+    EXPECT(aura_codebook_get(AURA_TABLE_EXACT, 0, &book) == AURA_UNSUPPORTED, "0 bits");
+    EXPECT(!memcmp(&book, &before, sizeof book), "a failing call wrote the book");
+    EXPECT(!aura_codebook_get(AURA_TABLE_TQ, 8, &book) && book.id == 0x48 && book.levels == 256, "id 0x%x", book.id);
+    EXPECT(aura_signs(1, 0, 64, NULL) == AURA_BAD_ARGUMENT && aura_signs(1, 0, 0, bits) == AURA_BAD_ARGUMENT &&
+               aura_signs(1, 0, AURA_MAX_DIM + 1, bits) == AURA_BAD_ARGUMENT, "bad signs");
+    memset(bits, 0xee, sizeof bits);
+    EXPECT(!aura_signs(1, 0, 12, bits) && (bits[1] & 0xf0) == 0 && bits[2] == 0xee, "12 signs take 2 bytes");
+    aura_signs(1, 0, AURA_MAX_DIM, bits), aura_signs(1, 1, AURA_MAX_DIM, other);
+    EXPECT(memcmp(bits, other, AURA_MAX_DIM / 8), "keys and values have the same signs");
+    aura_signs(2, 0, AURA_MAX_DIM, other);
+    EXPECT(memcmp(bits, other, AURA_MAX_DIM / 8), "two seeds give the same signs");
+}
+
+static void rotate_misuse(void)
+{
+    setup();
+    REFUSED(aura_rotate(NULL, &g.rotate), AURA_BAD_ARGUMENT);
+    REFUSED(aura_rotate(ctx, NULL), AURA_BAD_ARGUMENT);
+    g.rotate.size = 8;
+    REFUSED(aura_rotate(ctx, &g.rotate), AURA_BAD_ARGUMENT);
+    g.rotate.rotation = NULL;
+    REFUSED(aura_undo(ctx, &g.rotate), AURA_BAD_ARGUMENT);
+    g.rotation.size = 0;
+    REFUSED(aura_rotate(ctx, &g.rotate), AURA_BAD_ARGUMENT);
+    static const uint32_t bad_dims[] = {0, 4, 12, 63, 1032, 2048, UINT32_MAX};
+    for (size_t i = 0; i < sizeof bad_dims / sizeof *bad_dims; i++) {
+        g.rotation.dim = bad_dims[i];
+        REFUSED(aura_rotate(ctx, &g.rotate), AURA_BAD_ARGUMENT);
+    }
+    g.rotation.dim = 104; /* a multiple of 8 without a matrix */
+    REFUSED(aura_rotate(ctx, &g.rotate), AURA_UNSUPPORTED);
+    g.rotation.kind = (aura_rotation_kind)5;
+    REFUSED(aura_rotate(ctx, &g.rotate), AURA_BAD_ARGUMENT);
+    g.rotation.kind = AURA_ROTATION_DENSE, g.rotation.matrix = NULL;
+    REFUSED(aura_rotate(ctx, &g.rotate), AURA_BAD_ARGUMENT);
+    g.rotation.kind = AURA_ROTATION_DENSE, g.matrix[70] = NAN;
+    REFUSED(aura_rotate(ctx, &g.rotate), AURA_BAD_VALUE);
+    g.rotate.in = NULL;
+    REFUSED(aura_rotate(ctx, &g.rotate), AURA_BAD_ARGUMENT);
+    g.rotate.out = NULL;
+    REFUSED(aura_rotate(ctx, &g.rotate), AURA_BAD_ARGUMENT);
+    g.rotate.in = (const char *)g.x + 1;
+    REFUSED(aura_rotate(ctx, &g.rotate), AURA_BAD_ARGUMENT);
+    g.rotate.in_stride = DIM - 1;
+    REFUSED(aura_rotate(ctx, &g.rotate), AURA_BAD_ARGUMENT);
+    g.rotate.in_dtype = (aura_dtype)9;
+    REFUSED(aura_rotate(ctx, &g.rotate), AURA_UNSUPPORTED);
+    g.rotate.rows = SIZE_MAX / 4;
+    REFUSED(aura_rotate(ctx, &g.rotate), AURA_TOO_LARGE);
+    g.rotate.out_stride = SIZE_MAX / 2;
+    REFUSED(aura_rotate(ctx, &g.rotate), AURA_TOO_LARGE);
+    g.rotate.in = g.out.y + 16, g.rotate.rows = 1;
+    REFUSED(aura_rotate(ctx, &g.rotate), AURA_BAD_ARGUMENT); /* overlaps, and is not in place */
+    g.rotate.rows = 0, g.rotate.in = NULL, g.rotate.out = NULL;
+    EXPECT(aura_rotate(ctx, &g.rotate) == AURA_OK && untouched(), "no rows: %s", aura_last_error());
+}
+
+static void encode_misuse(void)
+{
+    setup();
+    REFUSED(aura_encode(NULL, &g.encode), AURA_BAD_ARGUMENT);
+    REFUSED(aura_encode(ctx, NULL), AURA_BAD_ARGUMENT);
+    g.encode.size++;
+    REFUSED(aura_encode(ctx, &g.encode), AURA_BAD_ARGUMENT);
+    g.encode.codebook = NULL;
+    REFUSED(aura_encode(ctx, &g.encode), AURA_BAD_ARGUMENT);
+    g.book.centroid = NULL;
+    REFUSED(aura_encode(ctx, &g.encode), AURA_BAD_ARGUMENT);
+    g.book.bits = 9;
+    REFUSED(aura_encode(ctx, &g.encode), AURA_BAD_ARGUMENT);
+    g.book.levels = 17;
+    REFUSED(aura_encode(ctx, &g.encode), AURA_BAD_ARGUMENT);
+    g.book.sigma = NAN;
+    REFUSED(aura_encode(ctx, &g.encode), AURA_BAD_VALUE);
+    g.book.threshold = g.x; /* does not ascend */
+    REFUSED(aura_encode(ctx, &g.encode), AURA_BAD_VALUE);
+    aura_codebook_get(AURA_TABLE_EXACT, 7, &g.book);
+    REFUSED(aura_encode(ctx, &g.encode), AURA_UNSUPPORTED);
+    aura_codebook_get(AURA_TABLE_EXACT, 1, &g.book);
+    REFUSED(aura_encode(ctx, &g.encode), AURA_UNSUPPORTED);
+    g.encode.dim = 128; /* not that of the rotation */
+    REFUSED(aura_encode(ctx, &g.encode), AURA_BAD_ARGUMENT);
+    g.encode.dim = 60, g.encode.rotation = NULL;
+    REFUSED(aura_encode(ctx, &g.encode), AURA_BAD_ARGUMENT);
+    g.encode.rule = (aura_scale_rule)3;
+    REFUSED(aura_encode(ctx, &g.encode), AURA_BAD_ARGUMENT);
+    g.encode.search = 2;
+    REFUSED(aura_encode(ctx, &g.encode), AURA_BAD_ARGUMENT);
+    g.encode.packed = NULL;
+    REFUSED(aura_encode(ctx, &g.encode), AURA_BAD_ARGUMENT);
+    g.encode.scales = NULL;
+    REFUSED(aura_encode(ctx, &g.encode), AURA_BAD_ARGUMENT);
+    g.encode.scales = (char *)g.out.scales + 2;
+    REFUSED(aura_encode(ctx, &g.encode), AURA_BAD_ARGUMENT);
+    g.encode.packed_stride = 31;
+    REFUSED(aura_encode(ctx, &g.encode), AURA_BAD_ARGUMENT);
+    g.encode.scale_dtype = (aura_dtype)-1;
+    REFUSED(aura_encode(ctx, &g.encode), AURA_UNSUPPORTED);
+    g.encode.rows = SIZE_MAX / 100;
+    REFUSED(aura_encode(ctx, &g.encode), AURA_TOO_LARGE);
+    g.encode.scales = g.out.packed;
+    REFUSED(aura_encode(ctx, &g.encode), AURA_BAD_ARGUMENT);
+    g.encode.packed = g.x;
+    REFUSED(aura_encode(ctx, &g.encode), AURA_BAD_ARGUMENT);
+}
+
+static void bad_vectors(void)
+{
+    static const float bad[] = {NAN, -NAN, INFINITY, -INFINITY, 0x1p41f, 3e38f};
+    setup();
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        g.x[(ROWS - 1) * DIM + 5] = bad[i]; /* in the last row: the rows before it must not be written either */
+        REFUSED(aura_encode(ctx, &g.encode), AURA_BAD_VALUE);
+        EXPECT(strstr(aura_last_error(), "in[3][5]"), "%s", aura_last_error());
+    }
+    g.x[5] = 0x1p40f;
+    EXPECT(aura_encode(ctx, &g.encode) == AURA_OK, "2^40: %s", aura_last_error());
+    setup();
+    g.x[2 * DIM] = 4e6f, g.encode.scale_dtype = AURA_F16; /* an RMS of 5e5 */
+    REFUSED(aura_encode(ctx, &g.encode), AURA_BAD_VALUE);
+    EXPECT(strstr(aura_last_error(), "row 2"), "%s", aura_last_error());
+    g.rotation.balance = g.balance, g.balance[5] = INFINITY;
+    REFUSED(aura_encode(ctx, &g.encode), AURA_BAD_VALUE);
+}
+
+static void decode_misuse(void)
+{
+    setup();
+    REFUSED(aura_decode(ctx, NULL), AURA_BAD_ARGUMENT);
+    REFUSED(aura_decode(NULL, &g.decode), AURA_BAD_ARGUMENT);
+    g.decode.size = 1;
+    REFUSED(aura_decode(ctx, &g.decode), AURA_BAD_ARGUMENT);
+    g.decode.codebook = NULL;
+    REFUSED(aura_decode(ctx, &g.decode), AURA_BAD_ARGUMENT);
+    g.decode.dim = 0;
+    REFUSED(aura_decode(ctx, &g.decode), AURA_BAD_ARGUMENT);
+    g.decode.out = NULL;
+    REFUSED(aura_decode(ctx, &g.decode), AURA_BAD_ARGUMENT);
+    g.decode.packed = NULL;
+    REFUSED(aura_decode(ctx, &g.decode), AURA_BAD_ARGUMENT);
+    g.decode.scales = NULL;
+    REFUSED(aura_decode(ctx, &g.decode), AURA_BAD_ARGUMENT);
+    g.decode.out_dtype = (aura_dtype)3;
+    REFUSED(aura_decode(ctx, &g.decode), AURA_UNSUPPORTED);
+    g.decode.out_stride = 8;
+    REFUSED(aura_decode(ctx, &g.decode), AURA_BAD_ARGUMENT);
+    g.decode.rows = SIZE_MAX;
+    REFUSED(aura_decode(ctx, &g.decode), AURA_TOO_LARGE);
+    g.decode.out = g.out.packed;
+    REFUSED(aura_decode(ctx, &g.decode), AURA_BAD_ARGUMENT);
+}
+
+/* A corrupt row cannot reach beyond the tables: the 8-bit grid has 255 levels, and here is index 255. */
+static void corrupt_codes_decode_to_the_top_level(void)
+{
+    setup();
+    aura_codebook_get(AURA_TABLE_GRID, 8, &g.book);
+    memset(g.out.packed, 0xff, sizeof g.out.packed);
+    for (int i = 0; i < ROWS; i++)
+        g.out.scales[i] = 1;
+    g.decode.rotation = NULL;
+    EXPECT(!aura_decode(ctx, &g.decode) && g.out.y[0] == g.book.centroid[254], "%g", (double)g.out.y[0]);
+}
+
+/* Strides, element types and in-place work give what plain f32 arrays give. */
+static void strides_and_dtypes(void)
+{
+    enum { STRIDE = DIM + 13, PACKED = 47 };
+    static float plain[ROWS * DIM], wide[ROWS * STRIDE];
+    static uint16_t half[ROWS * STRIDE];
+    static uint8_t packed[ROWS * PACKED];
+    setup();
+    for (int i = 0; i < ROWS * DIM; i++)
+        g.x[i] = aura_f32_from_bf16(aura_bf16_from_f32(g.x[i]));
+    EXPECT(!aura_rotate(ctx, &g.rotate), "%s", aura_last_error());
+    memcpy(plain, g.out.y, sizeof plain);
+
+    for (int i = 0; i < ROWS * DIM; i++)
+        half[i / DIM * STRIDE + i % DIM] = aura_bf16_from_f32(g.x[i]);
+    g.rotate.in = half, g.rotate.in_dtype = AURA_BF16, g.rotate.in_stride = STRIDE;
+    g.rotate.out = wide, g.rotate.out_stride = STRIDE;
+    EXPECT(!aura_rotate(ctx, &g.rotate), "%s", aura_last_error());
+    for (int i = 0; i < ROWS * DIM; i++)
+        EXPECT(wide[i / DIM * STRIDE + i % DIM] == plain[i], "strided bf16 rotate, element %d", i);
+
+    g.rotate.in = wide, g.rotate.in_dtype = AURA_F32; /* in place, back again */
+    EXPECT(!aura_undo(ctx, &g.rotate), "%s", aura_last_error());
+    for (int i = 0; i < ROWS * DIM; i++)
+        EXPECT(fabsf(wide[i / DIM * STRIDE + i % DIM] - g.x[i]) < 1e-5f, "undo in place, element %d", i);
+
+    setup();
+    EXPECT(!aura_encode(ctx, &g.encode), "%s", aura_last_error());
+    aura_encode_args e = g.encode;
+    uint16_t scales[ROWS];
+    memset(packed, 0x77, sizeof packed);
+    for (int i = 0; i < ROWS * DIM; i++)
+        wide[i / DIM * STRIDE + i % DIM] = g.x[i];
+    e.in = wide, e.in_stride = STRIDE, e.packed = packed, e.packed_stride = PACKED;
+    e.scales = scales, e.scale_dtype = AURA_F16;
+    EXPECT(!aura_encode(ctx, &e), "%s", aura_last_error());
+    for (int row = 0; row < ROWS; row++) {
+        EXPECT(!memcmp(packed + row * PACKED, g.out.packed + row * 32, 32), "codes of row %d", row);
+        EXPECT(packed[row * PACKED + 32] == 0x77, "the gap between rows was written");
+        EXPECT(scales[row] == aura_f16_from_f32(g.out.scales[row]), "scale of row %d", row);
+    }
+    aura_decode_args d = g.decode;
+    d.packed = packed, d.packed_stride = PACKED, d.scales = scales, d.scale_dtype = AURA_F16;
+    d.out = half, d.out_dtype = AURA_F16, d.out_stride = STRIDE;
+    EXPECT(!aura_decode(ctx, &d), "%s", aura_last_error());
+    for (int i = 0; i < ROWS * DIM; i++)
+        EXPECT(fabsf(aura_f32_from_f16(half[i / DIM * STRIDE + i % DIM]) - g.x[i]) < 1.2f, "decoded element %d", i);
+}
+
+static void dense_rotation_round_trip(void)
+{
+    setup();
+    g.rotation.kind = AURA_ROTATION_DENSE; /* a cyclic shift */
+    g.rotation.balance = g.balance;
+    EXPECT(!aura_rotate(ctx, &g.rotate) && g.out.y[0] == 2 * g.x[1], "%s", aura_last_error());
+    float back[ROWS * DIM], half[DIM];
+    for (int i = 0; i < DIM; i++)
+        half[i] = 0.5f;
+    g.rotation.balance = half;
+    g.rotate.in = g.out.y, g.rotate.out = back;
+    EXPECT(!aura_undo(ctx, &g.rotate) && !memcmp(back, g.x, sizeof back), "undo of a permutation is exact");
+}
+
+/* ---- the machine around us ----------------------------------------------------------------------------------------- */
+
+/* Everything a call can produce, from inputs among which denormals matter. */
+static struct {
+    float rotated[ROWS * DIM], decoded[ROWS * DIM], tiny[ROWS * DIM], scales[ROWS];
+    uint8_t packed[ROWS * DIM];
+} all;
+
+static int run_all(const aura_ctx *with)
+{
+    static const float denormal[ROWS] = {0x1p-130f, 0x1p-140f, 1, 0};
+    g.encode.search = 1;
+    g.rotate.out = all.rotated;
+    g.encode.packed = all.packed, g.decode.packed = all.packed;
+    g.encode.scales = all.scales, g.decode.scales = all.scales;
+    g.decode.out = all.decoded;
+    int failed = aura_rotate(with, &g.rotate) || aura_encode(with, &g.encode) || aura_decode(with, &g.decode);
+    g.decode.scales = denormal;
+    g.decode.out = all.tiny;
+    return failed || aura_decode(with, &g.decode);
+}
+
+static void setup_all(void)
+{
+    setup();
+    memset(&all, 0, sizeof all);
+    for (int i = 0; i < DIM; i++)
+        g.x[DIM + i] *= 0x1p-135f;
+}
+
+/* Every instruction set gives the same bytes, also side by side. */
+static void masks_change_no_byte(void)
+{
+    static const uint32_t masks[] = {AURA_ISA_AVX2, AURA_ISA_AVX512, AURA_ISA_NEON, AURA_ISA_AVX2 | AURA_ISA_AVX512};
+    aura_ctx_options o = AURA_CTX_OPTIONS_INIT;
+    aura_ctx *plain, *other;
+    static uint8_t want[sizeof all];
+    o.isa_mask = AURA_ISA_REF;
+    EXPECT(!aura_ctx_create(&o, &plain), "%s", aura_last_error());
+    setup_all();
+    EXPECT(!run_all(plain), "%s", aura_last_error());
+    memcpy(want, &all, sizeof want);
+    for (int i = 0; i < 4; i++) {
+        o.isa_mask = masks[i];
+        EXPECT(!aura_ctx_create(&o, &other), "%s", aura_last_error());
+        setup_all();
+        EXPECT(!run_all(other) && !memcmp(want, &all, sizeof want), "mask 0x%x changed bytes", masks[i]);
+        aura_ctx_destroy(other);
+    }
+    aura_ctx_destroy(plain);
+}
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+enum { N_MODES = 3 };
+static const unsigned modes[N_MODES] = {0x9fc0, 0x1f80 | 0x6000, 0x1f80 | 0x2000}; /* flush to zero; toward 0; down */
+static unsigned long mode_get(void) { return _mm_getcsr() & 0xffc0; }
+static void mode_set(unsigned long mode) { _mm_setcsr((unsigned)mode); }
+#elif defined(__aarch64__)
+enum { N_MODES = 3 };
+static const unsigned modes[N_MODES] = {1u << 24, 3u << 22, 2u << 22};
+static unsigned long mode_get(void)
+{
+    unsigned long mode;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(mode));
+    return mode;
+}
+static void mode_set(unsigned long mode) { __asm__ volatile("msr fpcr, %0" : : "r"(mode)); }
+#endif
+
+static void float_modes_change_no_byte(void)
+{
+    static uint8_t want[sizeof all];
+    unsigned long before = mode_get();
+    setup_all();
+    EXPECT(!run_all(ctx), "%s", aura_last_error());
+    EXPECT(all.rotated[DIM] != 0 && all.tiny[0] != 0, "no denormals here, nothing is tested");
+    memcpy(want, &all, sizeof want);
+    for (int i = 0; i < N_MODES; i++) {
+        setup_all();
+        mode_set(modes[i]);
+        int failed = run_all(ctx);
+        unsigned long after = mode_get();
+        mode_set(before);
+        EXPECT(!failed && !memcmp(want, &all, sizeof want), "mode 0x%x changed bytes", modes[i]);
+        EXPECT(after == modes[i], "mode 0x%x came back as 0x%lx", modes[i], after);
+    }
+}
+
+static void cpu_without_the_system_has_nothing(void)
+{
+    const uint32_t ecx = 1u << 12 | 1u << 27 | 1u << 28 | 1u << 29, avx2 = 1u << 5;
+    const uint32_t avx512 = avx2 | 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;
+    EXPECT(aura_x86_isas(ecx, avx512, 0xe7) == (AURA_ISA_REF | AURA_ISA_AVX2 | AURA_ISA_AVX512), "all there");
+    EXPECT(aura_x86_isas(ecx, avx512, 0x07) == (AURA_ISA_REF | AURA_ISA_AVX2), "zmm not saved by the system");
+    EXPECT(aura_x86_isas(ecx, avx512, 0x03) == AURA_ISA_REF, "ymm not saved by the system");
+    EXPECT(aura_x86_isas(ecx & ~(1u << 27), avx512, 0xe7) == AURA_ISA_REF, "no OSXSAVE");
+    EXPECT(aura_x86_isas(ecx & ~(1u << 12), avx512, 0xe7) == AURA_ISA_REF, "no FMA");
+    EXPECT(aura_x86_isas(ecx, avx512 & ~(1u << 30), 0xe7) == (AURA_ISA_REF | AURA_ISA_AVX2), "no AVX-512 BW");
+    EXPECT(aura_x86_isas(ecx, 0, 0xe7) == AURA_ISA_REF, "no AVX2");
+}
+
+static void *thread_body(void *user)
+{
+    static const float x[DIM] = {1, 2, 3};
+    float y[DIM], first[DIM];
+    uint8_t signs[DIM / 8] = {0x35};
+    int *wrong = user;
+    aura_rotation rotation = {sizeof rotation, AURA_ROTATION_HADAMARD, DIM, signs, NULL, NULL};
+    aura_rotate_args args = {sizeof args, &rotation, 1, x, first, AURA_F32, AURA_F32, 0, 0};
+    *wrong = aura_last_error()[0] != 0; /* another thread's message is not ours */
+    *wrong |= aura_rotate(ctx, &args) != AURA_OK;
+    for (int i = 0; i < 1000; i++) {
+        args.out = y;
+        *wrong |= aura_rotate(ctx, &args) != AURA_OK || memcmp(y, first, sizeof y);
+    }
+    return NULL;
+}
+
+static void threads_share_a_context(void)
+{
+    pthread_t threads[4];
+    int wrong[4];
+    aura_rotate(ctx, NULL); /* leaves a message in this thread */
+    for (int i = 0; i < 4; i++)
+        pthread_create(&threads[i], NULL, thread_body, &wrong[i]);
+    for (int i = 0; i < 4; i++) {
+        pthread_join(threads[i], NULL);
+        EXPECT(!wrong[i], "thread %d", i);
+    }
+    EXPECT(strstr(aura_last_error(), "args is NULL"), "%s", aura_last_error());
+}
+
+int main(void)
+{
+    if (aura_ctx_create(NULL, &ctx))
+        return 1;
+    RUN(versions_and_texts);
+    RUN(contexts);
+    RUN(codebooks_and_signs);
+    RUN(rotate_misuse);
+    RUN(encode_misuse);
+    RUN(bad_vectors);
+    RUN(decode_misuse);
+    RUN(corrupt_codes_decode_to_the_top_level);
+    RUN(strides_and_dtypes);
+    RUN(dense_rotation_round_trip);
+    RUN(masks_change_no_byte);
+    RUN(float_modes_change_no_byte);
+    RUN(cpu_without_the_system_has_nothing);
+    RUN(threads_share_a_context);
+    aura_ctx_destroy(ctx);
+    return test_result();
+}
