@@ -1,0 +1,105 @@
+#!/bin/bash
+# test/plant.sh ISA [DIR]: proves that `aura check` notices a kernel with a single wrong bit in a single lane.
+#
+# Every word of src/cpu/ISA.c in turn gets a bug: a wrapper, put right after its definition, calls it and changes one
+# bit of the result. The file is compiled, linked before the good library, and `aura check --isa ISA` must fail with a
+# mismatch. The bit is the lowest one of
+#     lane 11           of a whole vector, so that lanes beyond the first half are covered too
+#     lane 3            of half a vector, and of what was stored: a store may be of 8 lanes only
+#     the number        where the result is one float
+#     the lane 3 itself where the result is a mask of lanes
+# Prints a line per word: ok, or FAIL when nobody noticed.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+isa=$1
+dir=${2:-build/test/plant}/$isa
+
+cc=gcc run=
+[ "$isa" != neon ] || cc='aarch64-linux-gnu-gcc -static' run=qemu-aarch64
+
+# The source on stdin with the bug in function `word`; without a word, the names of all functions that can have one.
+plant() {
+    awk -v word="${1-}" '
+    # AURA_INLINE type name(parameters)
+    /^AURA_INLINE / && match($0, /[a-z0-9_]+\(/) {
+        name = substr($0, RSTART, RLENGTH - 1)
+        if (word == "")
+            print name
+        if (name == word) {
+            type = substr($0, 13, RSTART - 13)
+            gsub(/ /, "", type)
+            parameters = substr($0, RSTART + RLENGTH)
+            sub(/\).*/, "", parameters)
+            count = parameters == "void" ? 0 : split(parameters, part, ",")
+            for (i = 1; i <= count; i++) {
+                sub(/.*[ *]/, "", part[i])
+                arguments = arguments (i > 1 ? ", " : "") part[i]
+            }
+        }
+    }
+    word != "" { print }
+    type != "" && /}$/ && (/^}/ || /^AURA_INLINE/) { # the end of the definition
+        call = word "(" arguments ")"
+        print "AURA_INLINE " type " planted_" word "(" parameters ")\n{"
+        if (type == "void") {
+            print "    " call ";"
+            print "    ((unsigned char *)" part[1] ")[3 * sizeof *" part[1] "] ^= 1;"
+        } else {
+            print "    " type " result = " call ";"
+            print "    unsigned char *byte = (unsigned char *)&result;"
+            print "    if (sizeof result == 2)\n        byte[0] ^= 1 << 3;"
+            print "    else\n        byte[sizeof result == 64 ? 44 : sizeof result == 32 ? 12 : 0] ^= 1;"
+            print "    return result;"
+        }
+        print "}\n#define " word " planted_" word
+        type = ""
+    }'
+}
+
+# Compiles the changed source and checks it; leaves the exit status in `status` and the output in $dir/check.txt.
+try() {
+    $cc -O1 -c "$dir/src/cpu/$isa.c" -o "$dir/planted.o" &&
+        $cc "$dir/planted.o" "$dir"/tool/*.o "$dir/libaura.a" -lm -o "$dir/aura" || return 1
+    $run "$dir/aura" check --isa "$isa" --no-times >"$dir/check.txt" 2>&1
+    status=$?
+    cat "$dir/check.txt"
+}
+
+rm -rf "$dir"
+mkdir -p "$dir/lib" "$dir/tool"
+cp -r src include "$dir"
+top=$PWD
+(cd "$dir/lib" && $cc -O2 -c "$top"/src/*.c "$top"/src/*/*.c && ar rc ../libaura.a ./*.o) || exit 1
+(cd "$dir/tool" && $cc -O2 -c $(ls "$top"/tool/*.c | grep -v /make_codebook)) || exit 1
+
+try || exit 1
+if grep -q ' skip ' "$dir/check.txt"; then
+    echo "skip plant $isa: this machine cannot run it ($(sed -n 's/.* skip *//p' "$dir/check.txt" | head -n 1))"
+    exit 0
+fi
+if [ "$status" = 0 ]; then
+    echo "ok plant $isa nothing: passes without a bug"
+else
+    echo "FAIL plant $isa nothing: fails without a bug"
+fi
+
+words=$(plant <"src/cpu/$isa.c")
+for word in $words; do
+    echo "--- $word"
+    plant "$word" <"src/cpu/$isa.c" >"$dir/src/cpu/$isa.c"
+    if ! try; then
+        echo "FAIL plant $isa $word: does not compile"
+        continue
+    fi
+    noticed=$(grep -c ' FAIL .*, ref has ' "$dir/check.txt")
+    if [ "$status" = 1 ] && [ "$noticed" -gt 0 ]; then
+        echo "ok plant $isa $word: noticed by $noticed kernels"
+    else
+        echo "FAIL plant $isa $word: nobody noticed, exit status $status"
+    fi
+done
+
+# A word written in a way that the pattern above misses must not go untested.
+for word in $(cat src/cpu/*.tmpl.h | grep -oE '\bi?vec_[a-z0-9_]+' | sort -u); do
+    echo "$words" | grep -qx "$word" || echo "FAIL plant $isa $word: used by a template, but got no bug"
+done

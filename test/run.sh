@@ -1,0 +1,397 @@
+#!/bin/bash
+# All tests, the same here and in CI.
+#
+#     test/run.sh              every job, two at a time
+#     test/run.sh JOB...       only these; `plant` means plant-avx2, plant-avx512 and plant-neon
+#     test/run.sh --list
+#
+# A job is a function job_NAME below. It prints a line per test, "ok NAME", "FAIL NAME: why" or "skip NAME: why"; all
+# it prints goes to build/test/NAME.log. A job that ends badly without a FAIL line, or that tested nothing, has failed.
+# The last line is "N passed, N failed, N skipped".
+set -u
+cd "$(dirname "$0")/.." || exit 1
+unset CC CXX CFLAGS CXXFLAGS CPPFLAGS LDFLAGS MAKEFLAGS MAKELEVEL MFLAGS # each job says its own
+export LC_ALL=C
+self=test/run.sh
+out=build/test
+jobs='plant-neon asan neon plant-avx2 isa plant-avx512 plain install gcc clang symbols header tables union' # long first
+time_limit=900 # seconds; a job that takes longer hangs
+
+# ---- what jobs are made of ------------------------------------------------------------------------------------------
+
+# try NAME COMMAND...: one test, passed when the command succeeds.
+try() {
+    local name=$1 status
+    shift
+    echo "+ $*"
+    "$@"
+    status=$?
+    if [ $status = 0 ]; then
+        echo "ok $name"
+    else
+        echo "FAIL $name: exit status $status"
+    fi
+    return $status
+}
+
+# build DIR CMAKE_ARGUMENTS...: everything, with warnings as errors.
+build() {
+    local dir=$1
+    shift
+    cmake -S . -B "$dir" -DAURA_WERROR=ON "$@" && cmake --build "$dir"
+}
+
+# The build that several jobs look at. Whoever comes first makes it, the others wait.
+gcc_build() {
+    flock "$out/gcc.lock" cmake -S . -B $out/gcc -DAURA_WERROR=ON -DCMAKE_C_COMPILER=gcc &&
+        flock "$out/gcc.lock" cmake --build $out/gcc
+}
+
+# program NAME COMMAND...: a program that prints a line per test; NAME/ goes in front of each test's name.
+program() {
+    local name=$1 status text=$out/$job.$1.txt
+    shift
+    "$@" >"$text" 2>&1
+    status=$?
+    sed -E "s,^(ok|FAIL|skip) ,&$name/," "$text"
+    if [ $status != 0 ] && ! grep -q '^FAIL ' "$text"; then
+        echo "FAIL $name: exit status $status"
+    elif ! grep -qE '^(ok|FAIL|skip) ' "$text"; then
+        echo "FAIL $name: no test ran"
+    fi
+}
+
+# programs DIR [WRAPPER...]: every test program of a build.
+programs() {
+    local dir=$1 name
+    shift
+    for name in $(cd test && ls ./*.c | sed 's,./\(.*\)\.c,\1,' | grep -vx header); do
+        program "$name" "$@" "$dir/test_$name"
+    done
+}
+
+# check JSON COMMAND...: an `aura check`, its results kept in a file.
+check() {
+    local json=$1 status failed summary
+    shift
+    echo "+ $* --json"
+    "$@" --json >"$json"
+    status=$?
+    failed=$(sed -n 's/.*"variant": "\([^"]*\)", "outcome": "FAIL".*"reason": "\(.*\)"}.*/FAIL check \1: \2/p' "$json")
+    summary=$(sed -n 's/^\], "ok": \(.*\), "marginal": \(.*\), "failed": 0, "skipped": .*/\1 ok, \2 marginal/p' "$json")
+    if [ $status = 0 ] && [ -n "$summary" ]; then
+        echo "ok check: $summary"
+    else
+        echo "${failed:-FAIL check: exit status $status: $(tail -n 1 "$json")}"
+    fi
+}
+
+# can_run ISA AURA...: whether this machine, or the emulated one, can.
+can_run() {
+    local isa=$1
+    shift
+    "$@" list --json | grep -q "_$isa\", \"can_run\": true"
+}
+
+# ---- builds that run everything -------------------------------------------------------------------------------------
+
+job_gcc() {
+    try build gcc_build || return
+    programs $out/gcc
+    check $out/check-x86.json $out/gcc/aura check
+}
+
+job_clang() {
+    try build build $out/clang -DCMAKE_C_COMPILER=clang || return
+    programs $out/clang
+    check $out/check-clang.json $out/clang/aura check --no-times
+}
+
+# Debug, so that assertions are on.
+job_asan() {
+    export ASAN_OPTIONS=detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1
+    try build build $out/asan -DCMAKE_C_COMPILER=gcc -DCMAKE_BUILD_TYPE=Debug \
+        -DCMAKE_C_FLAGS='-fsanitize=address,undefined -fno-sanitize-recover=all -O1' || return
+    programs $out/asan
+    check $out/check-asan.json $out/asan/aura check --no-times
+}
+
+job_neon() {
+    try build build $out/neon -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
+        -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DCMAKE_EXE_LINKER_FLAGS=-static || return
+    programs $out/neon qemu-aarch64
+    check $out/check-neon.json qemu-aarch64 $out/neon/aura check --no-times --isa neon --strict
+    check $out/check-neon-ref.json qemu-aarch64 $out/neon/aura check --no-times --isa ref --strict
+}
+
+# The files may be of any compiler in any dialect: the bytes are the same.
+job_plain() {
+    plain 'gcc' gcc
+    plain 'gcc -O3 -march=native' gcc -O3 -march=native
+    plain 'clang' clang
+    plain 'clang -O3 -march=native' clang -O3 -march=native
+    plain 'aarch64 gcc' aarch64-linux-gnu-gcc -static
+}
+
+plain() {
+    local name=$1 top=$PWD dir=$out/plain run=
+    shift
+    rm -rf "$dir"
+    mkdir -p "$dir"
+    [ "$1" != aarch64-linux-gnu-gcc ] || run=qemu-aarch64
+    (cd "$dir" && try "plain $name" "$@" -c "$top"/src/*.c "$top"/src/*/*.c) || return
+    try "plain $name: link" "$@" test/golden.c "$dir"/*.o -lm -o "$dir/golden" || return
+    program "plain $name" $run "$dir/golden"
+}
+
+# ---- instruction sets -----------------------------------------------------------------------------------------------
+
+# Each one forced. Then on CPUs that have less, where a newer instruction that leaked into the detector or the
+# reference would end the program.
+job_isa() {
+    local isa pattern old='qemu-x86_64 -cpu Nehalem' max='qemu-x86_64 -cpu max'
+    gcc_build || return
+    for isa in ref avx2 avx512; do
+        if can_run $isa $out/gcc/aura; then
+            try "isa $isa" $out/gcc/aura check --isa $isa --no-times --strict
+            try "isa $isa is used when nothing else may be" only $isa
+        else
+            echo "skip isa $isa: this CPU lacks it"
+        fi
+    done
+
+    try 'isa old CPU: list' $old $out/gcc/aura list
+    if can_run avx2 $old $out/gcc/aura; then
+        echo 'FAIL isa old CPU: claims to have AVX2'
+    else
+        echo 'ok isa old CPU: no AVX2 seen'
+    fi
+    try 'isa old CPU: rotate' $old $out/gcc/aura check rotate --isa ref --no-times
+    try 'isa old CPU: encode' $old $out/gcc/aura check encode_b4 --isa ref --no-times
+    program 'isa old CPU' $old $out/gcc/test_golden
+    # Not the widths above 4 bits: they gather, and qemu 7.2 takes ymm4 as an index register for "no index".
+    if can_run avx2 $max $out/gcc/aura; then
+        for pattern in rotate undo _b2 _b3 _b4; do
+            try "isa emulated AVX2: $pattern" $max $out/gcc/aura check $pattern --isa avx2 --no-times --strict
+        done
+    else
+        echo 'skip isa emulated AVX2: this qemu has none'
+    fi
+}
+
+only() {
+    ! $out/gcc/aura list --isa "$1" --json | grep '"used": true' | grep -v "_$1\""
+}
+
+# A kernel that no job has run is a failure; those that this machine's CPU cannot run are a skip.
+job_union() {
+    local status isa names
+    [ -e $out/gcc/aura ] || gcc_build || return
+    $out/gcc/aura check --union $out/check-x86.json $out/check-neon.json >$out/union.txt
+    status=$?
+    cat $out/union.txt
+    if [ $status != 1 ]; then
+        [ $status != 0 ] || echo "ok union: $(tail -n 1 $out/union.txt)"
+        return $status
+    fi
+    for isa in $(sed -n 's/^never ran: .*_//p' $out/union.txt | sort -u); do
+        names=$(sed -n "s/^never ran: \(.*_$isa\)\$/\1/p" $out/union.txt | tr '\n' ' ')
+        if [ $isa = neon ] || can_run $isa $out/gcc/aura; then
+            echo "FAIL union: never ran: $names"
+        else
+            echo "skip union: this CPU lacks $isa, so nobody ran: $names"
+        fi
+    done
+}
+
+job_plant-avx2() { test/plant.sh avx2 $out/plant; }
+job_plant-avx512() { test/plant.sh avx512 $out/plant; }
+job_plant-neon() { test/plant.sh neon $out/plant; }
+
+# ---- what others see ------------------------------------------------------------------------------------------------
+
+job_symbols() {
+    local api=$out/symbols.api exported=$out/symbols.exported
+    gcc_build || return
+    nm -g --defined-only $out/gcc/libaura.a | awk 'NF == 3 { print $3 }' | sort -u >$out/symbols.static
+    nm -D --defined-only $out/gcc/libaura.so | awk '{ print $NF }' | sort -u >$exported
+    sed -n 's/^AURA_API .*[ *]\(aura_[a-z0-9_]*\)(.*/\1/p' include/aura.h | sort -u >$api
+    try 'symbols: the header declares some' test -s $api
+    try 'symbols: there are some in libaura.a' test -s $out/symbols.static
+    try 'symbols: all of them begin with aura_' bash -c "! grep -v ^aura_ $out/symbols.static"
+    try 'symbols: libaura.so exports the header and nothing else' diff $api $exported
+    try 'symbols: soname' grep -q 'SONAME *libaura\.so\.0$' <(objdump -p $out/gcc/libaura.so)
+}
+
+# The header alone, and every _INIT macro as the initialiser of its struct.
+job_header() {
+    local compiler source=$out/header.c
+    {
+        echo '#include "aura.h"'
+        sed -n 's/^#define \(AURA_[A-Z0-9_]*_INIT\)\b.*/\1/p' include/aura.h | while read -r init; do
+            name=$(echo "${init%_INIT}" | tr A-Z a-z)
+            echo "extern $name a_$name; $name a_$name = $init;"
+        done
+    } >$source
+    cat $source
+    for compiler in gcc clang; do
+        try "header $compiler C99" header $compiler -std=c99 -x c
+        try "header $compiler C++11" header $compiler -std=c++11 -x c++
+    done
+}
+
+header() {
+    local source
+    for source in $out/header.c test/header.c; do
+        [ ! -e $source ] || "$@" -Wall -Wextra -Wpedantic -Werror -Iinclude -fsyntax-only $source || return
+    done
+}
+
+job_tables() {
+    local compiler
+    for compiler in gcc clang; do
+        try "tables $compiler: build" $compiler -O2 tool/make_codebook.c -lm -o $out/make_codebook || continue
+        $out/make_codebook >$out/codebook.c
+        try "tables $compiler: src/codebook.c is what the generator prints" diff $out/codebook.c src/codebook.c
+    done
+}
+
+# ---- installed ------------------------------------------------------------------------------------------------------
+
+job_install() {
+    local prefix=$PWD/$out/install/prefix user=$PWD/$out/install/user
+    local version=$(sed -n 's/#define AURA_VERSION_STRING "\(.*\)"/\1/p' include/aura.h)
+    gcc_build || return
+    rm -rf $out/install
+    mkdir -p "$user"
+    try 'install' cmake --install $out/gcc --prefix "$prefix" || return
+    try 'install: the tool' test "$("$prefix/bin/aura" version)" = "$version"
+
+    cat >"$user/main.c" <<'END'
+#include <aura.h>
+#include <string.h>
+
+int main(void)
+{
+    aura_ctx *ctx = NULL;
+    if (aura_ctx_create(NULL, &ctx))
+        return 1;
+    aura_ctx_destroy(ctx);
+    return strcmp(aura_version(), AURA_VERSION_STRING) != 0;
+}
+END
+    cat >"$user/CMakeLists.txt" <<'END'
+cmake_minimum_required(VERSION 3.16)
+project(user LANGUAGES C)
+find_package(aura ${WANTED} REQUIRED)
+add_executable(user main.c)
+target_link_libraries(user PRIVATE aura::aura)
+END
+    try 'install: find_package, static' find_package static "$version" OFF &&
+        try 'install: that one needs no libaura.so' bash -c "! objdump -p $user/static/user | grep NEEDED.*aura"
+    try 'install: find_package, shared' find_package shared "$version" ON &&
+        try 'install: that one needs libaura.so.0' grep -q 'NEEDED *libaura\.so\.0$' <(objdump -p "$user/shared/user")
+    try 'install: find_package refuses another minor version' refuses_version "${version%%.*}.99"
+
+    export PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name aura.pc)")
+    try 'install: pkg-config, shared' pkg_config_user "$user/main.c" &&
+        try 'install: pkg-config, static' pkg_config_user "$user/main.c" --static
+    try 'install: pkg-config version' test "$(pkg-config --modversion aura)" = "$version"
+    job_install_readme
+}
+
+find_package() {
+    cmake -S "$user" -B "$user/$1" -DCMAKE_C_COMPILER=gcc -DCMAKE_PREFIX_PATH="$prefix" -DWANTED="$2" \
+        -DBUILD_SHARED_LIBS="$3" && cmake --build "$user/$1" && "$user/$1/user"
+}
+
+refuses_version() {
+    ! cmake -S "$user" -B "$user/refused" -DCMAKE_C_COMPILER=gcc -DCMAKE_PREFIX_PATH="$prefix" -DWANTED="$1" \
+        >"$user/refused.txt" 2>&1 && grep 'requested version "'"$1" "$user/refused.txt"
+}
+
+# pkg_config_user SOURCE [--static]: as the manuals of pkg-config have it.
+pkg_config_user() {
+    local flags="-std=c99 -Wall -Wextra -Werror $(pkg-config --cflags aura)"
+    gcc $flags "$1" -o "$user/program" ${2:+-static} $(pkg-config ${2-} --libs aura) &&
+        LD_LIBRARY_PATH=$(pkg-config --variable=libdir aura) "$user/program"
+}
+
+# The program in README.md: the first C block with a main.
+job_install_readme() {
+    awk '/^```/ { if (inside && block ~ /int main/) { printf "%s", block; exit }
+                  inside = $0 == "```c"; block = ""; next }
+         inside { block = block $0 "\n" }' README.md >"$user/readme.c"
+    try 'install: README.md has a program' test -s "$user/readme.c" || return
+    try 'install: it has 25 lines at most' test "$(grep -c '[^[:space:]]' "$user/readme.c")" -le 25
+    try 'install: it compiles and runs' pkg_config_user "$user/readme.c"
+}
+
+# ---- running jobs ---------------------------------------------------------------------------------------------------
+
+# count WORD FILE...
+count() {
+    local word=$1
+    shift
+    cat "$@" | grep -c "^$word "
+}
+
+# One job, and a line about it.
+one() {
+    local job=$1 log=$out/$1.log status pid start=$SECONDS report tail=
+    timeout -k 10 $time_limit $self --body "$job" >"$log" 2>&1 </dev/null &
+    pid=$!
+    trap 'kill $pid; exit 1' HUP INT TERM # timeout is in a process group of its own: Ctrl-C does not reach it
+    wait $pid
+    status=$?
+    if [ $status != 0 ] && ! grep -q '^FAIL ' "$log"; then
+        [ $status != 124 ] || status="$status, still running after $time_limit s"
+        echo "FAIL $job: exit status $status" >>"$log"
+    elif ! grep -qE '^(ok|FAIL|skip) ' "$log"; then
+        echo "FAIL $job: no test ran" >>"$log"
+    fi
+    report=$(printf '%-13s %4d s  %d passed, %d failed, %d skipped' "$job" $((SECONDS - start)) \
+        "$(count ok "$log")" "$(count FAIL "$log")" "$(count skip "$log")")
+    if grep -q '^FAIL ' "$log"; then
+        tail=$(grep -B 8 '^FAIL ' "$log" | tail -n 40 | sed 's/^/    | /')
+    fi
+    echo "$report${tail:+$'\n'    from $log:$'\n'$tail}" # in one write: another job may be printing
+}
+
+# The names given, `plant` spelled out, union after the jobs whose results it joins; in the order of the list.
+chosen() {
+    local wanted=" $* " job name
+    for name in "$@"; do
+        case " $jobs" in *" $name"[\ -]* | *" $name") ;; *) echo "test/run.sh: no job $name" >&2; return 2 ;; esac
+    done
+    case $wanted in *' union '*) wanted="$wanted gcc neon " ;; esac
+    for job in $jobs; do
+        case $wanted in '  ' | *" $job "* | *" ${job%%-*} "*) echo "$job" ;; esac
+    done
+}
+
+all() {
+    local list logs job start=$SECONDS
+    list=$(chosen "$@") || return
+    logs=$(for job in $list run; do echo "$out/$job.log"; done)
+    rm -f $logs
+    : >$out/run.log
+    echo "$list" | grep -vx union | xargs -r -P 2 -n 1 $self --one || echo "FAIL a job was killed" >>$out/run.log
+    ! echo "$list" | grep -qx union || one union
+    echo
+    for job in $list run; do
+        sed -n "s/^FAIL /failed:  $job: /p; s/^skip /skipped: $job: /p" "$out/$job.log"
+    done
+    echo "$((SECONDS - start)) seconds; logs in $out"
+    echo "$(count ok $logs) passed, $(count FAIL $logs) failed, $(count skip $logs) skipped"
+    [ "$(count FAIL $logs)" = 0 ]
+}
+
+mkdir -p $out
+case ${1-} in
+--list) printf '%s\n' $jobs ;;
+--body) job=$2 && "job_$2" ;;
+--one) one "$2" ;;
+-*) echo 'usage: test/run.sh [--list | JOB...]' >&2; exit 2 ;;
+*) all "$@" ;;
+esac

@@ -1,0 +1,54 @@
+#!/bin/sh
+# tool/setup.sh run|test: makes sure that the commands to build aura, or to test it, are there. On Debian and its
+# relatives what is missing gets installed, if this user may; otherwise one line says what is missing.
+set -u
+
+# A command, and the Debian packages it comes from.
+run_needs='cc:gcc,libc6-dev make:make cmake:cmake'
+test_needs="$run_needs gcc:gcc,libc6-dev g++:g++ clang:clang pkg-config:pkg-config nm:binutils
+    aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu,libc6-dev-arm64-cross
+    qemu-aarch64:qemu-user qemu-x86_64:qemu-user"
+
+case ${1-} in
+run) needs=$run_needs ;;
+test) needs=$test_needs ;;
+*) echo 'usage: tool/setup.sh run|test' >&2; exit 2 ;;
+esac
+
+# A C compiler without its C library's headers is as good as none.
+have() {
+    command -v "$1" >/dev/null 2>&1 || return 1
+    case $1 in
+    cc | gcc | clang | *-gcc) echo '#include <math.h>' | "$1" -E -x c - >/dev/null 2>&1 ;;
+    esac
+}
+
+missing() {
+    for need in $needs; do
+        have "${need%%:*}" || echo "$need"
+    done
+}
+
+lacking=$(missing)
+[ -n "$lacking" ] || exit 0
+
+if [ "$(id -u)" = 0 ]; then
+    as_root=
+elif sudo -n true >/dev/null 2>&1; then
+    as_root='sudo -n'
+else
+    as_root=no
+fi
+if command -v apt-get >/dev/null 2>&1 && [ "$as_root" != no ]; then
+    packages=$(for need in $lacking; do echo "${need#*:}" | tr ',' '\n'; done | sort -u | tr '\n' ' ')
+    echo "aura: installing $packages"
+    apt="$as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq"
+    output=$($apt update 2>&1 && $apt install -y --no-install-recommends $packages 2>&1) || echo "$output" >&2
+    lacking=$(missing)
+    [ -n "$lacking" ] || exit 0
+fi
+
+list=$(for need in $lacking; do echo "${need%%:*} (package ${need#*:})"; done |
+    sed 's/,/ and /; $!s/$/,/' | tr '\n' ' ')
+echo "aura: missing: ${list% } — install them and try again" >&2
+exit 1
