@@ -4,7 +4,7 @@
  *
  * Errors   Every call that can fail returns aura_status; 0 is success. After a failure aura_last_error() holds this
  *          thread's message: the argument, what was wrong with it, what would be right. A call that fails has written
- *          nothing to the caller's buffers and changed no handle.
+ *          nothing to the caller's buffers and changed no handle (AURA_NOT_FINITE is the exception).
  * Structs  A struct that may grow starts with its own size, set by its _INIT macro. Zero means the default in every
  *          other field. A size this library does not know is an error, not a guess.
  * Threads  A call may run on any thread. A handle may be used by several threads at once unless its comment says not.
@@ -44,7 +44,9 @@ typedef enum aura_status {
     AURA_BAD_VALUE = 2,     /* the data itself: NaN, Inf, or a vector too large to store */
     AURA_UNSUPPORTED = 3,   /* a well-formed request for which nothing was built: a dim, a bit width, a dtype */
     AURA_TOO_LARGE = 4,     /* sizes whose product does not fit in memory */
-    AURA_OUT_OF_MEMORY = 5  /* the allocator returned NULL */
+    AURA_OUT_OF_MEMORY = 5, /* the allocator returned NULL */
+    AURA_NOT_FINITE = 6     /* an attention call ran, but some rows are NaN because what they attend to is not finite:
+                               the message names the first. The one failure after which outputs are written */
 } aura_status;
 
 /* One English phrase per status, for logs. A static string, also for a value that is no status. Never fails. */
@@ -220,13 +222,14 @@ typedef struct aura_encode_args {
     size_t packed_stride; /* bytes from row to row; 0: aura_row_bytes(dim, bits) */
     aura_scale_rule rule;
     uint32_t search; /* 1: try nine fits per vector and keep the one with the best cosine; 0: the plain fit */
+    float tiny;      /* 0: a vector with |y| < 2^-50 is stored as scale 0; above 0, up to 1: one with |y| <= tiny gets the
+                        codes of 0 and keeps its scale, as the public encoders do (AURA 1e-8, TQ 1e-10) */
 } aura_encode_args;
 
 #define AURA_ENCODE_ARGS_INIT                                                                                          \
-    {sizeof(aura_encode_args), NULL, NULL, 0, 0, NULL, NULL, NULL, AURA_F32, AURA_F32, 0, 0, AURA_SCALE_MATCHED, 0}
+    {sizeof(aura_encode_args), NULL, NULL, 0, 0, NULL, NULL, NULL, AURA_F32, AURA_F32, 0, 0, AURA_SCALE_MATCHED, 0, 0}
 
-/* Encodes rows: rotate, fit, quantise, pack. The bytes are the same on every instruction set. A vector with
- * |y|^2 < 2^-100 is stored as scale 0. Buffers must not overlap.
+/* Encodes rows: rotate, fit, quantise, pack. The bytes are the same on every instruction set. Buffers must not overlap.
  * Fails, with nothing written: AURA_BAD_VALUE (a NaN, an Inf, a coordinate beyond 2^40 after balance, or a scale that
  * scale_dtype cannot hold: the message names the row; a matrix or codebook that cannot be one), AURA_BAD_ARGUMENT,
  * AURA_UNSUPPORTED (a width without a kernel: 1 or 7 bits; no Hadamard matrix of that dim), AURA_TOO_LARGE. */
@@ -253,6 +256,226 @@ typedef struct aura_decode_args {
  * levels (only a corrupt row has one) reads as the highest level. Fails like aura_encode, except that values are not
  * looked at. */
 AURA_API aura_status aura_decode(const aura_ctx *ctx, const aura_decode_args *args);
+
+/* ---- the kernels of the public families, over row-major arrays ---------------------------------------------------
+ *
+ * doc/families.md maps each kernel of AURA and mlx-native to the function here, with what we do differently and why.
+ *
+ * Heads: q_heads and kv_heads count those of all batches together, [batch][head] flattened; query head h reads KV head
+ * h / (q_heads / kv_heads), and q_heads must be a multiple of kv_heads. Offsets are 64-bit. Nothing past the live tokens
+ * is read. All sums are in f32 or better; outputs are rounded once. Buffers must not overlap.
+ *
+ * Every function fails with AURA_BAD_ARGUMENT (NULL, zero heads, heads that do not divide, a stride below the live
+ * length, an unknown size), AURA_UNSUPPORTED (a width, dim or dtype without kernel) or AURA_TOO_LARGE, with nothing
+ * written. Those that attend also with AURA_NOT_FINITE: rows whose sums are NaN or infinite are NaN, all others are good.
+ */
+
+/* One side of a compressed cache as the AURA kernels keep it. x = norm * codebook[index]. */
+typedef struct aura_packed {
+    uint32_t bits;                        /* 2, 3, 4, 5, 6 or 8 */
+    const void *codes;                    /* [kv_heads][stride][aura_row_bytes(dim, bits)] */
+    const void *norms;                    /* [kv_heads][stride] */
+    const void *codebook;                 /* [2^bits] */
+    aura_dtype norm_dtype, codebook_dtype;
+    size_t stride;                        /* rows from one KV head to the next; 0: tokens */
+} aura_packed;
+
+#define AURA_PACKED_INIT {0, NULL, NULL, NULL, AURA_F32, AURA_F32, 0}
+
+/* out[h][t] = norm * codebook[code], t < tokens, left in rotated space. */
+typedef struct aura_dequant_args {
+    size_t size;
+    aura_packed rows;
+    uint32_t dim, kv_heads;
+    size_t tokens;
+    void *out; /* [kv_heads][out_stride][dim] */
+    aura_dtype out_dtype;
+    size_t out_stride; /* rows from one head to the next; 0: tokens */
+} aura_dequant_args;
+#define AURA_DEQUANT_ARGS_INIT {sizeof(aura_dequant_args), AURA_PACKED_INIT, 0, 0, 0, NULL, AURA_F32, 0}
+AURA_API aura_status aura_dequant(const aura_ctx *ctx, const aura_dequant_args *args);
+
+/* scores[h][t] = q[h] . key t. q is rotated like the keys and carries the softmax scale. */
+typedef struct aura_score_args {
+    size_t size;
+    aura_packed keys;
+    uint32_t dim, q_heads, kv_heads;
+    size_t tokens;
+    const void *q; /* [q_heads][dim] */
+    void *scores;  /* [q_heads][score_stride] */
+    aura_dtype q_dtype, score_dtype;
+    size_t score_stride; /* 0: tokens */
+} aura_score_args;
+#define AURA_SCORE_ARGS_INIT {sizeof(aura_score_args), AURA_PACKED_INIT, 0, 0, 0, 0, NULL, NULL, AURA_F32, AURA_F32, 0}
+AURA_API aura_status aura_score(const aura_ctx *ctx, const aura_score_args *args);
+
+/* out[h] = sum over t of weights[h][t] * value t, over the weights that are >= sparse_threshold: others, and NaN, are
+ * skipped, and nothing is renormalised. Stays in rotated space. */
+typedef struct aura_value_args {
+    size_t size;
+    aura_packed values;
+    uint32_t dim, q_heads, kv_heads;
+    size_t tokens;
+    const void *weights; /* [q_heads][weight_stride] */
+    void *out;           /* [q_heads][dim] */
+    aura_dtype weight_dtype, out_dtype;
+    size_t weight_stride; /* 0: tokens */
+    float sparse_threshold;
+} aura_value_args;
+#define AURA_VALUE_ARGS_INIT \
+    {sizeof(aura_value_args), AURA_PACKED_INIT, 0, 0, 0, 0, NULL, NULL, AURA_F32, AURA_F32, 0, 0}
+AURA_API aura_status aura_value(const aura_ctx *ctx, const aura_value_args *args);
+
+/* Per-block partial results: o not normalised, m the largest score, l the sum of exp(score - m); an empty block is
+ * (0, -inf, 0). Keep them in f32: rounding m to bf16 alone costs percents of accuracy. */
+typedef struct aura_flash_p1_args {
+    size_t size;
+    aura_packed keys, values;
+    uint32_t dim, q_heads, kv_heads;
+    size_t tokens;
+    const void *q;      /* [q_heads][dim], rotated and scaled */
+    aura_dtype q_dtype, partial_dtype;
+    void *o, *m, *l;    /* [q_heads][num_blocks][dim], [q_heads][num_blocks], the same */
+    size_t num_blocks, block_size; /* together they must cover the visible tokens */
+    uint32_t causal;     /* 1: tokens after q_position are not seen */
+    uint64_t q_position;
+} aura_flash_p1_args;
+#define AURA_FLASH_P1_ARGS_INIT                                                                                        \
+    {sizeof(aura_flash_p1_args), AURA_PACKED_INIT, AURA_PACKED_INIT, 0, 0, 0, 0, NULL, AURA_F32, AURA_F32, NULL, NULL, \
+     NULL, 0, 0, 0, 0}
+AURA_API aura_status aura_flash_p1(const aura_ctx *ctx, const aura_flash_p1_args *args);
+
+/* Merges the partials of aura_flash_p1. No block, or only empty ones: output 0. */
+typedef struct aura_flash_pass2_args {
+    size_t size;
+    uint32_t dim, q_heads;
+    size_t num_blocks;
+    const void *o, *m, *l;
+    void *out; /* [q_heads][dim] */
+    aura_dtype partial_dtype, out_dtype;
+    const aura_rotation *undo; /* not NULL: leave rotated space with its inverse */
+    const void *sinks;         /* [sink_heads] logits that join the denominator, or NULL; head h takes h % sink_heads */
+    aura_dtype sink_dtype;
+    uint32_t sink_heads; /* 0: q_heads */
+    float *lse;          /* [q_heads] natural log-sum-exp with the sink, -inf for an empty row; or NULL */
+} aura_flash_pass2_args;
+#define AURA_FLASH_PASS2_ARGS_INIT \
+    {sizeof(aura_flash_pass2_args), 0, 0, 0, NULL, NULL, NULL, NULL, AURA_F32, AURA_F32, NULL, NULL, AURA_F32, 0, NULL}
+AURA_API aura_status aura_flash_pass2(const aura_ctx *ctx, const aura_flash_pass2_args *args);
+
+/* Attention in a single pass, with learned sinks and a sliding window. */
+typedef struct aura_flash_sdpa_args {
+    size_t size;
+    aura_packed keys, values;
+    uint32_t dim, q_heads, kv_heads;
+    size_t tokens;
+    const void *q; /* [q_heads][dim], rotated and scaled */
+    void *out;     /* [q_heads][dim] */
+    aura_dtype q_dtype, out_dtype;
+    const void *sinks; /* as in aura_flash_pass2_args */
+    aura_dtype sink_dtype;
+    uint32_t sink_heads;
+    uint64_t window;           /* keep the last `window` tokens; 0: all */
+    const aura_rotation *undo; /* as in aura_flash_pass2_args */
+    float *lse;                /* as in aura_flash_pass2_args */
+} aura_flash_sdpa_args;
+#define AURA_FLASH_SDPA_ARGS_INIT                                                                                      \
+    {sizeof(aura_flash_sdpa_args), AURA_PACKED_INIT, AURA_PACKED_INIT, 0, 0, 0, 0, NULL, NULL, AURA_F32, AURA_F32,     \
+     NULL, AURA_F32, 0, 0, NULL, NULL}
+AURA_API aura_status aura_flash_sdpa(const aura_ctx *ctx, const aura_flash_sdpa_args *args);
+
+/* One side of a cache as mlx-native keeps it: plain numbers, 4-bit TQ nibbles, or TQ-HB, a byte per code. */
+typedef struct aura_vec_side {
+    uint32_t bits;      /* 0: plain numbers of `dtype`; 4: TQ; 5, 6, 8: TQ-HB. Codes need dim 256 or 512 */
+    aura_dtype dtype;
+    const void *rows;   /* [kv_heads][capacity][dim], as numbers, nibbles or bytes */
+    const float *norms; /* codes: [kv_heads][capacity], at dim 512 [kv_heads][capacity][2] */
+} aura_vec_side;
+
+/* flash_attn_vec and its TQ and TQ-HB variants; K and V may be of different kinds. One query token. */
+typedef struct aura_flash_attn_vec_args {
+    size_t size;
+    aura_vec_side k, v;
+    uint32_t dim;       /* a multiple of 16, up to AURA_MAX_DIM; 256 or 512 with codes */
+    uint32_t q_heads, kv_heads;
+    uint64_t tokens, capacity; /* live tokens, at least 1; rows per KV head */
+    const float *q;     /* [q_heads][dim]; rotated when the keys are */
+    float *out;         /* [q_heads][dim]; may be NULL when temp is given */
+    float *temp;        /* not NULL: partials for aura_flash_attn_vec_reduce, q_heads * nwg * (dim + 2) floats, instead */
+    uint32_t nwg;       /* 1 to 32 workgroups, with temp */
+    uint32_t mask_type; /* 0 and 1: every live token; 2: the last `window` of them, where window > 0 */
+    uint64_t window;
+    uint64_t ring_start; /* slot of the oldest token, below capacity: order in time is ring_start, ring_start + 1 ... */
+    float scale, softcap;    /* logits are softcap * tanh(scale * dot / softcap); softcap 0: scale * dot */
+    float scale_factor_d512; /* as given to aura_tq_encode; below 1e-6: 1 */
+    uint32_t q_as_f16;       /* 1: round the query to f16 first, as the public kernels do */
+} aura_flash_attn_vec_args;
+#define AURA_VEC_SIDE_INIT {0, AURA_F32, NULL, NULL}
+#define AURA_FLASH_ATTN_VEC_ARGS_INIT                                                                                  \
+    {sizeof(aura_flash_attn_vec_args), AURA_VEC_SIDE_INIT, AURA_VEC_SIDE_INIT, 0, 0, 0, 0, 0, NULL, NULL, NULL, 0, 0,  \
+     0, 0, 0, 0, 0, 0}
+AURA_API aura_status aura_flash_attn_vec(const aura_ctx *ctx, const aura_flash_attn_vec_args *args);
+
+/* Merges the partials in `temp`; with `undo`, leaves rotated space in the same pass. nwg 1: temp holds finished rows. */
+typedef struct aura_flash_attn_vec_reduce_args {
+    size_t size;
+    uint32_t dim, rows, nwg; /* as for aura_flash_attn_vec; rows = its q_heads */
+    const float *temp;
+    float *out; /* [rows][dim] */
+    const aura_rotation *undo;
+} aura_flash_attn_vec_reduce_args;
+#define AURA_FLASH_ATTN_VEC_REDUCE_ARGS_INIT {sizeof(aura_flash_attn_vec_reduce_args), 0, 0, 0, NULL, NULL, NULL}
+AURA_API aura_status aura_flash_attn_vec_reduce(const aura_ctx *ctx, const aura_flash_attn_vec_reduce_args *args);
+
+/* The fixed signs of TQ, for aura_rotation: dim 256 or 512; NULL for others. Static. aura_rotate with them is
+ * fwht_sign_premult, aura_undo is fwht_sign_undo, aura_rotate without signs is the plain normalised fwht. */
+AURA_API const uint8_t *aura_tq_signs(uint32_t dim);
+
+/* Rotates, quantises and stores tokens into a TQ (4-bit) or TQ-HB cache. Token i goes to slot write_pos + i, modulo
+ * capacity when sliding. The codes are the same bytes on every instruction set.
+ * Also fails with AURA_BAD_VALUE (NaN, Inf or a coordinate beyond 2^40; the message names it), nothing written. */
+typedef struct aura_tq_encode_args {
+    size_t size;
+    uint32_t dim;  /* 256, one norm a token: its length; or 512, two: the RMS of each half */
+    uint32_t bits; /* 4; 5, 6, 8 */
+    uint32_t kv_heads;
+    uint64_t tokens, capacity, write_pos; /* tokens <= capacity; write_pos + tokens <= capacity unless sliding */
+    uint32_t sliding;
+    const void *in; /* [tokens][kv_heads][dim], not rotated */
+    aura_dtype in_dtype;
+    void *packed;   /* [kv_heads][capacity][dim / 2, or dim] bytes */
+    float *norms;   /* [kv_heads][capacity], at dim 512 [kv_heads][capacity][2] */
+    float scale_factor_d512; /* below 1e-6: 1 */
+} aura_tq_encode_args;
+#define AURA_TQ_ENCODE_ARGS_INIT {sizeof(aura_tq_encode_args), 0, 0, 0, 0, 0, 0, 0, NULL, AURA_F32, NULL, NULL, 0}
+AURA_API aura_status aura_tq_encode(const aura_ctx *ctx, const aura_tq_encode_args *args);
+
+/* One slot back to numbers, in rotated space. */
+typedef struct aura_tq_dequant_args {
+    size_t size;
+    uint32_t dim, bits, kv_heads;
+    uint64_t capacity, slot;
+    const void *packed;
+    const float *norms;
+    float *out; /* [kv_heads][dim] */
+    float scale_factor_d512;
+} aura_tq_dequant_args;
+#define AURA_TQ_DEQUANT_ARGS_INIT {sizeof(aura_tq_dequant_args), 0, 0, 0, 0, 0, NULL, NULL, NULL, 0}
+AURA_API aura_status aura_tq_dequant(const aura_ctx *ctx, const aura_tq_dequant_args *args);
+
+/* Copies tokens into a plain cache, converting the element type. */
+typedef struct aura_kv_copy_args {
+    size_t size;
+    uint32_t heads, dim;
+    uint64_t tokens, capacity, write_pos; /* tokens <= capacity; write_pos + tokens <= capacity unless sliding */
+    uint32_t sliding;     /* 1: slot (write_pos + i) % capacity */
+    uint32_t token_major; /* 0: cache [heads][capacity][dim]; 1: cache [capacity][heads][dim] */
+    const void *in;       /* [tokens][heads][dim] */
+    void *cache;
+    aura_dtype in_dtype, cache_dtype;
+} aura_kv_copy_args;
+#define AURA_KV_COPY_ARGS_INIT {sizeof(aura_kv_copy_args), 0, 0, 0, 0, 0, 0, 0, NULL, NULL, AURA_F32, AURA_F32}
+AURA_API aura_status aura_kv_copy(const aura_ctx *ctx, const aura_kv_copy_args *args);
 
 #ifdef __cplusplus
 }

@@ -23,6 +23,7 @@ const char *aura_status_text(aura_status status)
     case AURA_UNSUPPORTED: return "not supported";
     case AURA_TOO_LARGE: return "too large";
     case AURA_OUT_OF_MEMORY: return "out of memory";
+    case AURA_NOT_FINITE: return "some rows are not finite";
     }
     return "unknown status";
 }

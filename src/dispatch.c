@@ -35,13 +35,13 @@ enum {
 #define ARM(fn) NULL
 #endif
 
-#define SLOT(stage, bits) offsetof(struct aura_kernels, stage) + (bits) * sizeof(aura_any_fn *)
-#define ROW(stage, shape, bits, isa, fn) \
-    {#stage "_" #shape "_" #isa, #stage, #isa, bits, FLAG_##isa, SLOT(stage, bits), fn},
-#define REF_ROW(stage, shape, bits, isa) ROW(stage, shape, bits, isa, (aura_any_fn *)aura_##stage##_ref)
-#define X86_ROW(stage, shape, bits, isa) ROW(stage, shape, bits, isa, X86(aura_##stage##_##shape##_##isa))
-#define ARM_ROW(stage, shape, bits, isa) ROW(stage, shape, bits, isa, ARM(aura_##stage##_##shape##_##isa))
-#define REF_STAGE(stage, tolerance) AURA_SHAPES_##stage(REF_ROW, stage, ref)
+#define SLOT(stage, kind) offsetof(struct aura_kernels, stage) + (kind) * sizeof(aura_any_fn *)
+#define ROW(stage, shape, kind, isa, fn) \
+    {#stage "_" #shape "_" #isa, #stage, #isa, kind, FLAG_##isa, SLOT(stage, kind), fn},
+#define REF_ROW(stage, shape, kind, isa) ROW(stage, shape, kind, isa, (aura_any_fn *)aura_##stage##_ref)
+#define X86_ROW(stage, shape, kind, isa) ROW(stage, shape, kind, isa, X86(aura_##stage##_##shape##_##isa))
+#define ARM_ROW(stage, shape, kind, isa) ROW(stage, shape, kind, isa, ARM(aura_##stage##_##shape##_##isa))
+#define REF_STAGE(stage, family, tolerance) AURA_SHAPES_##stage(REF_ROW, stage, ref)
 #define X86_STAGE(stage, isa) AURA_SHAPES_##stage(X86_ROW, stage, isa)
 #define ARM_STAGE(stage, isa) AURA_SHAPES_##stage(ARM_ROW, stage, isa)
 
@@ -65,8 +65,8 @@ void aura_kernels_init(struct aura_kernels *kernels, uint32_t isas)
 uint32_t aura_x86_isas(uint32_t leaf1_ecx, uint32_t leaf7_ebx, uint64_t xcr0)
 {
     const uint32_t fma = 1u << 12, osxsave = 1u << 27, avx = 1u << 28, f16c = 1u << 29;
-    const uint32_t avx2 = 1u << 5, f = 1u << 16, dq = 1u << 17, bw = 1u << 30, vl = 1u << 31;
-    const uint32_t base = fma | osxsave | avx | f16c, avx512 = f | dq | bw | vl;
+    const uint32_t avx2 = 1u << 5, bmi2 = 1u << 8, f = 1u << 16, dq = 1u << 17, bw = 1u << 30, vl = 1u << 31;
+    const uint32_t base = fma | osxsave | avx | f16c, avx512 = f | dq | bw | vl | bmi2;
     uint32_t isas = AURA_ISA_REF;
     if ((leaf1_ecx & base) == base && (leaf7_ebx & avx2) && (xcr0 & 0x06) == 0x06) {
         isas |= AURA_ISA_AVX2;

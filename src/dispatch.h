@@ -10,7 +10,7 @@ typedef void aura_any_fn(void); /* a kernel whose type is that of its stage */
 struct aura_variant {
     const char *name;         /* "encode_b3_avx2" */
     const char *stage, *isa;
-    uint32_t bits;            /* 0 where the width does not matter */
+    uint32_t kind;            /* of rows: bits, or AURA_ROW_F32 ...; 0 where it does not matter */
     uint32_t isa_flag;
     size_t slot;              /* where in struct aura_kernels it goes */
     aura_any_fn *run;         /* NULL: not on this architecture */

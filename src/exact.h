@@ -4,6 +4,8 @@
  * a multiply and an add. gcc in its default dialect does so even between intrinsics and ignores STDC FP_CONTRACT;
  * clang does so for scalar code even with -std=c11. One pragma each stops both, for the rest of the file.
  *
+ * AURA_UNROLL before a loop with a constant count keeps an array of vectors in registers, also at -O2.
+ *
  * AURA_TARGET switches the instruction set for the functions between it and AURA_TARGET_END, so that no source file
  * needs flags of its own. */
 #ifndef AURA_EXACT_H
@@ -16,10 +18,12 @@
 #pragma STDC FP_CONTRACT OFF
 #define AURA_TARGET(set) AURA_PRAGMA(clang attribute push(__attribute__((target(set))), apply_to = function))
 #define AURA_TARGET_END AURA_PRAGMA(clang attribute pop)
+#define AURA_UNROLL AURA_PRAGMA(clang loop unroll(full))
 #else
 #pragma GCC optimize("fp-contract=off")
 #define AURA_TARGET(set) AURA_PRAGMA(GCC push_options) AURA_PRAGMA(GCC target(set))
 #define AURA_TARGET_END AURA_PRAGMA(GCC pop_options)
+#define AURA_UNROLL AURA_PRAGMA(GCC unroll 16)
 #endif
 
 #if defined(__FAST_MATH__)

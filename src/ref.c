@@ -76,20 +76,16 @@ void aura_undo_ref(float *y, const float *x, const struct aura_rotation_plan *pl
     }
 }
 
-void aura_ref_rotate_dense(float *y, const float *x, const float *matrix, const float *balance, uint32_t dim,
-                           int transposed, size_t n)
+/* Sums in order of j, each from +0. */
+void aura_rotate_dense_ref(float *y, const float *x, const float *columns, uint32_t dim, size_t n)
 {
-    float in[AURA_MAX_DIM]; /* a copy, so that y may be x */
-    for (size_t row = 0; row < n; row++, x += dim, y += dim) {
-        for (uint32_t d = 0; d < dim; d++)
-            in[d] = balance && !transposed ? x[d] * balance[d] : x[d];
+    for (size_t row = 0; row < n; row++, x += dim, y += dim)
         for (uint32_t i = 0; i < dim; i++) {
             float sum = 0;
             for (uint32_t j = 0; j < dim; j++)
-                sum = sum + (transposed ? matrix[(size_t)j * dim + i] : matrix[(size_t)i * dim + j]) * in[j];
-            y[i] = balance && transposed ? sum * balance[i] : sum;
+                sum = sum + x[j] * columns[(size_t)j * dim + i];
+            y[i] = sum;
         }
-    }
 }
 
 float aura_ref_dot(const float *a, const float *b, uint32_t n)
@@ -131,7 +127,7 @@ static void pack(uint8_t *row, uint32_t bits, uint32_t d, uint32_t index)
  * the equally spaced tables, its largest coordinate becomes fit * top. 0 for a vector too small to matter. */
 static float gain(const float *y, const struct aura_codec_plan *plan, float norm2, float fit)
 {
-    if (norm2 < 0x1p-100f)
+    if (sqrtf(norm2) <= plan->tiny)
         return 0;
     if (!plan->uniform)
         return (fit * plan->sigma) / sqrtf(norm2 / (float)plan->dim);
@@ -142,7 +138,7 @@ static float gain(const float *y, const struct aura_codec_plan *plan, float norm
 }
 
 /* Every fit of the plan is tried; the one whose centroids have the best cosine with y wins, the first among equals.
- * Edge cases: |y|^2 < 2^-100 stores the codes of 0 and scale 0. All centroids 0 (a table that has a level 0 and a
+ * Edge cases: |y| <= tiny stores the codes of 0, and scale 0 unless the plan keeps it. All centroids 0 (a table that has a level 0 and a
  * vector that lands on it everywhere) stores scale 0. */
 void aura_encode_ref(uint8_t *packed, float *scale, const float *y, const struct aura_codec_plan *plan, size_t n)
 {
@@ -167,7 +163,7 @@ void aura_encode_ref(uint8_t *packed, float *scale, const float *y, const struct
         memset(packed, 0, plan->row_bytes);
         for (uint32_t d = 0; d < plan->dim; d++)
             pack(packed, plan->bits, d, index[d]);
-        if (norm2 < 0x1p-100f || size2 == 0)
+        if ((sqrtf(norm2) <= plan->tiny && !plan->keep_tiny) || size2 == 0)
             scale[row] = 0;
         else if (plan->rule == AURA_SCALE_MATCHED)
             scale[row] = sqrtf(norm2) / sqrtf(size2);
@@ -272,8 +268,11 @@ double aura_ref_encode_error(const uint8_t *packed, float scale, const float *y,
         size2 += c * c;
         zero_codes &= index == aura_ref_index(plan, 0);
     }
-    if (norm2 < 0x1p-100) /* within a rounding of the limit either answer is right */
-        return (scale == 0 && zero_codes) || norm2 > 0x1.fffp-101 ? 0 : 1;
+    double near = sqrt(norm2) / plan->tiny;
+    if (near <= 1 && !plan->keep_tiny) /* within a rounding of the limit either answer is right */
+        return (scale == 0 && zero_codes) || near > 1 - 1e-6 ? 0 : 1;
+    if (near <= 1 && !zero_codes && near < 1 - 1e-6)
+        return 1;
     for (uint32_t k = 0; k < plan->n_fits; k++)
         best = fmax(best, cosine_of_fit(y, plan, norm2, plan->fits[k]));
     if (size2 == 0 || best == 0)
@@ -281,7 +280,7 @@ double aura_ref_encode_error(const uint8_t *packed, float scale, const float *y,
     double want = plan->rule == AURA_SCALE_MATCHED    ? sqrt(norm2 / size2)
                   : plan->rule == AURA_SCALE_UNBIASED ? norm2 / dot
                                                       : sqrt(norm2 / plan->dim) / plan->sigma;
-    double loss = (best - dot / sqrt(size2)) / best, error = fabs(scale - want) / fabs(want);
+    double loss = near <= 1 + 1e-6 ? 0 : (best - dot / sqrt(size2)) / best, error = fabs(scale - want) / fabs(want);
     double worst = loss > error ? loss : error;
     return worst >= 0 ? worst : isnan(worst) ? 1 : 0;
 }

@@ -9,11 +9,8 @@
 aura_rotate_fn aura_rotate_ref;
 aura_undo_fn aura_undo_ref;
 aura_encode_fn aura_encode_ref;
+aura_rotate_dense_fn aura_rotate_dense_ref;
 aura_dequant_fn aura_dequant_ref;
-
-/* y[n][dim] = matrix * (balance * x), or with `transposed` matrix^T * x * balance; sums in order of j, in f32. */
-void aura_ref_rotate_dense(float *y, const float *x, const float *matrix, const float *balance, uint32_t dim,
-                           int transposed, size_t n);
 
 /* The fixed order of every sum over a vector: element i into partial i mod 16, then halves are added. */
 float aura_ref_dot(const float *a, const float *b, uint32_t n);
@@ -38,6 +35,16 @@ void aura_ref_rotate_double(double *y, double *size, const double *x, const stru
 /* How far an encoded row is from the best that double arithmetic finds: the larger of its relative loss of cosine and
  * the relative error of its scale. NaN is returned as 1. */
 double aura_ref_encode_error(const uint8_t *packed, float scale, const float *y, const struct aura_codec_plan *plan);
+
+/* ---- bounded stages: sums in double, rounded to f32 at the end; the kernels of last resort ------------------------ */
+
+aura_score_fn aura_score_ref;
+aura_softmax_fn aura_softmax_ref;
+aura_value_fn aura_value_ref;
+aura_reduce_fn aura_reduce_ref;
+
+/* Coordinate d of row t. */
+double aura_ref_coordinate(const struct aura_rows *rows, size_t t, uint32_t d);
 
 /* ---- attention, in double ---------------------------------------------------------------------------------------- */
 

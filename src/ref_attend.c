@@ -17,6 +17,73 @@
 #include <math.h>
 #include <string.h>
 
+#include "dtype.h"
+
+double aura_ref_coordinate(const struct aura_rows *rows, size_t t, uint32_t d)
+{
+    const uint8_t *row = rows->data + t * rows->stride;
+    float x;
+    uint16_t half;
+    if (rows->kind <= 8)
+        return rows->centroid[aura_ref_unpack(row, rows->kind, d)];
+    if (rows->kind == AURA_ROW_F32) {
+        memcpy(&x, row + 4 * d, sizeof x);
+        return x;
+    }
+    memcpy(&half, row + 2 * d, sizeof half);
+    return rows->kind == AURA_ROW_F16 ? aura_f32_from_f16(half) : aura_f32_from_bf16(half);
+}
+
+void aura_score_ref(float *score, size_t score_stride, const float *q, const struct aura_rows *rows, const float *scale,
+                    size_t n_query, size_t n)
+{
+    for (size_t g = 0; g < n_query; g++)
+        for (size_t t = 0; t < n; t++) {
+            double sum = 0;
+            for (uint32_t d = 0; d < rows->dim; d++)
+                sum += (double)q[g * rows->query_stride + d] * aura_ref_coordinate(rows, t, d);
+            score[g * score_stride + t] = (float)(sum * scale[t]);
+        }
+}
+
+float aura_softmax_ref(float *weight, float *max, float *sum, size_t n)
+{
+    float m = *max;
+    for (size_t t = 0; t < n; t++)
+        m = weight[t] > m ? weight[t] : m;
+    double kept = m == -INFINITY ? 1 : exp((double)*max - m), total = *sum * kept;
+    for (size_t t = 0; t < n; t++) {
+        double w = weight[t] == -INFINITY ? 0 : exp((double)weight[t] - m);
+        total += w;
+        weight[t] = (float)w;
+    }
+    *max = m;
+    *sum = (float)total;
+    return (float)kept;
+}
+
+void aura_value_ref(float *acc, const float *weight, size_t weight_stride, const struct aura_rows *rows, size_t n_query,
+                    size_t n)
+{
+    for (size_t g = 0; g < n_query; g++)
+        for (uint32_t d = 0; d < rows->dim; d++) {
+            double sum = acc[g * rows->query_stride + d];
+            for (size_t t = 0; t < n; t++)
+                sum += (double)weight[g * weight_stride + t] * aura_ref_coordinate(rows, t, d);
+            acc[g * rows->query_stride + d] = (float)sum;
+        }
+}
+
+void aura_reduce_ref(float *out, const float *weight, const float *partial, uint32_t dim, uint32_t nwg)
+{
+    for (uint32_t d = 0; d < dim; d++) {
+        double sum = 0;
+        for (uint32_t w = 0; w < nwg; w++)
+            sum += (double)weight[w] * partial[((size_t)(d / 4) * nwg + w) * 4 + d % 4];
+        out[d] = (float)sum;
+    }
+}
+
 void aura_ref_row(double *x, const struct aura_ref_rows *rows, size_t t)
 {
     const struct aura_codec_plan *codec = rows->codec;

@@ -1,5 +1,4 @@
-/* The stages over plain row-major arrays: rotate, undo, encode, decode. Everything a caller can get wrong is found
- * here, before anything is written; the kernels assume it. */
+/* Vectors to codes and back over plain row-major arrays: rotate, undo, encode, decode. */
 #include "exact.h"
 #include "rows.h"
 
@@ -7,8 +6,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "border.h"
 #include "codebook.h"
-#include "ctx.h"
 #include "dtype.h"
 #include "fpmode.h"
 #include "ref.h"
@@ -75,161 +74,69 @@ void aura_codec_plan_init(struct aura_codec_plan *plan, const aura_codebook *boo
     plan->rule = rule;
     plan->sigma = book->sigma;
     plan->top = book->centroid[book->levels - 1];
+    plan->tiny = 0x1.fffffep-51f; /* the last float below 2^-50 */
+    plan->keep_tiny = 0;
     plan->n_fits = search ? 9 : 1;
     plan->fits[0] = 1;
     if (search)
         memcpy(plan->fits, !book->uniform ? table_fits : book->bits < 8 ? grid_fits : grid8_fits, sizeof plan->fits);
     for (uint32_t i = 0; i < 256; i++) {
-        plan->centroid[i] = i < book->levels ? book->centroid[i] : plan->top;
+        uint32_t index = i & ((1u << book->bits) - 1);
+        plan->centroid[i] = index < book->levels ? book->centroid[index] : plan->top;
         plan->threshold[i] = i + 1 < book->levels ? book->threshold[i] : INFINITY;
     }
 }
 
-/* ---- the border -------------------------------------------------------------------------------------------------- */
-
-/* What a message names first, and where it goes. */
-struct call {
-    const aura_ctx *ctx;
-    const char *name;
-};
-
-/* A matrix of the caller's: `rows` rows of `width` elements. */
-struct rows {
-    const char *what;
-    void *data;
-    size_t element, width, stride, rows; /* bytes; elements; elements; rows */
-};
-
-static aura_status check_call(struct call call, const void *args, size_t size, size_t known)
-{
-    if (!call.ctx || !args)
-        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: %s is NULL", call.name, call.ctx ? "args" : "ctx");
-    if (size != known)
-        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: args.size is %zu, this library knows %zu", call.name, size,
-                         known);
-    return AURA_OK;
-}
-
-static aura_status check_dtype(struct call call, const char *what, aura_dtype dtype)
-{
-    if (!aura_dtype_bytes(dtype))
-        return aura_fail(call.ctx, AURA_UNSUPPORTED, "%s: %s %d is not f32, f16 or bf16", call.name, what, (int)dtype);
-    return AURA_OK;
-}
-
-static aura_status check_dim(struct call call, uint32_t dim)
-{
-    if (dim == 0 || dim % 8 || dim > AURA_MAX_DIM)
-        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: dim %u is not a multiple of 8 from 8 to %d", call.name, dim,
-                         AURA_MAX_DIM);
-    return AURA_OK;
-}
-
-static aura_status check_rows(struct call call, const struct rows *m)
-{
-    if (!m->data && m->rows)
-        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: %s is NULL", call.name, m->what);
-    if ((uintptr_t)m->data % m->element)
-        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: %s is not aligned to its %zu-byte elements", call.name,
-                         m->what, m->element);
-    if (m->stride < m->width)
-        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: the stride of %s, %zu, is less than a row, %zu", call.name,
-                         m->what, m->stride, m->width);
-    if (m->rows && m->stride > PTRDIFF_MAX / m->element / m->rows)
-        return aura_fail(call.ctx, AURA_TOO_LARGE, "%s: %s: %zu rows with stride %zu do not fit in memory", call.name,
-                         m->what, m->rows, m->stride);
-    return AURA_OK;
-}
-
-static aura_status check_apart(struct call call, const struct rows *a, const struct rows *b)
-{
-    uintptr_t a0 = (uintptr_t)a->data, b0 = (uintptr_t)b->data;
-    if (a->rows && a0 < b0 + b->rows * b->stride * b->element && b0 < a0 + a->rows * a->stride * a->element)
-        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: %s overlaps %s", call.name, a->what, b->what);
-    return AURA_OK;
-}
-
-static aura_status check_rotation(struct call call, const aura_rotation *r, uint32_t dim)
-{
-    aura_status status;
-    if (!r)
-        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: rotation is NULL", call.name);
-    if (r->size != sizeof *r)
-        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: rotation.size is %zu, this library knows %zu", call.name,
-                         r->size, sizeof *r);
-    if ((status = check_dim(call, r->dim)))
-        return status;
-    if (r->dim != dim)
-        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: rotation.dim is %u, dim is %u", call.name, r->dim, dim);
-    if (r->kind == AURA_ROTATION_HADAMARD && !aura_paley_order(dim))
-        return aura_fail(call.ctx, AURA_UNSUPPORTED,
-                         "%s: there is no Hadamard matrix of dim %u here; a dense rotation takes any dim", call.name,
-                         dim);
-    if (r->kind == AURA_ROTATION_HADAMARD)
-        return AURA_OK;
-    if (r->kind != AURA_ROTATION_DENSE || !r->matrix)
-        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: rotation.%s", call.name,
-                         r->kind == AURA_ROTATION_DENSE ? "matrix is NULL" : "kind is unknown");
-    for (size_t i = 0; i < (size_t)dim * dim; i++)
-        if (!(fabsf(r->matrix[i]) <= 1.01f)) /* so that a NaN fails too; 1.01 leaves room for a matrix held in bf16 */
-            return aura_fail(call.ctx, AURA_BAD_VALUE, "%s: rotation.matrix[%zu][%zu] is %g, not of an orthogonal matrix",
-                             call.name, i / dim, i % dim, (double)r->matrix[i]);
-    return AURA_OK;
-}
-
-/* Levels between 2^-20 and 2^20, ascending, thresholds ascending: then no sum or quotient of encode overflows. */
-static aura_status check_codebook(struct call call, const aura_codebook *b)
-{
-    if (!b || !b->centroid || !b->threshold)
-        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: codebook%s is NULL", call.name,
-                         !b ? "" : b->centroid ? ".threshold" : ".centroid");
-    if (b->bits < 1 || b->bits > 8 || b->levels < 2 || b->levels > 1u << b->bits)
-        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: codebook of %u bits and %u levels", call.name, b->bits,
-                         b->levels);
-    int good = b->sigma >= 0x1p-20f && b->sigma <= 0x1p20f;
-    for (uint32_t i = 0; i < b->levels; i++) {
-        float size = fabsf(b->centroid[i]);
-        good = good && (size == 0 || (size >= 0x1p-20f && size <= 0x1p20f));
-        good = good && (i == 0 || b->centroid[i] > b->centroid[i - 1]);
-        good = good && (i + 1 == b->levels || fabsf(b->threshold[i]) <= 0x1p20f);
-        good = good && (i == 0 || i + 1 == b->levels || b->threshold[i] > b->threshold[i - 1]);
-    }
-    if (!good || b->centroid[b->levels - 1] <= 0)
-        return aura_fail(call.ctx, AURA_BAD_VALUE,
-                         "%s: the codebook's levels and thresholds must ascend, end above 0 and lie within 2^20",
-                         call.name);
-    if (!call.ctx->kernels.encode[b->bits])
-        return aura_fail(call.ctx, AURA_UNSUPPORTED, "%s: no kernel for %u bits; `aura list` names the widths",
-                         call.name, b->bits);
-    return AURA_OK;
-}
-
 /* ---- rotate, undo ------------------------------------------------------------------------------------------------ */
 
-/* A rotation or its inverse, made ready. */
-struct turn {
-    const aura_rotation *rotation; /* NULL: leave the rows as they are */
-    aura_rotate_fn *run;
-    int undo;
-    struct aura_rotation_plan plan;
-};
-
-static void turn_init(struct turn *turn, const aura_ctx *ctx, const aura_rotation *rotation, int undo)
+aura_status aura_turn_init(struct aura_turn *turn, struct aura_call call, const aura_rotation *rotation, int undo)
 {
+    const aura_ctx *ctx = call.ctx;
+    turn->ctx = ctx;
     turn->rotation = rotation;
     turn->undo = undo;
-    turn->run = undo ? ctx->kernels.undo[0] : ctx->kernels.rotate[0];
-    if (rotation && rotation->kind == AURA_ROTATION_HADAMARD)
+    turn->transposed = NULL;
+    if (!rotation)
+        return AURA_OK;
+    size_t dim = rotation->dim;
+    if (rotation->kind == AURA_ROTATION_HADAMARD) {
         aura_rotation_plan_init(&turn->plan, rotation->dim, rotation->signs, rotation->balance, undo);
+    } else if (!undo) { /* kernels want the matrix by columns; the inverse reads it as it is */
+        turn->transposed = ctx->allocator.alloc(ctx->allocator.user, dim * dim * sizeof(float), 64);
+        if (!turn->transposed)
+            return aura_fail(ctx, AURA_OUT_OF_MEMORY, "%s: the allocator has no %zu bytes", call.name,
+                             dim * dim * sizeof(float));
+        for (size_t i = 0; i < dim; i++)
+            for (size_t j = 0; j < dim; j++)
+                turn->transposed[j * dim + i] = rotation->matrix[i * dim + j];
+    }
+    return AURA_OK;
 }
 
-static void turn_rows(float *y, const float *x, const struct turn *turn, size_t n)
+void aura_turn_free(struct aura_turn *turn)
 {
+    const aura_ctx *ctx = turn->ctx;
+    if (turn->transposed)
+        ctx->allocator.free(ctx->allocator.user, turn->transposed,
+                            (size_t)turn->rotation->dim * turn->rotation->dim * sizeof(float));
+}
+
+void aura_turn_rows(float *y, const float *x, const struct aura_turn *turn, size_t n)
+{
+    const struct aura_kernels *kernels = &turn->ctx->kernels;
     const aura_rotation *r = turn->rotation;
-    if (r->kind == AURA_ROTATION_HADAMARD)
-        turn->run(y, x, &turn->plan, n);
-    else
-        aura_ref_rotate_dense(y, x, r->matrix, r->balance, r->dim, turn->undo, n);
+    if (r->kind == AURA_ROTATION_HADAMARD) {
+        (turn->undo ? kernels->undo[0] : kernels->rotate[0])(y, x, &turn->plan, n);
+        return;
+    }
+    for (size_t row = 0; row < n; row++, x += r->dim, y += r->dim) {
+        float in[AURA_MAX_DIM]; /* a copy, so that y may be x */
+        for (uint32_t d = 0; d < r->dim; d++)
+            in[d] = r->balance && !turn->undo ? x[d] * r->balance[d] : x[d];
+        kernels->rotate_dense[0](y, in, turn->undo ? r->matrix : turn->transposed, r->dim, 1);
+        for (uint32_t d = 0; r->balance && turn->undo && d < r->dim; d++)
+            y[d] = y[d] * r->balance[d];
+    }
 }
 
 static void load_row(float *x, const void *data, aura_dtype dtype, size_t first, uint32_t dim)
@@ -238,74 +145,76 @@ static void load_row(float *x, const void *data, aura_dtype dtype, size_t first,
         x[d] = aura_load(data, dtype, first + d);
 }
 
-static aura_status rotate(struct call call, const aura_rotate_args *a, int undo)
+static aura_status rotate(struct aura_call call, const aura_rotate_args *a, int undo)
 {
     aura_status status;
-    if ((status = check_call(call, a, a ? a->size : 0, sizeof *a)) ||
-        (status = check_rotation(call, a->rotation, a->rotation ? a->rotation->dim : 0)) ||
-        (status = check_dtype(call, "in_dtype", a->in_dtype)) ||
-        (status = check_dtype(call, "out_dtype", a->out_dtype)))
+    if ((status = aura_check_call(call, a, sizeof *a)) ||
+        (status = aura_check_rotation(call, a->rotation, a->rotation ? a->rotation->dim : 0)) ||
+        (status = aura_check_dtype(call, "in_dtype", a->in_dtype)) ||
+        (status = aura_check_dtype(call, "out_dtype", a->out_dtype)))
         return status;
     uint32_t dim = a->rotation->dim;
-    struct rows in = {"in", (void *)a->in, aura_dtype_bytes(a->in_dtype), dim, a->in_stride ? a->in_stride : dim, a->rows};
-    struct rows out = {"out", a->out, aura_dtype_bytes(a->out_dtype), dim, a->out_stride ? a->out_stride : dim, a->rows};
+    struct aura_extent in = {"in", a->in, aura_dtype_bytes(a->in_dtype), dim, a->in_stride ? a->in_stride : dim, a->rows};
+    struct aura_extent out = {"out", a->out, aura_dtype_bytes(a->out_dtype), dim, a->out_stride ? a->out_stride : dim, a->rows};
     int in_place = a->in == a->out && a->in_dtype == a->out_dtype && in.stride == out.stride;
-    if ((status = check_rows(call, &in)) || (status = check_rows(call, &out)) ||
-        (!in_place && (status = check_apart(call, &out, &in))))
+    if ((status = aura_check_rows(call, &in)) || (status = aura_check_rows(call, &out)) ||
+        (!in_place && (status = aura_check_apart(call, &out, &in))))
         return status;
 
-    struct turn turn;
+    struct aura_turn turn;
+    if ((status = aura_turn_init(&turn, call, a->rotation, undo)))
+        return status;
     uint64_t mode = aura_fpmode_enter();
-    turn_init(&turn, call.ctx, a->rotation, undo);
     if (a->in_dtype == AURA_F32 && a->out_dtype == AURA_F32 && in.stride == dim && out.stride == dim) {
-        turn_rows(a->out, a->in, &turn, a->rows);
+        aura_turn_rows(a->out, a->in, &turn, a->rows);
     } else {
         for (size_t row = 0; row < a->rows; row++) {
             float x[AURA_MAX_DIM];
             load_row(x, a->in, a->in_dtype, row * in.stride, dim);
-            turn_rows(x, x, &turn, 1);
+            aura_turn_rows(x, x, &turn, 1);
             for (uint32_t d = 0; d < dim; d++)
                 aura_store(a->out, a->out_dtype, row * out.stride + d, x[d]);
         }
     }
     aura_fpmode_leave(mode);
+    aura_turn_free(&turn);
     return AURA_OK;
 }
 
 aura_status aura_rotate(const aura_ctx *ctx, const aura_rotate_args *args)
 {
-    struct call call = {ctx, "aura_rotate"};
+    struct aura_call call = {ctx, "aura_rotate"};
     return rotate(call, args, 0);
 }
 
 aura_status aura_undo(const aura_ctx *ctx, const aura_rotate_args *args)
 {
-    struct call call = {ctx, "aura_undo"};
+    struct aura_call call = {ctx, "aura_undo"};
     return rotate(call, args, 1);
 }
 
 /* ---- encode, decode ---------------------------------------------------------------------------------------------- */
 
-static aura_status check_encode(struct call call, const aura_encode_args *a, size_t *in_stride, size_t *packed_stride)
+static aura_status check_encode(struct aura_call call, const aura_encode_args *a, size_t *in_stride, size_t *packed_stride)
 {
     aura_status status;
-    if ((status = check_call(call, a, a ? a->size : 0, sizeof *a)) || (status = check_codebook(call, a->codebook)) ||
-        (status = check_dim(call, a->dim)) || (a->rotation && (status = check_rotation(call, a->rotation, a->dim))) ||
-        (status = check_dtype(call, "in_dtype", a->in_dtype)) ||
-        (status = check_dtype(call, "scale_dtype", a->scale_dtype)))
+    if ((status = aura_check_call(call, a, sizeof *a)) || (status = aura_check_codebook(call, a->codebook)) ||
+        (status = aura_check_dim(call, a->dim)) || (a->rotation && (status = aura_check_rotation(call, a->rotation, a->dim))) ||
+        (status = aura_check_dtype(call, "in_dtype", a->in_dtype)) ||
+        (status = aura_check_dtype(call, "scale_dtype", a->scale_dtype)))
         return status;
-    if (a->rule < AURA_SCALE_MATCHED || a->rule > AURA_SCALE_RAW || a->search > 1)
-        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: rule %d or search %u is unknown", call.name, (int)a->rule,
-                         a->search);
+    if (a->rule < AURA_SCALE_MATCHED || a->rule > AURA_SCALE_RAW || a->search > 1 || !(a->tiny >= 0 && a->tiny <= 1))
+        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: rule %d, search %u or tiny %g is out of range", call.name,
+                         (int)a->rule, a->search, (double)a->tiny);
     size_t row_bytes = aura_row_bytes(a->dim, a->codebook->bits);
     *in_stride = a->in_stride ? a->in_stride : a->dim;
     *packed_stride = a->packed_stride ? a->packed_stride : row_bytes;
-    struct rows in = {"in", (void *)a->in, aura_dtype_bytes(a->in_dtype), a->dim, *in_stride, a->rows};
-    struct rows packed = {"packed", a->packed, 1, row_bytes, *packed_stride, a->rows};
-    struct rows scales = {"scales", a->scales, aura_dtype_bytes(a->scale_dtype), 1, 1, a->rows};
-    if ((status = check_rows(call, &in)) || (status = check_rows(call, &packed)) ||
-        (status = check_rows(call, &scales)) || (status = check_apart(call, &packed, &in)) ||
-        (status = check_apart(call, &scales, &in)) || (status = check_apart(call, &scales, &packed)))
+    struct aura_extent in = {"in", a->in, aura_dtype_bytes(a->in_dtype), a->dim, *in_stride, a->rows};
+    struct aura_extent packed = {"packed", a->packed, 1, row_bytes, *packed_stride, a->rows};
+    struct aura_extent scales = {"scales", a->scales, aura_dtype_bytes(a->scale_dtype), 1, 1, a->rows};
+    if ((status = aura_check_rows(call, &in)) || (status = aura_check_rows(call, &packed)) ||
+        (status = aura_check_rows(call, &scales)) || (status = aura_check_apart(call, &packed, &in)) ||
+        (status = aura_check_apart(call, &scales, &in)) || (status = aura_check_apart(call, &scales, &packed)))
         return status;
     return AURA_OK;
 }
@@ -325,7 +234,7 @@ static float smallest_size(const aura_codebook *book, uint32_t dim)
 struct encoder {
     const aura_encode_args *args;
     aura_encode_fn *run;
-    struct turn turn;
+    struct aura_turn turn;
     struct aura_codec_plan plan;
     size_t in_stride;
     float y[AURA_MAX_DIM];
@@ -335,12 +244,12 @@ static void encode_row(struct encoder *e, uint8_t *packed, float *scale, size_t 
 {
     load_row(e->y, e->args->in, e->args->in_dtype, row * e->in_stride, e->plan.dim);
     if (e->turn.rotation)
-        turn_rows(e->y, e->y, &e->turn, 1);
+        aura_turn_rows(e->y, e->y, &e->turn, 1);
     e->run(packed, scale, e->y, &e->plan, 1);
 }
 
 /* Looks at every row before the first is written. */
-static aura_status check_values(struct call call, struct encoder *e)
+static aura_status check_values(struct aura_call call, struct encoder *e)
 {
     const aura_encode_args *a = e->args;
     const float *balance = a->rotation ? a->rotation->balance : NULL;
@@ -367,17 +276,22 @@ static aura_status check_values(struct call call, struct encoder *e)
 
 aura_status aura_encode(const aura_ctx *ctx, const aura_encode_args *args)
 {
-    struct call call = {ctx, "aura_encode"};
+    struct aura_call call = {ctx, "aura_encode"};
     struct encoder e;
     size_t packed_stride = 0;
     aura_status status = check_encode(call, args, &e.in_stride, &packed_stride);
     if (status)
         return status;
+    if ((status = aura_turn_init(&e.turn, call, args->rotation, 0)))
+        return status;
     uint64_t mode = aura_fpmode_enter();
     e.args = args;
     e.run = ctx->kernels.encode[args->codebook->bits];
-    turn_init(&e.turn, ctx, args->rotation, 0);
     aura_codec_plan_init(&e.plan, args->codebook, args->dim, args->rule, args->search);
+    if (args->tiny > 0) {
+        e.plan.tiny = args->tiny;
+        e.plan.keep_tiny = 1;
+    }
     status = check_values(call, &e);
     for (size_t row = 0; !status && row < args->rows; row++) {
         float scale;
@@ -385,43 +299,46 @@ aura_status aura_encode(const aura_ctx *ctx, const aura_encode_args *args)
         aura_store(args->scales, args->scale_dtype, row, scale);
     }
     aura_fpmode_leave(mode);
+    aura_turn_free(&e.turn);
     return status;
 }
 
 aura_status aura_decode(const aura_ctx *ctx, const aura_decode_args *args)
 {
-    struct call call = {ctx, "aura_decode"};
+    struct aura_call call = {ctx, "aura_decode"};
     const aura_decode_args *a = args;
     aura_status status;
-    if ((status = check_call(call, a, a ? a->size : 0, sizeof *a)) || (status = check_codebook(call, a->codebook)) ||
-        (status = check_dim(call, a->dim)) || (a->rotation && (status = check_rotation(call, a->rotation, a->dim))) ||
-        (status = check_dtype(call, "out_dtype", a->out_dtype)) ||
-        (status = check_dtype(call, "scale_dtype", a->scale_dtype)))
+    if ((status = aura_check_call(call, a, sizeof *a)) || (status = aura_check_codebook(call, a->codebook)) ||
+        (status = aura_check_dim(call, a->dim)) || (a->rotation && (status = aura_check_rotation(call, a->rotation, a->dim))) ||
+        (status = aura_check_dtype(call, "out_dtype", a->out_dtype)) ||
+        (status = aura_check_dtype(call, "scale_dtype", a->scale_dtype)))
         return status;
     size_t row_bytes = aura_row_bytes(a->dim, a->codebook->bits);
     size_t packed_stride = a->packed_stride ? a->packed_stride : row_bytes;
     size_t out_stride = a->out_stride ? a->out_stride : a->dim;
-    struct rows out = {"out", a->out, aura_dtype_bytes(a->out_dtype), a->dim, out_stride, a->rows};
-    struct rows packed = {"packed", (void *)a->packed, 1, row_bytes, packed_stride, a->rows};
-    struct rows scales = {"scales", (void *)a->scales, aura_dtype_bytes(a->scale_dtype), 1, 1, a->rows};
-    if ((status = check_rows(call, &out)) || (status = check_rows(call, &packed)) ||
-        (status = check_rows(call, &scales)) || (status = check_apart(call, &out, &packed)) ||
-        (status = check_apart(call, &out, &scales)))
+    struct aura_extent out = {"out", a->out, aura_dtype_bytes(a->out_dtype), a->dim, out_stride, a->rows};
+    struct aura_extent packed = {"packed", a->packed, 1, row_bytes, packed_stride, a->rows};
+    struct aura_extent scales = {"scales", a->scales, aura_dtype_bytes(a->scale_dtype), 1, 1, a->rows};
+    if ((status = aura_check_rows(call, &out)) || (status = aura_check_rows(call, &packed)) ||
+        (status = aura_check_rows(call, &scales)) || (status = aura_check_apart(call, &out, &packed)) ||
+        (status = aura_check_apart(call, &out, &scales)))
         return status;
 
-    struct turn turn;
+    struct aura_turn turn;
     struct aura_codec_plan plan;
+    if ((status = aura_turn_init(&turn, call, a->rotation, 1)))
+        return status;
     uint64_t mode = aura_fpmode_enter();
-    turn_init(&turn, ctx, a->rotation, 1);
     aura_codec_plan_init(&plan, a->codebook, a->dim, AURA_SCALE_MATCHED, 0);
     for (size_t row = 0; row < a->rows; row++) {
         float x[AURA_MAX_DIM], scale = aura_load(a->scales, a->scale_dtype, row);
         ctx->kernels.dequant[plan.bits](x, (const uint8_t *)a->packed + row * packed_stride, &scale, &plan, 1);
         if (turn.rotation)
-            turn_rows(x, x, &turn, 1);
+            aura_turn_rows(x, x, &turn, 1);
         for (uint32_t d = 0; d < a->dim; d++)
             aura_store(a->out, a->out_dtype, row * out_stride + d, x[d]);
     }
     aura_fpmode_leave(mode);
+    aura_turn_free(&turn);
     return AURA_OK;
 }

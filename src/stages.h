@@ -1,6 +1,7 @@
 /* The stages, in the order data flows through them: one type and one contract each.
  *
- *     K,V ─ rotate ─ encode ─▶ rows ─ dequant ─ undo ─▶ K,V
+ *     K,V ─ rotate ─ encode ─▶ rows ─┐                 (and rows ─ dequant ─ undo ─▶ K,V)
+ *     Q ─── rotate ──────────▶ score ─ softmax ─ value ─▶ partial ─ merge ─ undo ─▶ output
  *
  * What a stage computes is defined in ref.c. What a kernel may assume is said here:
  *
@@ -10,7 +11,8 @@
  *  - Rows are contiguous. A kernel reads and writes exactly the rows it is given: not a byte before or after.
  *  - Pointers are aligned to their element and no better; output and input do not overlap, except that rotate and undo
  *    accept y == x.
- *  - Every stage here is exact: the same bits on every instruction set, from IEEE + - * / sqrt in a fixed order.
+ *  - rotate, undo, rotate_dense, encode and dequant are exact: the same bits on every instruction set, from IEEE
+ *    + - * / sqrt in a fixed order. The others are bounded: see the tolerances in variants.h.
  */
 #ifndef AURA_STAGES_H
 #define AURA_STAGES_H
@@ -41,11 +43,23 @@ struct aura_codec_plan {
     uint32_t row_bytes;    /* aura_row_bytes(dim, bits) */
     uint32_t uniform;      /* fit by the largest coordinate instead of the RMS */
     aura_scale_rule rule;
+    float tiny;            /* a vector no longer than this gets the codes of 0 ... */
+    uint32_t keep_tiny;    /* ... and 1: the scale of its rule, 0: scale 0 */
     uint32_t n_fits;
     float fits[9];         /* factors on the plain fit, tried in this order */
     float sigma, top;      /* the table's unit, and its highest level */
-    float centroid[256];   /* padded to 2^bits with the highest level */
+    float centroid[256];   /* the levels, padded to 2^bits with the highest, over and over */
     float threshold[256];  /* padded to 2^bits - 1 with +inf, which nothing exceeds */
+};
+
+/* Rows of keys or values, one vector each, as score and value read them. */
+struct aura_rows {
+    const uint8_t *data;   /* row t begins at data + t * stride; read exactly to the end of its codes or numbers */
+    size_t stride;         /* bytes */
+    uint32_t kind;         /* bits, or AURA_ROW_F32 ... */
+    uint32_t dim;
+    size_t query_stride;   /* floats from one query to the next in q and acc; a multiple of AURA_LANES, at least dim */
+    const float *centroid; /* [256], packed rows: the levels over and over, so that unused upper index bits are harmless */
 };
 
 /* y[n][dim] = rotation of x[n][dim]. */
@@ -53,6 +67,9 @@ typedef void aura_rotate_fn(float *y, const float *x, const struct aura_rotation
 
 /* y[n][dim] = inverse rotation of x[n][dim]; the plan was made for undo. */
 typedef void aura_undo_fn(float *y, const float *x, const struct aura_rotation_plan *plan, size_t n);
+
+/* y[n][dim] = sum over j of x[j] * columns[j][.]: `columns` holds the matrix by columns, [dim][dim]. y is not x. */
+typedef void aura_rotate_dense_fn(float *y, const float *x, const float *columns, uint32_t dim, size_t n);
 
 /* packed[n][row_bytes], scale[n] = codes of y[n][dim]. Every y is finite with |y| <= 2^55. */
 typedef void aura_encode_fn(uint8_t *packed, float *scale, const float *y, const struct aura_codec_plan *plan,
@@ -62,17 +79,37 @@ typedef void aura_encode_fn(uint8_t *packed, float *scale, const float *y, const
 typedef void aura_dequant_fn(float *x, const uint8_t *packed, const float *scale, const struct aura_codec_plan *plan,
                              size_t n);
 
+/* score[g][t] = scale[t] * (q[g] . row t), g < n_query, t < n. score[g] begins at score + g * score_stride, q[g] at
+ * q + g * rows->query_stride, with zeros from dim to the next multiple of AURA_LANES. */
+typedef void aura_score_fn(float *score, size_t score_stride, const float *q, const struct aura_rows *rows,
+                           const float *scale, size_t n_query, size_t n);
+
+/* In place: weight[t] = exp(weight[t] - m) with m = max(*max, all scores); *sum = *sum * a + sum of the weights, where
+ * a = exp(old *max - m) is returned; *max = m. Score -inf: weight 0. All -inf: weights 0, a = 1. A NaN or +inf among the
+ * scores leaves *sum NaN. */
+typedef float aura_softmax_fn(float *weight, float *max, float *sum, size_t n);
+
+/* acc[g][d] += sum over t of weight[g][t] * row t [d], d < dim; acc[g] begins at acc + g * rows->query_stride. */
+typedef void aura_value_fn(float *acc, const float *weight, size_t weight_stride, const struct aura_rows *rows,
+                           size_t n_query, size_t n);
+
+/* out[4 i + k] = sum over w < nwg of weight[w] * partial[i][w][k], i < dim / 4: the interleaved partial layout of
+ * flash_attn_vec. dim is a multiple of 16, nwg 1 to 32. */
+typedef void aura_reduce_fn(float *out, const float *weight, const float *partial, uint32_t dim, uint32_t nwg);
+
+#define AURA_PADDED(dim) (((size_t)(dim) + AURA_LANES - 1) / AURA_LANES * AURA_LANES)
+
 /* Every kernel of the list, declared. */
-#define AURA_DECLARE(stage, shape, bits, isa) aura_##stage##_fn aura_##stage##_##shape##_##isa;
+#define AURA_DECLARE(stage, shape, kind, isa) aura_##stage##_fn aura_##stage##_##shape##_##isa;
 #define AURA_DECLARE_ROW(stage, isa) AURA_SHAPES_##stage(AURA_DECLARE, stage, isa)
 AURA_VARIANTS(AURA_DECLARE_ROW)
 #undef AURA_DECLARE_ROW
 #undef AURA_DECLARE
 
-/* The kernels a context uses: for each stage a function per bit width, at index 0 where the width does not matter,
- * NULL where there is no such width. */
+/* The kernels a context uses: for each stage a function per bit width or kind of row, at index 0 where neither matters,
+ * NULL where there is no such shape. */
 struct aura_kernels {
-#define AURA_FIELD(stage, tolerance) aura_##stage##_fn *stage[9];
+#define AURA_FIELD(stage, family, tolerance) aura_##stage##_fn *stage[AURA_N_KINDS];
     AURA_STAGES(AURA_FIELD)
 #undef AURA_FIELD
 };

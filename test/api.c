@@ -480,7 +480,7 @@ static void float_modes_change_no_byte(void)
 static void cpu_without_the_system_has_nothing(void)
 {
     const uint32_t ecx = 1u << 12 | 1u << 27 | 1u << 28 | 1u << 29, avx2 = 1u << 5;
-    const uint32_t avx512 = avx2 | 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;
+    const uint32_t avx512 = avx2 | 1u << 8 | 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;
     EXPECT(aura_x86_isas(ecx, avx512, 0xe7) == (AURA_ISA_REF | AURA_ISA_AVX2 | AURA_ISA_AVX512), "all there");
     EXPECT(aura_x86_isas(ecx, avx512, 0x07) == (AURA_ISA_REF | AURA_ISA_AVX2), "zmm not saved by the system");
     EXPECT(aura_x86_isas(ecx, avx512, 0x03) == AURA_ISA_REF, "ymm not saved by the system");

@@ -1,6 +1,6 @@
 /* Golden bytes: what the stages give for fixed inputs, on every instruction set this machine has. The file was made by
  *
- *     test/golden --write > test/golden/rows.txt
+ *     build/test/gcc/test_golden --write > test/golden/rows.txt
  *
  * A line that changes is a broken promise to everyone who has stored such bytes. The program uses the public header
  * only, so that it can be linked with a library built by any compiler. */
@@ -104,6 +104,26 @@ static int encode_line(char *line, size_t size, const aura_ctx *ctx, int table, 
     return 1;
 }
 
+/* A TQ or TQ-HB cache of 8 slots, written round its end. */
+static int tq_line(char *line, size_t size, const aura_ctx *ctx, uint32_t bits, uint32_t dim)
+{
+    static float x[ROWS * AURA_MAX_DIM], norms[2 * ROWS];
+    static uint8_t packed[ROWS * 512];
+    size_t bytes = ROWS * (bits == 4 ? dim / 2 : dim);
+    aura_tq_encode_args args = AURA_TQ_ENCODE_ARGS_INIT;
+    fill(x, dim, bits);
+    args.dim = dim, args.bits = bits, args.kv_heads = 2, args.tokens = ROWS / 2, args.capacity = ROWS / 2;
+    args.write_pos = 3, args.sliding = 1;
+    args.in = x, args.packed = packed, args.norms = norms;
+    if (aura_tq_encode(ctx, &args))
+        return 0;
+    snprintf(line, size, "tq dim %u bits %u codes %016llx norms %016llx first %02x%02x%02x%02x", dim, bits,
+             (unsigned long long)hash(0xcbf29ce484222325u, packed, bytes),
+             (unsigned long long)hash(0xcbf29ce484222325u, norms, ROWS * dim / 256 * sizeof *norms), packed[0], packed[1],
+             packed[2], packed[3]);
+    return 1;
+}
+
 /* Line number `i` of the file; 0 past the last. */
 static int golden_line(char *line, size_t size, const aura_ctx *ctx, int i)
 {
@@ -124,6 +144,10 @@ static int golden_line(char *line, size_t size, const aura_ctx *ctx, int i)
                     return encode_line(line, size, ctx, table, widths[w], encode_dims[d],
                                        (aura_scale_rule)((w + d) % 3), (uint32_t)(d + table) % 2);
             }
+    for (int w = 2; w < 6; w++)
+        for (uint32_t dim = 256; dim <= 512; dim += 256)
+            if (at++ == i)
+                return tq_line(line, size, ctx, widths[w], dim);
     return 0;
 }
 

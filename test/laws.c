@@ -100,29 +100,25 @@ static void paley_rows_are_orthogonal(void)
 static void dense_equals_hadamard(void)
 {
     static const uint32_t dims[] = {64, 80, 112};
-    static float matrix[112 * 112], x[112], by_matrix[112], by_plan[112];
-    static struct aura_rotation_plan forth, back;
-    for (int i = 0; i < 3; i++) {
-        uint32_t dim = dims[i];
+    static float columns[112 * 112], x[112], by_matrix[112], by_plan[112];
+    static struct aura_rotation_plan plan;
+    for (int i = 0; i < 6; i++) {
+        uint32_t dim = dims[i / 2];
         uint8_t signs[16];
+        aura_rotate_fn *turn = i % 2 ? aura_undo_ref : aura_rotate_ref;
         random_signs(signs, dim);
-        aura_rotation_plan_init(&forth, dim, signs, NULL, 0);
-        aura_rotation_plan_init(&back, dim, signs, NULL, 1);
+        aura_rotation_plan_init(&plan, dim, signs, NULL, i % 2);
         for (uint32_t column = 0; column < dim; column++) {
-            float unit[112] = {0}, out[112];
+            float unit[112] = {0};
             unit[column] = 1;
-            aura_rotate_ref(out, unit, &forth, 1);
-            for (uint32_t row = 0; row < dim; row++)
-                matrix[row * dim + column] = out[row];
+            turn(columns + column * dim, unit, &plan, 1);
         }
         fill_vector(x, dim, NORMAL, &state);
-        for (int transposed = 0; transposed < 2; transposed++) {
-            aura_ref_rotate_dense(by_matrix, x, matrix, NULL, dim, transposed, 1);
-            (transposed ? aura_undo_ref : aura_rotate_ref)(by_plan, x, transposed ? &back : &forth, 1);
-            for (uint32_t d = 0; d < dim; d++)
-                EXPECT(fabsf(by_matrix[d] - by_plan[d]) < 1e-5f, "dim %u: %g, %g", dim, (double)by_matrix[d],
-                       (double)by_plan[d]);
-        }
+        aura_rotate_dense_ref(by_matrix, x, columns, dim, 1);
+        turn(by_plan, x, &plan, 1);
+        for (uint32_t d = 0; d < dim; d++)
+            EXPECT(fabsf(by_matrix[d] - by_plan[d]) < 1e-5f, "dim %u: %g, %g", dim, (double)by_matrix[d],
+                   (double)by_plan[d]);
     }
 }
 

@@ -3,7 +3,7 @@
 #
 # Every word of src/cpu/ISA.c in turn gets a bug: a wrapper, put right after its definition, calls it and changes one
 # bit of the result. The file is compiled, linked before the good library, and `aura check --isa ISA` must fail with a
-# mismatch. The bit is the lowest one of
+# mismatch. The bit is the lowest one, or where only bounded stages use the word and that is a rounding, a high one, of
 #     lane 11           of a whole vector, so that lanes beyond the first half are covered too
 #     lane 3            of half a vector, and of what was stored: a store may be of 8 lanes only
 #     the number        where the result is one float
@@ -17,9 +17,10 @@ dir=${2:-build/test/plant}/$isa
 cc=gcc run=
 [ "$isa" != neon ] || cc='aarch64-linux-gnu-gcc -static' run=qemu-aarch64
 
-# The source on stdin with the bug in function `word`; without a word, the names of all functions that can have one.
+# plant [WORD OFFSET FLIP]: the source on stdin with the bug in that function: FLIP in the byte at OFFSET of the lane.
+# Without a word, the names of all functions that can have one.
 plant() {
-    awk -v word="${1-}" '
+    awk -v word="${1-}" -v offset="${2-}" -v flip="${3-}" '
     # AURA_INLINE type name(parameters)
     /^AURA_INLINE / && match($0, /[a-z0-9_]+\(/) {
         name = substr($0, RSTART, RLENGTH - 1)
@@ -43,12 +44,12 @@ plant() {
         print "AURA_INLINE " type " planted_" word "(" parameters ")\n{"
         if (type == "void") {
             print "    " call ";"
-            print "    ((unsigned char *)" part[1] ")[3 * sizeof *" part[1] "] ^= 1;"
+            print "    ((unsigned char *)" part[1] ")[3 * sizeof *" part[1] " + (sizeof *" part[1] " > 2 ? " offset " : 0)] ^= " flip ";"
         } else {
             print "    " type " result = " call ";"
             print "    unsigned char *byte = (unsigned char *)&result;"
             print "    if (sizeof result == 2)\n        byte[0] ^= 1 << 3;"
-            print "    else\n        byte[sizeof result == 64 ? 44 : sizeof result == 32 ? 12 : 0] ^= 1;"
+            print "    else\n        byte[(sizeof result == 64 ? 44 : sizeof result == 32 ? 12 : 0) + " offset "] ^= " flip ";"
             print "    return result;"
         }
         print "}\n#define " word " planted_" word
@@ -60,7 +61,7 @@ plant() {
 try() {
     $cc -O1 -c "$dir/src/cpu/$isa.c" -o "$dir/planted.o" &&
         $cc "$dir/planted.o" "$dir"/tool/*.o "$dir/libaura.a" -lm -o "$dir/aura" || return 1
-    $run "$dir/aura" check --isa "$isa" --no-times >"$dir/check.txt" 2>&1
+    $run "$dir/aura" check --isa "$isa" --no-times --stop >"$dir/check.txt" 2>&1
     status=$?
     cat "$dir/check.txt"
 }
@@ -86,14 +87,14 @@ fi
 words=$(plant <"src/cpu/$isa.c")
 for word in $words; do
     echo "--- $word"
-    plant "$word" <"src/cpu/$isa.c" >"$dir/src/cpu/$isa.c"
-    if ! try; then
-        echo "FAIL plant $isa $word: does not compile"
-        continue
-    fi
-    noticed=$(grep -c ' FAIL .*, ref has ' "$dir/check.txt")
-    if [ "$status" = 1 ] && [ "$noticed" -gt 0 ]; then
-        echo "ok plant $isa $word: noticed by $noticed kernels"
+    for bit in '0 1' '2 0x40'; do # the lowest of a float; half of its size
+        plant "$word" $bit <"src/cpu/$isa.c" >"$dir/src/cpu/$isa.c"
+        try || { echo "FAIL plant $isa $word: does not compile" && continue 2; }
+        noticed=$(sed -n 's/ .* FAIL .*//p' "$dir/check.txt" | head -n 1)
+        [ "$status" = 1 ] && [ -n "$noticed" ] && break
+    done
+    if [ "$status" = 1 ] && [ -n "$noticed" ]; then
+        echo "ok plant $isa $word: noticed by $noticed, $([ "$bit" = '0 1' ] && echo lowest bit || echo high bit)"
     else
         echo "FAIL plant $isa $word: nobody noticed, exit status $status"
     fi

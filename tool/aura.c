@@ -17,8 +17,10 @@ static const char help[] =
     "      [--seed N]            other inputs (default 1)\n"
     "      [--bench]             time them longer      [--no-times]  not at all\n"
     "      [--strict]            a kernel that cannot run here is a failure\n"
+    "      [--stop]              at the first failure\n"
     "      [--json]\n"
     "  check --union FILE...     fail if a kernel ran in none of these JSON results\n"
+    "  bench rows [--json]       time the kernels over rows beside the reference and a plain read of the same bytes\n"
     "  version\n"
     "\n"
     "exit codes: 0 good, 1 a check failed, 2 bad usage\n";
@@ -71,6 +73,8 @@ int main(int argc, char **argv)
     const char *name = argc > 1 ? argv[1] : "";
     if (!strcmp(name, "check"))
         return command_check(argc - 2, argv + 2);
+    if (!strcmp(name, "bench"))
+        return command_bench(argc - 2, argv + 2);
     if (!strcmp(name, "list"))
         return command_list(argc - 2, argv + 2);
     if (!strcmp(name, "version") || !strcmp(name, "--version"))

@@ -12,7 +12,7 @@
 struct options {
     const char *pattern, *isa;
     uint64_t seed;
-    int bench, json, strict, times;
+    int bench, json, strict, stop, times;
 };
 
 enum outcome { OK, MARGINAL, FAIL, SKIP };
@@ -27,7 +27,7 @@ struct result {
 
 static double tolerance_of(const char *stage)
 {
-#define TOLERANCE(name, tolerance)   \
+#define TOLERANCE(name, family, tolerance) \
     if (!strcmp(stage, #name))       \
         return tolerance;
     AURA_STAGES(TOLERANCE)
@@ -149,6 +149,8 @@ static int parse(struct options *o, int argc, char **argv)
             o->json = 1;
         else if (!strcmp(argv[i], "--strict"))
             o->strict = 1;
+        else if (!strcmp(argv[i], "--stop"))
+            o->stop = 1;
         else if (!strcmp(argv[i], "--no-times"))
             o->times = 0;
         else if (!strcmp(argv[i], "--isa") && i + 1 < argc)
@@ -170,7 +172,7 @@ static int selected(const struct aura_variant *v, const struct options *o)
 
 int command_check(int argc, char **argv)
 {
-    struct options o = {NULL, NULL, 1, 0, 0, 0, 1};
+    struct options o = {NULL, NULL, 1, 0, 0, 0, 0, 1};
     size_t count[4] = {0}, cases = 0, shown = 0;
     if (argc > 1 && !strcmp(argv[0], "--union"))
         return check_union(argv + 1, argc - 1);
@@ -181,7 +183,7 @@ int command_check(int argc, char **argv)
     else
         printf("aura %s on %s; seed %llu; times are of hot caches, dim 128, one thread\n", aura_version(), cpu_name(),
                (unsigned long long)o.seed);
-    for (size_t i = 0; i < aura_variant_count; i++) {
+    for (size_t i = 0; i < aura_variant_count && !(o.stop && count[FAIL]); i++) {
         struct result r;
         if (!selected(&aura_variant_list[i], &o))
             continue;

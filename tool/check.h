@@ -3,19 +3,44 @@
 #define AURA_CHECK_H
 
 #include "../src/dispatch.h"
+#include "guard.h"
 
 struct trial {
     const struct aura_variant *variant;
     uint64_t seed;
-    double tolerance;    /* of the stage, for the reference against double */
+    double tolerance;    /* of the stage: see variants.h */
     size_t cases;        /* run so far */
     double worst;        /* largest error so far, in the unit of the tolerance; exact variants: 1 when a bit differs */
     char where[160];     /* the running case, in case it faults */
     char failure[320];   /* "" while all is well: the first failure */
 };
 
-/* Runs every case of a stage and fills the trial. The reference is compared with double, everything else with the
- * reference, bit by bit. */
+/* ---- what the cases share ---- */
+
+enum { MAX_ROWS = 5, ARENA_BYTES = 1 << 17 };
+extern struct arena in, in2, out, out2;
+
+/* One of the ways to lay out buffers, different from case to case. */
+struct layout {
+    enum placement placement;
+    size_t shift; /* in elements */
+};
+struct layout layout_of(size_t number);
+void *place(struct arena *arena, size_t count, size_t element, struct layout layout);
+void check_canaries(struct trial *trial);
+
+/* Notes the first failure, with the case. */
+void fail(struct trial *trial, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* An error in the unit of the tolerance. NaN is a failure, always. */
+void bound(struct trial *trial, double error, const char *what, size_t i);
+void same_bytes(struct trial *trial, const void *got, const void *want, size_t n, const char *what);
+void same_floats(struct trial *trial, const float *got, const float *want, size_t n, const char *what);
+
+/* The cases of score, softmax, value and reduce. */
+void check_attend(struct trial *trial);
+
+/* Runs every case of a stage and fills the trial. Exact stages: the reference is compared with double, everything else
+ * with the reference, bit by bit. Bounded stages: everything is compared with double. */
 void check_stage(struct trial *trial);
 
 /* Nanoseconds per row of dim 128, from hot caches, in about `seconds`; and the bytes a row reads and writes. */

@@ -17,12 +17,9 @@
 #include "guard.h"
 #include "inputs.h"
 
-enum { MAX_ROWS = 5 };
+struct arena in, in2, out, out2; /* mapped at first use, kept */
 
-static struct arena in, in2, out, out2; /* mapped at first use, kept */
-
-static void fail(struct trial *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void fail(struct trial *t, const char *format, ...)
+void fail(struct trial *t, const char *format, ...)
 {
     va_list args;
     int n;
@@ -39,15 +36,14 @@ static int is_ref(const struct trial *t)
     return t->variant->isa_flag == AURA_ISA_REF;
 }
 
-/* An error in the unit of the tolerance. NaN is a failure, always. */
-static void bound(struct trial *t, double error, const char *what, size_t i)
+void bound(struct trial *t, double error, const char *what, size_t i)
 {
     if (!(error <= t->tolerance))
         fail(t, "%s %zu is off by %.3g, tolerance %.3g", what, i, error, t->tolerance);
     t->worst = error > t->worst ? error : t->worst;
 }
 
-static void same_bytes(struct trial *t, const void *got, const void *want, size_t n, const char *what)
+void same_bytes(struct trial *t, const void *got, const void *want, size_t n, const char *what)
 {
     const uint8_t *a = got, *b = want;
     for (size_t i = 0; i < n; i++)
@@ -58,7 +54,7 @@ static void same_bytes(struct trial *t, const void *got, const void *want, size_
         }
 }
 
-static void same_floats(struct trial *t, const float *got, const float *want, size_t n, const char *what)
+void same_floats(struct trial *t, const float *got, const float *want, size_t n, const char *what)
 {
     for (size_t i = 0; i < n; i++)
         if (isnan(got[i]) || memcmp(&got[i], &want[i], sizeof *got)) {
@@ -68,7 +64,7 @@ static void same_floats(struct trial *t, const float *got, const float *want, si
         }
 }
 
-static void check_canaries(struct trial *t)
+void check_canaries(struct trial *t)
 {
     const struct arena *arenas[] = {&in, &in2, &out, &out2};
     for (int i = 0; i < 4; i++)
@@ -76,23 +72,17 @@ static void check_canaries(struct trial *t)
             fail(t, "wrote outside %s", i < 2 ? "an input" : "an output");
 }
 
-/* One of the ways to lay out buffers, different from case to case. */
-struct layout {
-    enum placement placement;
-    size_t shift; /* in elements */
-};
-
-static struct layout layout_of(size_t number)
+struct layout layout_of(size_t number)
 {
     static const size_t shifts[] = {1, 2, 3, 5, 7, 8, 15};
     struct layout layout = {(enum placement)(number % 3), shifts[number / 3 % 7]};
     return layout;
 }
 
-static void *place(struct arena *arena, size_t count, size_t element, struct layout layout)
+void *place(struct arena *arena, size_t count, size_t element, struct layout layout)
 {
     if (!arena->pages)
-        *arena = arena_create(MAX_ROWS * AURA_MAX_DIM * sizeof(float) + 4096);
+        *arena = arena_create(ARENA_BYTES);
     return arena_place(arena, count * element, layout.placement, layout.shift * element);
 }
 
@@ -146,6 +136,39 @@ static void check_rotate(struct trial *t)
                 rotate_case(t, check_dims[i], (enum vector_kind)kind, n, layout_of(t->cases), &state);
 }
 
+static void dense_case(struct trial *t, uint32_t dim, enum vector_kind kind, size_t n, struct layout layout,
+                       uint64_t *state)
+{
+    static float columns[128 * 128], want[MAX_ROWS * 128];
+    snprintf(t->where, sizeof t->where, "dim %u, %zu rows of %s", dim, n, vector_kind_name(kind));
+    float *x = place(&in, n * dim, sizeof(float), layout), *y = place(&out, n * dim, sizeof(float), layout);
+    fill_vector(columns, (size_t)dim * dim, NORMAL, state);
+    fill_vector(x, n * dim, kind, state);
+    float *matrix = place(&in2, (size_t)dim * dim, sizeof(float), layout);
+    memcpy(matrix, columns, (size_t)dim * dim * sizeof *columns);
+    ((aura_rotate_dense_fn *)t->variant->run)(y, x, matrix, dim, n);
+    check_canaries(t);
+    aura_rotate_dense_ref(want, x, columns, dim, n);
+    same_floats(t, y, want, n * dim, "y");
+    for (size_t i = 0; is_ref(t) && i < n * dim; i++) {
+        double sum = 0, size = 0x1p-120;
+        for (uint32_t j = 0; j < dim; j++) {
+            double term = (double)x[i / dim * dim + j] * columns[j * dim + i % dim];
+            sum += term, size += fabs(term);
+        }
+        bound(t, fabs(y[i] - sum) / size, "coordinate", i);
+    }
+    t->cases++;
+}
+
+static void check_dense(struct trial *t)
+{
+    uint64_t state = t->seed;
+    for (uint32_t dim = 8; dim <= 128; dim += 8)
+        for (int kind = 0; kind < N_VECTOR_KINDS && !t->failure[0]; kind++)
+            dense_case(t, dim, (enum vector_kind)kind, random_bits(&state) % 4, layout_of(t->cases), &state);
+}
+
 /* ---- encode ------------------------------------------------------------------------------------------------------- */
 
 /* Any built-in table of the width, any rule, searched or not. */
@@ -189,7 +212,7 @@ static void encode_ties(struct trial *t, uint32_t dim, uint64_t *state)
     struct aura_codec_plan plan;
     float y[AURA_MAX_DIM];
     char name[80];
-    random_plan(&plan, t->variant->bits, dim, name, sizeof name, state);
+    random_plan(&plan, t->variant->kind, dim, name, sizeof name, state);
     plan.uniform = 1;
     plan.n_fits = 1;
     plan.fits[0] = 1;
@@ -203,6 +226,37 @@ static void encode_ties(struct trial *t, uint32_t dim, uint64_t *state)
     encode_run(t, y, &plan, 1, layout_of(t->cases));
 }
 
+/* On the limit of "too small to matter" exactly, one float below it, and a family's own limit that keeps the scale. */
+static void encode_limits(struct trial *t, uint32_t dim, uint64_t *state)
+{
+    static const float sizes[] = {0x1p-50f, 0x1.fffffep-51f, 1e-8f, 1.1e-8f};
+    for (int i = 0; i < 4; i++) {
+        struct aura_codec_plan plan;
+        float y[AURA_MAX_DIM] = {0};
+        char name[80];
+        random_plan(&plan, t->variant->kind, dim, name, sizeof name, state);
+        if (i > 1)
+            plan.tiny = 1e-8f, plan.keep_tiny = 1;
+        y[random_bits(state) % dim] = -sizes[i];
+        snprintf(t->where, sizeof t->where, "%s, limit %d", name, i);
+        encode_run(t, y, &plan, 1, layout_of(t->cases));
+    }
+}
+
+/* A caller's table: three levels, one of them 0, so far apart that a flat vector lands on 0 everywhere. */
+static void encode_zero_level(struct trial *t, uint32_t dim)
+{
+    static const float centroid[] = {-10, 0, 10}, threshold[] = {-5, 5};
+    aura_codebook book = {0, t->variant->kind, 3, 0, 1, 0, centroid, threshold};
+    struct aura_codec_plan plan;
+    float y[2 * AURA_MAX_DIM];
+    for (uint32_t d = 0; d < dim; d++)
+        y[d] = 1, y[dim + d] = d == 3 ? 100 : 1;
+    aura_codec_plan_init(&plan, &book, dim, AURA_SCALE_UNBIASED, 1);
+    snprintf(t->where, sizeof t->where, "dim %u, a table with a level 0", dim);
+    encode_run(t, y, &plan, 2, layout_of(t->cases));
+}
+
 static void check_encode(struct trial *t)
 {
     static float y[MAX_ROWS * AURA_MAX_DIM];
@@ -213,7 +267,7 @@ static void check_encode(struct trial *t)
             char name[80];
             size_t n = random_bits(&state) % 4;
             enum vector_kind kind = (enum vector_kind)(turn % N_VECTOR_KINDS);
-            random_plan(&plan, t->variant->bits, check_dims[i], name, sizeof name, &state);
+            random_plan(&plan, t->variant->kind, check_dims[i], name, sizeof name, &state);
             for (size_t row = 0; row < n; row++)
                 fill_vector(y + row * plan.dim, plan.dim, kind, &state);
             snprintf(t->where, sizeof t->where, "%s, %zu rows of %s", name, n, vector_kind_name(kind));
@@ -221,6 +275,8 @@ static void check_encode(struct trial *t)
         }
         for (int turn = 0; turn < 4 && !t->failure[0]; turn++)
             encode_ties(t, check_dims[i], &state);
+        encode_limits(t, check_dims[i], &state);
+        encode_zero_level(t, check_dims[i]);
     }
 }
 
@@ -232,7 +288,7 @@ static void dequant_case(struct trial *t, uint32_t dim, int fill, int scale_kind
     static float want[MAX_ROWS * AURA_MAX_DIM];
     struct aura_codec_plan plan;
     char name[80];
-    random_plan(&plan, t->variant->bits, dim, name, sizeof name, state);
+    random_plan(&plan, t->variant->kind, dim, name, sizeof name, state);
     snprintf(t->where, sizeof t->where, "%s, %zu rows, codes %d, scale %d", name, n, fill, scale_kind);
     uint8_t *packed = place(&in, n * plan.row_bytes, 1, layout);
     float *scale = place(&in2, n, sizeof(float), layout), *x = place(&out, n * dim, sizeof(float), layout);
@@ -268,10 +324,78 @@ void check_stage(struct trial *t)
     const char *stage = t->variant->stage;
     if (!strcmp(stage, "rotate") || !strcmp(stage, "undo"))
         check_rotate(t);
+    else if (!strcmp(stage, "rotate_dense"))
+        check_dense(t);
     else if (!strcmp(stage, "encode"))
         check_encode(t);
     else if (!strcmp(stage, "dequant"))
         check_dequant(t);
+    else
+        check_attend(t);
+}
+
+/* Everything a stage may be timed with: 32 rows, 4 queries, dim 128. */
+enum { DIM = 128, ROWS = 32, QUERIES = 4 };
+static struct {
+    float x[ROWS * DIM], y[ROWS * DIM], matrix[DIM * DIM], scale[ROWS], weight[QUERIES * ROWS];
+    uint8_t packed[ROWS * DIM * 4];
+    struct aura_rotation_plan rotation;
+    struct aura_codec_plan codec;
+    struct aura_rows rows;
+} bench;
+
+static void bench_setup(const struct aura_variant *v)
+{
+    uint64_t state = 1;
+    char name[80];
+    int packed = v->kind && v->kind <= 8;
+    aura_rotation_plan_init(&bench.rotation, DIM, NULL, NULL, !strcmp(v->stage, "undo"));
+    fill_vector(bench.x, ROWS * DIM, NORMAL, &state);
+    fill_vector(bench.matrix, DIM * DIM, NORMAL, &state);
+    for (int i = 0; i < QUERIES * ROWS; i++)
+        bench.weight[i] = 0.5f, bench.scale[i % ROWS] = 1;
+    for (int i = 0; i < ROWS * DIM; i++) { /* ordinary numbers of any kind: denormals would be slow */
+        uint16_t half = v->kind == AURA_ROW_BF16 ? 0x3f80 : 0x3c00;
+        memcpy(bench.packed + 2 * i, &half, 2);
+        if (v->kind == AURA_ROW_F32)
+            memcpy(bench.packed + 4 * i, &bench.x[i], 4);
+    }
+    random_plan(&bench.codec, packed ? v->kind : 4, DIM, name, sizeof name, &state);
+    bench.codec.n_fits = 1;
+    struct aura_rows rows = {bench.packed, packed ? bench.codec.row_bytes : v->kind == AURA_ROW_F32 ? 4 * DIM : 2 * DIM,
+                             v->kind, DIM, DIM, bench.codec.centroid};
+    bench.rows = rows;
+}
+
+static void bench_run(const struct aura_variant *v)
+{
+    float max = 0, sum = 0;
+    if (!strcmp(v->stage, "rotate") || !strcmp(v->stage, "undo"))
+        ((aura_rotate_fn *)v->run)(bench.y, bench.x, &bench.rotation, ROWS);
+    else if (!strcmp(v->stage, "rotate_dense"))
+        ((aura_rotate_dense_fn *)v->run)(bench.y, bench.x, bench.matrix, DIM, ROWS);
+    else if (!strcmp(v->stage, "encode"))
+        ((aura_encode_fn *)v->run)(bench.packed, bench.scale, bench.x, &bench.codec, ROWS);
+    else if (!strcmp(v->stage, "dequant"))
+        ((aura_dequant_fn *)v->run)(bench.y, bench.packed, bench.scale, &bench.codec, ROWS);
+    else if (!strcmp(v->stage, "score"))
+        ((aura_score_fn *)v->run)(bench.weight, ROWS, bench.x, &bench.rows, bench.scale, QUERIES, ROWS);
+    else if (!strcmp(v->stage, "value"))
+        ((aura_value_fn *)v->run)(bench.y, bench.weight, ROWS, &bench.rows, QUERIES, ROWS);
+    else if (!strcmp(v->stage, "softmax"))
+        ((aura_softmax_fn *)v->run)(bench.x, &max, &sum, ROWS * DIM);
+    else
+        ((aura_reduce_fn *)v->run)(bench.y, bench.weight, bench.x, DIM, ROWS);
+}
+
+/* Bytes that a row, or for softmax and reduce all of it by 32, reads and writes. */
+static double bench_bytes(const struct aura_variant *v)
+{
+    if (!strcmp(v->stage, "encode") || !strcmp(v->stage, "dequant"))
+        return DIM * 4 + bench.codec.row_bytes + 4;
+    if (!strcmp(v->stage, "score") || !strcmp(v->stage, "value"))
+        return (double)bench.rows.stride + 4;
+    return !strcmp(v->stage, "reduce") ? DIM * 4 : DIM * 8;
 }
 
 static double now(void)
@@ -283,30 +407,12 @@ static double now(void)
 
 double time_stage(const struct aura_variant *v, double seconds, double *bytes_per_row)
 {
-    enum { DIM = 128, ROWS = 32 };
-    static float x[ROWS * DIM], y[ROWS * DIM], scale[ROWS];
-    static uint8_t packed[ROWS * DIM];
-    struct aura_rotation_plan rotation;
-    struct aura_codec_plan codec;
-    uint64_t state = 1;
-    char name[80];
     double best = INFINITY, end = now() + seconds;
-    int undo = !strcmp(v->stage, "undo"), codes = v->bits != 0;
-    aura_rotation_plan_init(&rotation, DIM, NULL, NULL, undo);
-    if (codes) {
-        random_plan(&codec, v->bits, DIM, name, sizeof name, &state);
-        codec.n_fits = 1;
-    }
-    fill_vector(x, ROWS * DIM, NORMAL, &state);
-    *bytes_per_row = DIM * 4 + (codes ? codec.row_bytes + 4 : DIM * 4);
+    bench_setup(v);
+    *bytes_per_row = bench_bytes(v);
     do {
         double start = now();
-        if (!codes)
-            ((aura_rotate_fn *)v->run)(y, x, &rotation, ROWS);
-        else if (!strcmp(v->stage, "encode"))
-            ((aura_encode_fn *)v->run)(packed, scale, x, &codec, ROWS);
-        else
-            ((aura_dequant_fn *)v->run)(y, packed, scale, &codec, ROWS);
+        bench_run(v);
         double taken = now() - start;
         best = taken < best ? taken : best;
     } while (now() < end);

@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { CANARY = 0xa5 };
+enum { CANARY = 0xa5, MARGIN = 1024 }; /* bytes on either side that are watched; beyond are unmapped pages */
 
 struct arena arena_create(size_t bytes)
 {
@@ -22,23 +22,38 @@ struct arena arena_create(size_t bytes)
     return arena;
 }
 
+/* The buffer and its margins, as far as they are mapped. */
+static uint8_t *watched_start(const struct arena *arena)
+{
+    return arena->data - arena->pages < MARGIN ? arena->pages : arena->data - MARGIN;
+}
+
+static uint8_t *watched_end(const struct arena *arena)
+{
+    uint8_t *end = arena->pages + arena->size, *data_end = arena->data + arena->bytes;
+    return end - data_end < MARGIN ? end : data_end + MARGIN;
+}
+
 void *arena_place(struct arena *arena, size_t bytes, enum placement placement, size_t shift)
 {
     if (bytes + 64 > arena->size)
         abort(); /* a case larger than its arena is a mistake in the case */
-    memset(arena->pages, CANARY, arena->size);
     arena->bytes = bytes;
     if (placement == AT_END)
         arena->data = arena->pages + arena->size - bytes;
     else
         arena->data = arena->pages + (placement == SHIFTED ? shift : 0);
+    memset(watched_start(arena), CANARY, (size_t)(watched_end(arena) - watched_start(arena)));
     return arena->data;
 }
 
 int arena_intact(const struct arena *arena)
 {
-    for (const uint8_t *p = arena->pages; p < arena->pages + arena->size; p++)
-        if ((p < arena->data || p >= arena->data + arena->bytes) && *p != CANARY)
+    for (const uint8_t *p = watched_start(arena); p < arena->data; p++)
+        if (*p != CANARY)
+            return 0;
+    for (const uint8_t *p = arena->data + arena->bytes; p < watched_end(arena); p++)
+        if (*p != CANARY)
             return 0;
     return 1;
 }

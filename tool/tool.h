@@ -5,6 +5,7 @@
 /* Each gets the arguments after its name and returns the exit code: 0 good, 1 something failed, 2 bad usage. */
 int command_check(int argc, char **argv);
 int command_list(int argc, char **argv);
+int command_bench(int argc, char **argv);
 
 /* The CPU's name as the system has it; "unknown CPU" where it has none. A static string. */
 const char *cpu_name(void);

@@ -80,13 +80,12 @@ AURA_INLINE vec vec_swap(vec v, const int stride)
     return vec_of(_mm256_permute_ps(v.lo, 0xb1), _mm256_permute_ps(v.hi, 0xb1));
 }
 
-/* `count` floats over and over; from 16 on, just a load. */
+/* `count` floats, 2 or more, over and over; from 16 on, just a load. */
 AURA_INLINE vec vec_repeat(const float *p, uint32_t count)
 {
     int64_t pair;
     __m256 half;
     switch (count) {
-    case 1: half = _mm256_set1_ps(*p); break;
     case 2: memcpy(&pair, p, sizeof pair), half = _mm256_castsi256_ps(_mm256_set1_epi64x(pair)); break;
     case 4: half = _mm256_broadcast_ps((const __m128 *)p); break;
     case 8: half = _mm256_loadu_ps(p); break;
@@ -128,11 +127,15 @@ AURA_INLINE ivec ivec_add_where(ivec index, vec v, vec limit, int x)
     return ivec_of(add_where_half(index.lo, v.lo, limit.lo, x), add_where_half(index.hi, v.hi, limit.hi, x));
 }
 /* 16 bytes to and from lanes. */
-AURA_INLINE ivec ivec_load8(const uint8_t *p)
+AURA_INLINE ivec widen_bytes(__m128i bytes)
 {
-    __m128i bytes = _mm_loadu_si128((const __m128i *)p);
     return ivec_of(_mm256_cvtepu8_epi32(bytes), _mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8)));
 }
+AURA_INLINE ivec ivec_bytes(uint64_t lo, uint64_t hi)
+{
+    return widen_bytes(_mm_set_epi64x((long long)hi, (long long)lo));
+}
+AURA_INLINE ivec ivec_load8(const uint8_t *p) { return widen_bytes(_mm_loadu_si128((const __m128i *)p)); }
 AURA_INLINE void ivec_store8(uint8_t *p, ivec v)
 {
     __m128i lo = _mm_packus_epi32(_mm256_castsi256_si128(v.lo), _mm256_extracti128_si256(v.lo, 1));
@@ -144,7 +147,8 @@ AURA_INLINE vec vec_lookup(const float *table, ivec index)
 {
     return vec_of(_mm256_i32gather_ps(table, index.lo, 4), _mm256_i32gather_ps(table, index.hi, 4));
 }
-/* A permutation sees 8 entries: look up in both halves of the table and choose by bit 3 of the index. */
+/* Only the lowest 4 bits of an index count. A permutation sees 8 entries: look up in both halves of the table and
+ * choose by bit 3. */
 AURA_INLINE __m256 lookup16_half(vec table, __m256i index)
 {
     __m256 lo = _mm256_permutevar8x32_ps(table.lo, index), hi = _mm256_permutevar8x32_ps(table.hi, index);
@@ -155,7 +159,67 @@ AURA_INLINE vec vec_lookup16(vec table, ivec index)
     return vec_of(lookup16_half(table, index.lo), lookup16_half(table, index.hi));
 }
 
+AURA_INLINE vec vec_fma(vec a, vec b, vec c)
+{
+    return vec_of(_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi));
+}
+/* b in the lanes whose bit is set, a in the others: every other lane, pair, four or eight. */
+AURA_INLINE vec vec_blend(vec a, vec b, const uint16_t lanes)
+{
+    if (lanes == 0xff00)
+        return vec_of(a.lo, b.hi);
+    if (lanes == 0xf0f0)
+        return vec_of(_mm256_blend_ps(a.lo, b.lo, 0xf0), _mm256_blend_ps(a.hi, b.hi, 0xf0));
+    if (lanes == 0xcccc)
+        return vec_of(_mm256_blend_ps(a.lo, b.lo, 0xcc), _mm256_blend_ps(a.hi, b.hi, 0xcc));
+    return vec_of(_mm256_blend_ps(a.lo, b.lo, 0xaa), _mm256_blend_ps(a.hi, b.hi, 0xaa));
+}
+/* 16 or, with n = 8, 8 numbers of 16 bits, at any address. */
+AURA_INLINE __m128i load_halves(const uint8_t *p) { return _mm_loadu_si128((const __m128i *)p); }
+AURA_INLINE vec vec_load_f16(const uint8_t *p, uint32_t n)
+{
+    return vec_of(_mm256_cvtph_ps(load_halves(p)), n > 8 ? _mm256_cvtph_ps(load_halves(p + 16)) : _mm256_setzero_ps());
+}
+AURA_INLINE __m256 widen_bf16(__m128i v)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(v), 16));
+}
+AURA_INLINE vec vec_load_bf16(const uint8_t *p, uint32_t n)
+{
+    return vec_of(widen_bf16(load_halves(p)), n > 8 ? widen_bf16(load_halves(p + 16)) : _mm256_setzero_ps());
+}
+/* Lanes 0 to 7: lo >> bits * i; lanes 8 to 15: hi >> (bits * (i - 8) + more). */
+AURA_INLINE ivec ivec_spread(uint32_t lo, uint32_t hi, const int bits, const int more)
+{
+    __m256i shift = _mm256_setr_epi32(0, bits, 2 * bits, 3 * bits, 4 * bits, 5 * bits, 6 * bits, 7 * bits);
+    return ivec_of(_mm256_srlv_epi32(_mm256_set1_epi32((int)lo), shift),
+                   _mm256_srlv_epi32(_mm256_set1_epi32((int)hi), _mm256_add_epi32(shift, _mm256_set1_epi32(more))));
+}
+/* To the nearest whole number; v * 2^n for whole n, where the result is normal; v, but 0 where x < limit. */
+AURA_INLINE vec vec_round(vec v) { return vec_of(_mm256_round_ps(v.lo, 8), _mm256_round_ps(v.hi, 8)); }
+AURA_INLINE __m256 exponent_half(__m256 v, __m256 n)
+{
+    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(v), _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23)));
+}
+AURA_INLINE vec vec_exponent(vec v, vec n) { return vec_of(exponent_half(v.lo, n.lo), exponent_half(v.hi, n.hi)); }
+AURA_INLINE __m256 below_half(__m256 x, float limit, __m256 v)
+{
+    return _mm256_andnot_ps(_mm256_cmp_ps(x, _mm256_set1_ps(limit), _CMP_LT_OQ), v);
+}
+AURA_INLINE vec vec_below(vec x, float limit, vec v)
+{
+    return vec_of(below_half(x.lo, limit, v.lo), below_half(x.hi, limit, v.hi));
+}
+
+/* 16 registers, two a vector: 4 heads of one token, or of one vector of the accumulator. */
+enum { SCORE_TOGETHER = 1, VALUE_VECS = 1 };
+
+AURA_INLINE uint64_t pack8(uint64_t bytes, const int bits) { return bits_pack8(bytes, bits); }
+AURA_INLINE uint64_t unpack8(uint64_t packed, const int bits) { return bits_unpack8(packed, bits); }
+
 #include "rotate.tmpl.h"
 #include "encode.tmpl.h"
+#include "score.tmpl.h"
+#include "softmax.tmpl.h"
 AURA_TARGET_END
 #endif

@@ -1,4 +1,4 @@
-/* avx512: F, BW, DQ and VL. A vec is one 512-bit register of 16 floats, an ivec one of 16 int32. */
+/* avx512: F, BW, DQ and VL, with BMI2. A vec is one 512-bit register of 16 floats, an ivec one of 16 int32. */
 #if defined(__x86_64__)
 #include "../exact.h"
 
@@ -9,7 +9,7 @@
 #include "../stages.h"
 #include "bits.h"
 
-AURA_TARGET("avx512f,avx512bw,avx512dq,avx512vl")
+AURA_TARGET("avx512f,avx512bw,avx512dq,avx512vl,bmi2")
 #define AURA_INLINE static inline __attribute__((always_inline))
 #define AURA_ISA avx512
 
@@ -41,12 +41,11 @@ AURA_INLINE vec vec_swap(vec v, const int stride)
                          : _mm512_shuffle_f32x4(v, v, 0x4e);
 }
 
-/* `count` floats over and over; from 16 on, just a load. */
+/* `count` floats, 2 or more, over and over; from 16 on, just a load. */
 AURA_INLINE vec vec_repeat(const float *p, uint32_t count)
 {
     int64_t pair;
     switch (count) {
-    case 1: return _mm512_set1_ps(*p);
     case 2: memcpy(&pair, p, sizeof pair); return _mm512_castsi512_ps(_mm512_set1_epi64(pair));
     case 4: return _mm512_broadcast_f32x4(_mm_loadu_ps(p));
     case 8: return _mm512_broadcast_f32x8(_mm256_loadu_ps(p));
@@ -73,13 +72,58 @@ AURA_INLINE ivec ivec_add_where(ivec index, vec v, vec limit, int x)
     return _mm512_mask_add_epi32(index, _mm512_cmp_ps_mask(v, limit, _CMP_GT_OQ), index, _mm512_set1_epi32(x));
 }
 /* 16 bytes to and from lanes. */
+AURA_INLINE ivec ivec_bytes(uint64_t lo, uint64_t hi)
+{
+    return _mm512_cvtepu8_epi32(_mm_set_epi64x((long long)hi, (long long)lo));
+}
 AURA_INLINE ivec ivec_load8(const uint8_t *p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)); }
 AURA_INLINE void ivec_store8(uint8_t *p, ivec v) { _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(v)); }
 
 AURA_INLINE vec vec_lookup(const float *table, ivec index) { return _mm512_i32gather_ps(index, table, 4); }
+/* Only the lowest 4 bits of an index count. */
 AURA_INLINE vec vec_lookup16(vec table, ivec index) { return _mm512_permutexvar_ps(index, table); }
+
+AURA_INLINE vec vec_fma(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c); }
+/* b in the lanes whose bit is set, a in the others. */
+AURA_INLINE vec vec_blend(vec a, vec b, const uint16_t lanes) { return _mm512_mask_blend_ps(lanes, a, b); }
+/* 16 or, with n = 8, 8 numbers of 16 bits, at any address. */
+AURA_INLINE __m256i load_halves(const uint8_t *p, uint32_t n)
+{
+    return n > 8 ? _mm256_loadu_si256((const __m256i *)p) : _mm256_zextsi128_si256(_mm_loadu_si128((const __m128i *)p));
+}
+AURA_INLINE vec vec_load_f16(const uint8_t *p, uint32_t n) { return _mm512_cvtph_ps(load_halves(p, n)); }
+AURA_INLINE vec vec_load_bf16(const uint8_t *p, uint32_t n)
+{
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(load_halves(p, n)), 16));
+}
+/* Lanes 0 to 7: lo >> bits * i; lanes 8 to 15: hi >> (bits * (i - 8) + more). */
+AURA_INLINE ivec ivec_spread(uint32_t lo, uint32_t hi, const int bits, const int more)
+{
+    __m512i both = _mm512_mask_set1_epi32(_mm512_set1_epi32((int)lo), 0xff00, (int)hi);
+    __m512i shift = _mm512_setr_epi32(0, bits, 2 * bits, 3 * bits, 4 * bits, 5 * bits, 6 * bits, 7 * bits, more,
+                                      more + bits, more + 2 * bits, more + 3 * bits, more + 4 * bits, more + 5 * bits,
+                                      more + 6 * bits, more + 7 * bits);
+    return _mm512_srlv_epi32(both, shift);
+}
+/* To the nearest whole number; v * 2^n for whole n, where the result is normal; v, but 0 where x < limit. */
+AURA_INLINE vec vec_round(vec v) { return _mm512_roundscale_ps(v, 8); }
+AURA_INLINE vec vec_exponent(vec v, vec n) { return _mm512_scalef_ps(v, n); }
+AURA_INLINE vec vec_below(vec x, float limit, vec v)
+{
+    return _mm512_mask_mov_ps(v, _mm512_cmp_ps_mask(x, _mm512_set1_ps(limit), _CMP_LT_OQ), _mm512_setzero_ps());
+}
+
+/* 32 registers: 4 heads x 4 tokens, and 4 heads x 4 vectors, are kept at once. */
+enum { SCORE_TOGETHER = 4, VALUE_VECS = 4 };
+
+/* Eight codes between bytes and a packed stream. */
+AURA_INLINE uint64_t lowest_bits(const int bits) { return 0x0101010101010101 * ((1u << bits) - 1); }
+AURA_INLINE uint64_t pack8(uint64_t bytes, const int bits) { return _pext_u64(bytes, lowest_bits(bits)); }
+AURA_INLINE uint64_t unpack8(uint64_t packed, const int bits) { return _pdep_u64(packed, lowest_bits(bits)); }
 
 #include "rotate.tmpl.h"
 #include "encode.tmpl.h"
+#include "score.tmpl.h"
+#include "softmax.tmpl.h"
 AURA_TARGET_END
 #endif

@@ -1,10 +1,22 @@
 /* Eight codes of one byte each to and from a packed stream, inside one 64-bit word: pairs are pushed together, then
- * pairs of pairs, then the halves. The same on every instruction set; BMI2's pext and pdep would do it in one
- * instruction, but are microcoded on older CPUs and have no ARM counterpart. */
+ * pairs of pairs, then the halves. BMI2's pext and pdep do it in one instruction, which
+ * avx512.c uses; on older CPUs they are microcoded, and ARM has no such thing. */
 #ifndef AURA_CPU_BITS_H
 #define AURA_CPU_BITS_H
 
 #include <stdint.h>
+#include <string.h>
+
+/* `bits` bytes, 8 codes, and not one more: two loads that overlap. A memcpy of 5 or 6 bytes goes through memory in gcc 12,
+ * and the load after it waits for both stores. */
+static inline uint64_t bits_load8(const uint8_t *p, const int bits)
+{
+    uint32_t lo = 0, hi = 0;
+    const int size = bits < 4 ? 2 : 4;
+    memcpy(&lo, p, (size_t)size);
+    memcpy(&hi, p + bits - size, (size_t)size);
+    return lo | (uint64_t)hi << 8 * (bits - size);
+}
 
 static inline uint64_t bits_pack8(uint64_t bytes, const int bits)
 {

@@ -4,8 +4,8 @@
  * same count in `bits` comparisons: each step looks up the middle threshold of every lane's remaining range and goes up
  * where the value is above it. Up to 4 bits the table fits in one vector and the look-up is a permutation.
  *
- * Needs: the words of rotate.tmpl.h and vec_keep, vec_abs, vec_max, vec_sum, vec_top, vec_lookup, vec_lookup16; ivec,
- *        ivec_zero, ivec_add, ivec_add_where, ivec_load8, ivec_store8; AURA_ISA. */
+ * Needs: the words of rotate.tmpl.h and pack8, unpack8, vec_keep, vec_abs, vec_max, vec_sum, vec_top, vec_lookup, vec_lookup16; ivec,
+ *        ivec_zero, ivec_add, ivec_add_where, ivec_spread, ivec_bytes, ivec_load8, ivec_store8; AURA_ISA. */
 
 /* A table of floats and, where it is short enough, the same table in a vector. */
 struct table {
@@ -37,22 +37,33 @@ AURA_INLINE void encode_pack(uint8_t *packed, ivec index, uint32_t n, const int 
 {
     uint64_t bytes[2];
     ivec_store8((uint8_t *)bytes, index);
-    bytes[0] = bits_pack8(bytes[0], bits);
-    bytes[1] = bits_pack8(bytes[1], bits);
+    bytes[0] = pack8(bytes[0], bits);
+    bytes[1] = pack8(bytes[1], bits);
     memcpy(packed, &bytes[0], bits);
     if (n == AURA_LANES)
         memcpy(packed + bits, &bytes[1], bits);
 }
 
+/* 16 codes, or with n = 8 the first 8 and zeros. */
 AURA_INLINE ivec encode_unpack(const uint8_t *packed, uint32_t n, const int bits)
 {
-    uint64_t bytes[2] = {0, 0};
-    memcpy(&bytes[0], packed, bits);
+    uint64_t lo = unpack8(bits_load8(packed, bits), bits), hi = 0;
     if (n == AURA_LANES)
-        memcpy(&bytes[1], packed + bits, bits);
-    bytes[0] = bits_unpack8(bytes[0], bits);
-    bytes[1] = bits_unpack8(bytes[1], bits);
-    return ivec_load8((const uint8_t *)bytes);
+        hi = unpack8(bits_load8(packed + bits, bits), bits);
+    return ivec_bytes(lo, hi);
+}
+
+/* 16 codes; up to 4 bits with their neighbours' bits above, which vec_lookup16 ignores. */
+AURA_INLINE ivec encode_unpack16(const uint8_t *p, const int bits)
+{
+    uint32_t lo, hi;
+    if (bits == 8)
+        return ivec_load8(p);
+    if (bits > 4)
+        return encode_unpack(p, AURA_LANES, bits);
+    memcpy(&lo, p, 4);
+    memcpy(&hi, p + 2 * bits - 4, 4); /* the last 8 codes begin at its bit 32 - 8 * bits */
+    return ivec_spread(lo, hi, bits, 32 - 8 * bits);
 }
 
 /* Quantises factor * y. Gives <y, c> and |c|^2; writes the codes too where packed is not NULL. */
@@ -88,7 +99,7 @@ AURA_INLINE void encode_row(uint8_t *packed, float *scale, const float *y, const
     float norm2 = vec_sum(squares), rms = sqrtf(norm2 / (float)plan->dim);
     float unit = plan->uniform ? plan->top : plan->sigma, size = plan->uniform ? vec_top(largest) : rms;
     float best = -1, best_fit = plan->fits[0], dot, size2;
-    int tiny = norm2 < 0x1p-100f;
+    int tiny = sqrtf(norm2) <= plan->tiny;
     if (plan->n_fits > 1 && !tiny)
         for (uint32_t k = 0; k < plan->n_fits; k++) {
             encode_fit(NULL, &dot, &size2, y, plan, (plan->fits[k] * unit) / size, bits);
@@ -100,7 +111,7 @@ AURA_INLINE void encode_row(uint8_t *packed, float *scale, const float *y, const
         }
     memset(packed, 0, plan->row_bytes);
     encode_fit(packed, &dot, &size2, y, plan, tiny ? 0 : (best_fit * unit) / size, bits);
-    if (tiny || size2 == 0)
+    if ((tiny && !plan->keep_tiny) || size2 == 0)
         *scale = 0;
     else if (plan->rule == AURA_SCALE_MATCHED)
         *scale = sqrtf(norm2) / sqrtf(size2);
@@ -114,7 +125,8 @@ AURA_INLINE void dequant_row(float *x, const uint8_t *packed, float scale, const
     struct table centroid = table_of(plan->centroid);
     for (uint32_t d = 0; d < plan->dim; d += AURA_LANES) {
         uint32_t n = plan->dim - d < AURA_LANES ? plan->dim - d : AURA_LANES;
-        ivec index = encode_unpack(packed + d * bits / 8, n, bits);
+        ivec index = n == AURA_LANES ? encode_unpack16(packed + d * bits / 8, bits)
+                                     : encode_unpack(packed + d * bits / 8, n, bits);
         vec_store_n(x + d, vec_mul(table_lookup(&centroid, index, bits), vec_set1(scale)), n);
     }
 }

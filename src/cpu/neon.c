@@ -104,12 +104,11 @@ AURA_INLINE vec vec_swap(vec v, const int stride)
     return v;
 }
 
-/* `count` floats over and over; from 16 on, just a load. */
+/* `count` floats, 2 or more, over and over; from 16 on, just a load. */
 AURA_INLINE vec vec_repeat(const float *p, uint32_t count)
 {
     float32x4_t a, b;
     switch (count) {
-    case 1: return vec_set1(*p);
     case 2: a = vcombine_f32(vld1_f32(p), vld1_f32(p)); return vec_of(a, a, a, a);
     case 4: a = vld1q_f32(p); return vec_of(a, a, a, a);
     case 8: a = vld1q_f32(p), b = vld1q_f32(p + 4); return vec_of(a, b, a, b);
@@ -151,12 +150,14 @@ AURA_INLINE ivec ivec_add_where(ivec index, vec v, vec limit, int x)
     return index;
 }
 /* 16 bytes to and from lanes. */
-AURA_INLINE ivec ivec_load8(const uint8_t *p)
+AURA_INLINE ivec widen_bytes(uint8x8_t first, uint8x8_t second)
 {
-    uint16x8_t lo = vmovl_u8(vld1_u8(p)), hi = vmovl_u8(vld1_u8(p + 8));
+    uint16x8_t lo = vmovl_u8(first), hi = vmovl_u8(second);
     ivec v = {{vmovl_u16(vget_low_u16(lo)), vmovl_high_u16(lo), vmovl_u16(vget_low_u16(hi)), vmovl_high_u16(hi)}};
     return v;
 }
+AURA_INLINE ivec ivec_bytes(uint64_t lo, uint64_t hi) { return widen_bytes(vcreate_u8(lo), vcreate_u8(hi)); }
+AURA_INLINE ivec ivec_load8(const uint8_t *p) { return widen_bytes(vld1_u8(p), vld1_u8(p + 8)); }
 AURA_INLINE void ivec_store8(uint8_t *p, ivec v)
 {
     vst1_u8(p, vmovn_u16(vcombine_u16(vmovn_u32(v.val[0]), vmovn_u32(v.val[1]))));
@@ -175,7 +176,7 @@ AURA_INLINE vec vec_lookup(const float *table, ivec index)
     }
     return v;
 }
-/* tbl looks up bytes in 64: entry n is bytes 4 n to 4 n + 3. */
+/* tbl looks up bytes in 64: entry n is bytes 4 n to 4 n + 3. Only the lowest 4 bits of an index count. */
 AURA_INLINE vec vec_lookup16(vec table, ivec index)
 {
     uint8x16x4_t bytes;
@@ -183,12 +184,87 @@ AURA_INLINE vec vec_lookup16(vec table, ivec index)
     for (int i = 0; i < 4; i++)
         bytes.val[i] = vreinterpretq_u8_f32(table.val[i]);
     for (int i = 0; i < 4; i++) {
-        uint32x4_t which = vmlaq_n_u32(vdupq_n_u32(0x03020100), index.val[i], 0x04040404);
+        uint32x4_t low = vandq_u32(index.val[i], vdupq_n_u32(15));
+        uint32x4_t which = vmlaq_n_u32(vdupq_n_u32(0x03020100), low, 0x04040404);
         v.val[i] = vreinterpretq_f32_u8(vqtbl4q_u8(bytes, vreinterpretq_u8_u32(which)));
     }
     return v;
 }
 
+AURA_INLINE vec vec_fma(vec a, vec b, vec c)
+{
+    for (int i = 0; i < 4; i++)
+        c.val[i] = vfmaq_f32(c.val[i], a.val[i], b.val[i]);
+    return c;
+}
+/* b in the lanes whose bit is set, a in the others: every other lane, pair, four or eight. */
+AURA_INLINE vec vec_blend(vec a, vec b, const uint16_t lanes)
+{
+    static const uint32_t bits[4] = {1, 2, 4, 8};
+    for (int i = 0; i < 4; i++) {
+        uint32x4_t set = vtstq_u32(vdupq_n_u32((uint32_t)lanes >> (4 * i)), vld1q_u32(bits));
+        a.val[i] = vbslq_f32(set, b.val[i], a.val[i]);
+    }
+    return a;
+}
+/* 16 or, with n = 8, 8 numbers of 16 bits, at any address. */
+AURA_INLINE uint16x4_t load_halves(const uint8_t *p) { return vreinterpret_u16_u8(vld1_u8(p)); }
+AURA_INLINE vec vec_load_f16(const uint8_t *p, uint32_t n)
+{
+    vec v = vec_set1(0);
+    for (uint32_t i = 0; i < n / 4; i++)
+        v.val[i] = vcvt_f32_f16(vreinterpret_f16_u16(load_halves(p + 8 * i)));
+    return v;
+}
+AURA_INLINE vec vec_load_bf16(const uint8_t *p, uint32_t n)
+{
+    vec v = vec_set1(0);
+    for (uint32_t i = 0; i < n / 4; i++)
+        v.val[i] = vreinterpretq_f32_u32(vshll_n_u16(load_halves(p + 8 * i), 16));
+    return v;
+}
+/* Lanes 0 to 7: lo >> bits * i; lanes 8 to 15: hi >> (bits * (i - 8) + more). */
+AURA_INLINE ivec ivec_spread(uint32_t lo, uint32_t hi, const int bits, const int more)
+{
+    const int32_t count[4] = {0, -bits, -2 * bits, -3 * bits};
+    int32x4_t shift = vld1q_s32(count);
+    ivec v = {{vshlq_u32(vdupq_n_u32(lo), shift), vshlq_u32(vdupq_n_u32(lo), vsubq_s32(shift, vdupq_n_s32(4 * bits))),
+               vshlq_u32(vdupq_n_u32(hi), vsubq_s32(shift, vdupq_n_s32(more))),
+               vshlq_u32(vdupq_n_u32(hi), vsubq_s32(shift, vdupq_n_s32(4 * bits + more)))}};
+    return v;
+}
+/* To the nearest whole number; v * 2^n for whole n, where the result is normal; v, but 0 where x < limit. */
+AURA_INLINE vec vec_round(vec v)
+{
+    for (int i = 0; i < 4; i++)
+        v.val[i] = vrndnq_f32(v.val[i]);
+    return v;
+}
+AURA_INLINE vec vec_exponent(vec v, vec n)
+{
+    for (int i = 0; i < 4; i++) {
+        int32x4_t add = vshlq_n_s32(vcvtnq_s32_f32(n.val[i]), 23);
+        v.val[i] = vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(v.val[i]), add));
+    }
+    return v;
+}
+AURA_INLINE vec vec_below(vec x, float limit, vec v)
+{
+    for (int i = 0; i < 4; i++) {
+        uint32x4_t below = vcltq_f32(x.val[i], vdupq_n_f32(limit));
+        v.val[i] = vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32(v.val[i]), below));
+    }
+    return v;
+}
+
+/* 32 registers, four a vector: 4 heads of one token, or of one vector of the accumulator. */
+enum { SCORE_TOGETHER = 1, VALUE_VECS = 1 };
+
+AURA_INLINE uint64_t pack8(uint64_t bytes, const int bits) { return bits_pack8(bytes, bits); }
+AURA_INLINE uint64_t unpack8(uint64_t packed, const int bits) { return bits_unpack8(packed, bits); }
+
 #include "rotate.tmpl.h"
 #include "encode.tmpl.h"
+#include "score.tmpl.h"
+#include "softmax.tmpl.h"
 #endif

@@ -1,0 +1,38 @@
+/* The border: everything a caller can get wrong is found here, before anything is written. Each check returns AURA_OK or
+ * fails with a message that names the call and the argument. */
+#ifndef AURA_BORDER_H
+#define AURA_BORDER_H
+
+#include "ctx.h"
+
+/* What a message names first, and where it goes. */
+struct aura_call {
+    const aura_ctx *ctx;
+    const char *name;
+};
+
+/* Memory of the caller's: `rows` rows of `width` elements. */
+struct aura_extent {
+    const char *what;
+    const void *data;
+    size_t element, width, stride, rows; /* bytes; elements; elements; rows */
+};
+
+aura_status aura_check_call(struct aura_call call, const void *args, size_t known_size);
+aura_status aura_check_dtype(struct aura_call call, const char *what, aura_dtype dtype);
+aura_status aura_check_dim(struct aura_call call, uint32_t dim);
+aura_status aura_check_rows(struct aura_call call, const struct aura_extent *extent);
+aura_status aura_check_apart(struct aura_call call, const struct aura_extent *a, const struct aura_extent *b);
+aura_status aura_check_rotation(struct aura_call call, const aura_rotation *rotation, uint32_t dim);
+aura_status aura_check_codebook(struct aura_call call, const aura_codebook *book);
+
+/* GQA: heads above 0 and whole groups. */
+aura_status aura_check_heads(struct aura_call call, uint32_t q_heads, uint32_t kv_heads);
+
+/* A product of sizes; SIZE_MAX, which aura_check_rows refuses, when it does not fit. */
+static inline size_t aura_times(size_t a, size_t b)
+{
+    return b && a > SIZE_MAX / b ? SIZE_MAX : a * b;
+}
+
+#endif

@@ -1,0 +1,201 @@
+/* score and value over rows of any kind, written once over the words of an instruction set.
+ *
+ * The naive score is one row times one query, with a horizontal sum at its end. Two things make it fast: a row is
+ * unpacked once for up to four query heads, and 16 sums (4 heads x 4 tokens, 2 x 8 or 1 x 16) are finished together by
+ * 15 pairwise additions instead of 16 x 4. The naive value loop loads and stores the accumulator for every token; here
+ * a few vectors of it per head stay in registers while all tokens pass.
+ *
+ * Needs: the words of encode.tmpl.h and vec_fma, vec_blend, vec_load_f16, vec_load_bf16;
+ *        VALUE_VECS and SCORE_TOGETHER, chosen for the number of registers; AURA_ISA. */
+
+/* Coordinates d to d + 15 of a row; with n = 8 only the first 8 are read and the others are anything finite. */
+AURA_INLINE vec row_vec(const struct aura_rows *rows, const struct table *centroid, size_t t, uint32_t d, uint32_t n,
+                        const int kind)
+{
+    const uint8_t *row = rows->data + t * rows->stride;
+    const int bits = kind <= 8 ? kind : 8;
+    if (kind == AURA_ROW_F32)
+        return vec_load_n((const float *)(const void *)row + d, n);
+    if (kind == AURA_ROW_F16)
+        return vec_load_f16(row + 2 * d, n);
+    if (kind == AURA_ROW_BF16)
+        return vec_load_bf16(row + 2 * d, n);
+    if (n < AURA_LANES)
+        return table_lookup(centroid, encode_unpack(row + d * bits / 8, n, bits), bits);
+    return table_lookup(centroid, encode_unpack16(row + d * bits / 8, bits), bits);
+}
+
+/* Asks for the row that comes a block later. A caller goes through keys, then values, AURA_BLOCK rows at a time: while one
+ * side is read, the other's next rows arrive. Addresses past the end are never loaded from. */
+AURA_INLINE void row_prefetch(const struct aura_rows *rows, size_t t, const int kind)
+{
+    uintptr_t row = (uintptr_t)rows->data + (t + 64) * rows->stride;
+    size_t bytes = kind <= 8 ? (size_t)rows->dim * (size_t)kind / 8 : (size_t)rows->dim * (kind == AURA_ROW_F32 ? 4 : 2);
+    for (size_t at = 0; at < bytes; at += 64)
+        __builtin_prefetch((const void *)(row + at), 0, 2);
+}
+
+/* Lane i = the sum of all lanes of a[i]. Each step halves the number of vectors: of a pair, one keeps the lanes with
+ * bit `stride` clear, the other those with it set. */
+AURA_INLINE vec sum_pair(vec a, vec b, const int stride)
+{
+    const uint16_t second = stride == 1 ? 0xaaaa : stride == 2 ? 0xcccc : stride == 4 ? 0xf0f0 : 0xff00;
+    return vec_add(vec_blend(a, b, second), vec_swap(vec_blend(b, a, second), stride));
+}
+
+AURA_INLINE vec sum16(vec *a)
+{
+    AURA_UNROLL
+    for (int i = 0; i < 8; i++)
+        a[i] = sum_pair(a[i], a[i + 8], 8);
+    AURA_UNROLL
+    for (int i = 0; i < 4; i++)
+        a[i] = sum_pair(a[i], a[i + 4], 4);
+    AURA_UNROLL
+    for (int i = 0; i < 2; i++)
+        a[i] = sum_pair(a[i], a[i + 2], 2);
+    return sum_pair(a[0], a[1], 1);
+}
+
+/* a[h * apart + k] = q[h] * row t + k, not yet summed over lanes; `heads` and `together` are constants. */
+AURA_INLINE void score_dots(vec *a, size_t apart, const float *q, const struct aura_rows *rows,
+                            const struct table *centroid, size_t t, const int heads, const int together, const int kind)
+{
+    size_t stride = rows->query_stride;
+    vec sum[16];
+    AURA_UNROLL
+    for (int i = 0; i < heads * together; i++)
+        sum[i] = vec_set1(0);
+    for (uint32_t d = 0; d < rows->dim; d += AURA_LANES) {
+        uint32_t n = rows->dim - d < AURA_LANES ? rows->dim - d : AURA_LANES;
+        AURA_UNROLL
+        for (int k = 0; k < together; k++) {
+            vec x = row_vec(rows, centroid, t + (size_t)k, d, n, kind);
+            AURA_UNROLL
+            for (int h = 0; h < heads; h++)
+                sum[h * together + k] = vec_fma(x, vec_load(q + (size_t)h * stride + d), sum[h * together + k]);
+        }
+    }
+    AURA_UNROLL
+    for (int h = 0; h < heads; h++)
+        AURA_UNROLL
+        for (int k = 0; k < together; k++)
+            a[(size_t)h * apart + (size_t)k] = sum[h * together + k];
+}
+
+/* Scores of `heads` queries (1, 2 or 4), 16 / heads tokens at a time. */
+AURA_INLINE void score_heads(float *score, size_t score_stride, const float *q, const struct aura_rows *rows,
+                             const float *scale, size_t n, const int heads, const int kind)
+{
+    const int tokens = AURA_LANES / heads, together = tokens < SCORE_TOGETHER ? tokens : SCORE_TOGETHER;
+    struct table centroid = table_of(kind <= 8 ? rows->centroid : q);
+    for (size_t t = 0; t < n; t += (size_t)tokens) {
+        vec a[AURA_LANES];
+        float factor[AURA_LANES] = {0}, sums[AURA_LANES];
+        size_t count = n - t < (size_t)tokens ? n - t : (size_t)tokens, k = 0;
+        for (size_t i = 0; i < count; i++)
+            row_prefetch(rows, t + i, kind);
+        for (; k + (size_t)together <= count; k += (size_t)together)
+            score_dots(a + k, (size_t)tokens, q, rows, &centroid, t + k, heads, together, kind);
+        for (; k < count; k++)
+            score_dots(a + k, (size_t)tokens, q, rows, &centroid, t + k, heads, 1, kind);
+        for (; k < (size_t)tokens; k++)
+            AURA_UNROLL
+            for (int h = 0; h < heads; h++)
+                a[(size_t)h * (size_t)tokens + k] = vec_set1(0);
+        memcpy(factor, scale + t, count * sizeof *scale);
+        vec_store(sums, vec_mul(sum16(a), vec_repeat(factor, (uint32_t)tokens)));
+        AURA_UNROLL
+        for (int h = 0; h < heads; h++)
+            memcpy(score + (size_t)h * score_stride + t, sums + h * tokens, count * sizeof *sums);
+    }
+}
+
+AURA_INLINE void score_rows(float *score, size_t score_stride, const float *q, const struct aura_rows *rows,
+                            const float *scale, size_t n_query, size_t n, const int kind)
+{
+    size_t g = 0, stride = rows->query_stride;
+    for (; g + 4 <= n_query; g += 4)
+        score_heads(score + g * score_stride, score_stride, q + g * stride, rows, scale, n, 4, kind);
+    for (; g + 2 <= n_query; g += 2)
+        score_heads(score + g * score_stride, score_stride, q + g * stride, rows, scale, n, 2, kind);
+    if (g < n_query)
+        score_heads(score + g * score_stride, score_stride, q + g * stride, rows, scale, n, 1, kind);
+}
+
+#define AURA_STAMP(stage, shape, kind, isa)                                                                            \
+    void aura_score_##shape##_##isa(float *score, size_t score_stride, const float *q, const struct aura_rows *rows,   \
+                                    const float *scale, size_t n_query, size_t n)                                      \
+    {                                                                                                                  \
+        score_rows(score, score_stride, q, rows, scale, n_query, n, kind);                                             \
+    }
+AURA_SHAPES_score(AURA_STAMP, score, AURA_ISA)
+#undef AURA_STAMP
+
+/* acc[h][d .. d + 16 * vecs) += all tokens; `heads` and `vecs` are constants, n lanes count in the last vector. */
+AURA_INLINE void value_part(float *acc, const float *weight, size_t weight_stride, const struct aura_rows *rows,
+                            const struct table *centroid, uint32_t d, uint32_t lanes, size_t n, const int heads,
+                            const int vecs, const int kind)
+{
+    size_t stride = rows->query_stride;
+    vec sum[4][4];
+    AURA_UNROLL
+    for (int h = 0; h < heads; h++)
+        AURA_UNROLL
+        for (int v = 0; v < vecs; v++)
+            sum[h][v] = vec_load_n(acc + (size_t)h * stride + d + 16 * v, lanes);
+    for (size_t t = 0; t < n; t++) {
+        vec x[4];
+        if (d == 0)
+            row_prefetch(rows, t, kind);
+        AURA_UNROLL
+        for (int v = 0; v < vecs; v++)
+            x[v] = row_vec(rows, centroid, t, d + 16 * (uint32_t)v, lanes, kind);
+        AURA_UNROLL
+        for (int h = 0; h < heads; h++) {
+            vec w = vec_set1(weight[(size_t)h * weight_stride + t]);
+            AURA_UNROLL
+            for (int v = 0; v < vecs; v++)
+                sum[h][v] = vec_fma(w, x[v], sum[h][v]);
+        }
+    }
+    AURA_UNROLL
+    for (int h = 0; h < heads; h++)
+        AURA_UNROLL
+        for (int v = 0; v < vecs; v++)
+            vec_store_n(acc + (size_t)h * stride + d + 16 * v, sum[h][v], lanes);
+}
+
+AURA_INLINE void value_heads(float *acc, const float *weight, size_t weight_stride, const struct aura_rows *rows,
+                             size_t n, const int heads, const int kind)
+{
+    struct table centroid = table_of(kind <= 8 ? rows->centroid : acc);
+    uint32_t d = 0, dim = rows->dim;
+    for (; d + 16 * VALUE_VECS <= dim; d += 16 * VALUE_VECS)
+        value_part(acc, weight, weight_stride, rows, &centroid, d, AURA_LANES, n, heads, VALUE_VECS, kind);
+    for (; d + AURA_LANES <= dim; d += AURA_LANES)
+        value_part(acc, weight, weight_stride, rows, &centroid, d, AURA_LANES, n, heads, 1, kind);
+    if (d < dim)
+        value_part(acc, weight, weight_stride, rows, &centroid, d, dim - d, n, heads, 1, kind);
+}
+
+AURA_INLINE void value_rows(float *acc, const float *weight, size_t weight_stride, const struct aura_rows *rows,
+                            size_t n_query, size_t n, const int kind)
+{
+    size_t g = 0, stride = rows->query_stride;
+    for (; g + 4 <= n_query; g += 4)
+        value_heads(acc + g * stride, weight + g * weight_stride, weight_stride, rows, n, 4, kind);
+    for (; g + 2 <= n_query; g += 2)
+        value_heads(acc + g * stride, weight + g * weight_stride, weight_stride, rows, n, 2, kind);
+    if (g < n_query)
+        value_heads(acc + g * stride, weight + g * weight_stride, weight_stride, rows, n, 1, kind);
+}
+
+#define AURA_STAMP(stage, shape, kind, isa)                                                                            \
+    void aura_value_##shape##_##isa(float *acc, const float *weight, size_t weight_stride,                             \
+                                    const struct aura_rows *rows, size_t n_query, size_t n)                            \
+    {                                                                                                                  \
+        value_rows(acc, weight, weight_stride, rows, n_query, n, kind);                                                \
+    }
+AURA_SHAPES_value(AURA_STAMP, value, AURA_ISA)
+#undef AURA_STAMP

@@ -1,0 +1,102 @@
+/* softmax, and the sums that merge partial results, written once over the words of an instruction set.
+ *
+ * Needs: the words of score.tmpl.h and vec_round, vec_exponent, vec_below; AURA_ISA. */
+
+/* exp(x) for x <= 0, relative error below 2e-7; 0 below -87, NaN stays NaN. x = n log 2 + r with n whole, |r| <= 0.35;
+ * log 2 is taken off in two parts, and a Taylor polynomial of degree 7 gives exp(r) to 1e-8. */
+AURA_INLINE vec softmax_exp(vec x)
+{
+    vec bounded = vec_max(vec_set1(-88.f), x); /* in this order a NaN in x is kept */
+    vec n = vec_round(vec_mul(bounded, vec_set1(1.44269504f)));
+    vec r = vec_fma(n, vec_set1(-0.693359375f), bounded);
+    r = vec_fma(n, vec_set1(2.12194440e-4f), r);
+    vec p = vec_set1(1.98412698e-4f);
+    p = vec_fma(p, r, vec_set1(1.38888889e-3f));
+    p = vec_fma(p, r, vec_set1(8.33333333e-3f));
+    p = vec_fma(p, r, vec_set1(4.16666667e-2f));
+    p = vec_fma(p, r, vec_set1(0.166666667f));
+    p = vec_fma(p, r, vec_set1(0.5f));
+    p = vec_fma(p, r, vec_set1(1));
+    p = vec_fma(p, r, vec_set1(1));
+    return vec_below(x, -87.f, vec_exponent(p, n));
+}
+
+/* Lane 0 of exp(x): the same function for single numbers. */
+AURA_INLINE float softmax_exp1(float x)
+{
+    float lanes[AURA_LANES];
+    vec_store(lanes, softmax_exp(vec_set1(x)));
+    return lanes[0];
+}
+
+AURA_INLINE float softmax_block(float *weight, float *max, float *sum, size_t n)
+{
+    float tail[AURA_LANES], m = *max;
+    size_t whole = n / AURA_LANES * AURA_LANES;
+    vec top = vec_set1(m), total = vec_set1(0);
+    for (int i = 0; i < AURA_LANES; i++)
+        tail[i] = -INFINITY;
+    memcpy(tail, weight + whole, (n - whole) * sizeof *weight);
+    for (size_t t = 0; t < whole; t += AURA_LANES)
+        top = vec_max(vec_load(weight + t), top);
+    m = vec_top(vec_max(vec_load(tail), top));
+    const float unit = m == -INFINITY ? 0 : m; /* then every weight is 0, or NaN where the score is */
+    for (size_t t = 0; t < whole; t += AURA_LANES) {
+        vec w = softmax_exp(vec_sub(vec_load(weight + t), vec_set1(unit)));
+        total = vec_add(total, w);
+        vec_store(weight + t, w);
+    }
+    if (whole < n) {
+        vec w = softmax_exp(vec_sub(vec_load(tail), vec_set1(unit)));
+        total = vec_add(total, w);
+        vec_store(tail, w);
+        memcpy(weight + whole, tail, (n - whole) * sizeof *weight);
+    }
+    float kept = m == *max || m == -INFINITY ? 1 : softmax_exp1(*max - m);
+    *max = m;
+    *sum = *sum * kept + vec_sum(total);
+    return kept;
+}
+
+/* Four float4 groups at a time: lanes are 4 workgroups x 4 coordinates; two pairwise steps add the workgroups up. */
+AURA_INLINE void reduce_row(float *out, const float *weight, const float *partial, uint32_t dim, uint32_t nwg)
+{
+    float spread[4 * 32 + AURA_LANES]; /* each weight four times */
+    for (uint32_t w = 0; w < nwg; w++)
+        for (int k = 0; k < 4; k++)
+            spread[4 * w + k] = weight[w];
+    for (uint32_t i = 0; i < dim / 4; i += 4) {
+        const float *group = partial + (size_t)i * nwg * 4;
+        vec a[4];
+        for (int g = 0; g < 4; g++) {
+            uint32_t w = 0;
+            a[g] = vec_set1(0);
+            for (; w + 4 <= nwg; w += 4)
+                a[g] = vec_fma(vec_load(group + 4 * w), vec_load(spread + 4 * w), a[g]);
+            for (; w < nwg; w++) {
+                float one[AURA_LANES] = {0};
+                memcpy(one, group + 4 * w, 4 * sizeof *one);
+                a[g] = vec_fma(vec_load(one), vec_set1(weight[w]), a[g]);
+            }
+            group += 4 * nwg;
+        }
+        vec_store(out + 4 * i, sum_pair(sum_pair(a[0], a[2], 8), sum_pair(a[1], a[3], 8), 4));
+    }
+}
+
+#define AURA_STAMP(stage, shape, kind, isa)                                                                            \
+    float aura_softmax_##shape##_##isa(float *weight, float *max, float *sum, size_t n)                                \
+    {                                                                                                                  \
+        return softmax_block(weight, max, sum, n);                                                                     \
+    }
+AURA_SHAPES_softmax(AURA_STAMP, softmax, AURA_ISA)
+#undef AURA_STAMP
+
+#define AURA_STAMP(stage, shape, kind, isa)                                                                            \
+    void aura_reduce_##shape##_##isa(float *out, const float *weight, const float *partial, uint32_t dim,              \
+                                     uint32_t nwg)                                                                     \
+    {                                                                                                                  \
+        reduce_row(out, weight, partial, dim, nwg);                                                                    \
+    }
+AURA_SHAPES_reduce(AURA_STAMP, reduce, AURA_ISA)
+#undef AURA_STAMP

@@ -1,0 +1,79 @@
+/* Attention in double, written for the tests alone: no code of the library is used to say what is right. */
+#ifndef AURA_ORACLE_H
+#define AURA_ORACLE_H
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "../include/aura.h"
+#include "../src/dtype.h"
+#include "../tool/inputs.h"
+
+/* Keys and values as numbers, [token][dim], and which tokens are seen. */
+struct oracle {
+    uint32_t dim;
+    size_t tokens;
+    const double *k, *v;
+    const uint8_t *seen;  /* [tokens], or NULL: all */
+    double scale, softcap, sink; /* sink -INFINITY: none */
+};
+
+/* out[dim] and the log-sum-exp; *size, where not NULL, is the largest sum over tokens of weight * |value|. */
+static inline void oracle_attend(double *out, double *lse, double *size, const struct oracle *o, const double *q)
+{
+    double max = o->sink, sum = 0, *weight = malloc((o->tokens + 1) * sizeof *weight);
+    for (size_t t = 0; t < o->tokens; t++) {
+        double dot = 0;
+        for (uint32_t d = 0; d < o->dim; d++)
+            dot += q[d] * o->k[t * o->dim + d];
+        dot *= o->scale;
+        weight[t] = o->softcap > 0 ? o->softcap * tanh(dot / o->softcap) : dot;
+        if (o->seen && !o->seen[t])
+            weight[t] = -INFINITY;
+        max = weight[t] > max ? weight[t] : max;
+    }
+    for (size_t t = 0; t < o->tokens; t++)
+        sum += weight[t] = weight[t] == -INFINITY ? 0 : exp(weight[t] - max);
+    sum += o->sink == -INFINITY ? 0 : exp(o->sink - max);
+    if (size)
+        *size = 0;
+    for (uint32_t d = 0; d < o->dim; d++) {
+        double total = 0, magnitude = 0;
+        for (size_t t = 0; t < o->tokens; t++) {
+            total += weight[t] * o->v[t * o->dim + d];
+            magnitude += fabs(weight[t] * o->v[t * o->dim + d]);
+        }
+        out[d] = sum > 0 ? total / sum : 0;
+        if (size && sum > 0 && magnitude / sum > *size)
+            *size = magnitude / sum;
+    }
+    *lse = sum > 0 ? max + log(sum) : -INFINITY;
+    free(weight);
+}
+
+/* Rounding of one number to an element type. */
+static inline float oracle_round(float x, aura_dtype dtype)
+{
+    return dtype == AURA_F16    ? aura_f32_from_f16(aura_f16_from_f32(x))
+           : dtype == AURA_BF16 ? aura_f32_from_bf16(aura_bf16_from_f32(x))
+                                : x;
+}
+
+/* Half a unit in the last place of a type, relative. */
+static inline double oracle_unit(aura_dtype dtype)
+{
+    return dtype == AURA_F16 ? 0x1p-11 : dtype == AURA_BF16 ? 0x1p-8 : 0x1p-24;
+}
+
+/* Index d of a row of `bits`-bit indices, by words, as the AURA kernels state it. */
+static inline uint32_t oracle_unpack(const uint8_t *row, uint32_t bits, uint32_t d)
+{
+    uint32_t at = d * bits / 32, shift = d * bits % 32, word[2] = {0};
+    memcpy(&word[0], row + 4 * at, 4);
+    if (shift + bits > 32)
+        memcpy(&word[1], row + 4 * at + 4, 4);
+    return (uint32_t)(((uint64_t)word[1] << 32 | word[0]) >> shift) & ((1u << bits) - 1);
+}
+
+#endif
