@@ -7,7 +7,7 @@ help:
 	@echo 'make run     build, then check every kernel on this machine against the reference'
 	@echo 'make test    all tests: two compilers, sanitizers, ARM under emulation, install, ...'
 	@echo 'make check   the same as run'
-	@echo 'make bench   check, with longer timing'
+	@echo 'make bench   time the kernels beside the reference and a plain read of memory'
 	@echo 'make clean   remove build/'
 
 build:
@@ -19,7 +19,7 @@ run check: build
 	build/release/aura check
 
 bench: build
-	build/release/aura check --bench
+	build/release/aura bench rows
 
 test:
 	@tool/setup.sh test
