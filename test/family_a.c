@@ -199,7 +199,7 @@ static int compare_encode(const float *x, const float *matrix, uint32_t dim, con
             y += matrix[d * dim + j] * (n > 1e-8 ? x[j] / n : 0);
         for (uint32_t i = 0; i + 1 < book->levels; i++) {
             index += y > book->threshold[i];
-            nearest = fmin(nearest, fabs(y - book->threshold[i]));
+            nearest = fabs(y - book->threshold[i]) < nearest ? fabs(y - book->threshold[i]) : nearest;
         }
         wrong += got != index && nearest > 1e-6;
         r += (double)book->centroid[got] * book->centroid[got];

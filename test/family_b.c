@@ -324,7 +324,7 @@ static void compare_encoded(const float *x, uint32_t dim, uint32_t bits, float s
         double v = norm > 1e-10 ? y[i] * (dim == 256 ? 16 : sf) / norm : 0;
         uint32_t want = 0, got = bits == 4 ? packed[i / 2] >> i % 2 * 4 & 15 : packed[i];
         for (uint32_t k = 0; k + 1 < book.levels; k++)
-            want += v > book.threshold[k], nearest = fmin(nearest, fabs(v - book.threshold[k]));
+            want += v > book.threshold[k], nearest = fabs(v - book.threshold[k]) < nearest ? fabs(v - book.threshold[k]) : nearest;
         EXPECT(got == want || (nearest < 1e-6 && (got == want + 1 || got + 1 == want)), "%u bits, dim %u: code %u is %u, not %u", bits, dim, i, got, want);
         EXPECT(fabs(norms[i / 256] - norm) <= 1e-6 * norm, "norm %g, not %g", (double)norms[i / 256], norm);
     }

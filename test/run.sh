@@ -107,9 +107,10 @@ job_clang() {
     check $out/check-clang.json $out/clang/aura check --no-times
 }
 
-# Debug, so that assertions are on.
+# Debug, so that assertions are on. Without detect_stack_use_after_return: gcc 12 gives the stack it fakes an alignment
+# of 32 and then loads 64-byte vectors from it as aligned (gcc bug 110027).
 job_asan() {
-    export ASAN_OPTIONS=detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1
+    export UBSAN_OPTIONS=print_stacktrace=1
     try build build $out/asan -DCMAKE_C_COMPILER=gcc -DCMAKE_BUILD_TYPE=Debug \
         -DCMAKE_C_FLAGS='-fsanitize=address,undefined -fno-sanitize-recover=all -O1' || return
     programs $out/asan

@@ -117,7 +117,7 @@ AURA_INLINE vec vec_below(vec x, float limit, vec v)
 enum { SCORE_TOGETHER = 4, VALUE_VECS = 4 };
 
 /* Eight codes between bytes and a packed stream. */
-AURA_INLINE uint64_t lowest_bits(const int bits) { return 0x0101010101010101 * ((1u << bits) - 1); }
+AURA_INLINE uint64_t lowest_bits(const int bits) { return 0x0101010101010101u * ((1u << bits) - 1); }
 AURA_INLINE uint64_t pack8(uint64_t bytes, const int bits) { return _pext_u64(bytes, lowest_bits(bits)); }
 AURA_INLINE uint64_t unpack8(uint64_t packed, const int bits) { return _pdep_u64(packed, lowest_bits(bits)); }
 
