@@ -393,10 +393,8 @@ static void fused_undo(void)
     free_problem(&p);
 }
 
-int main(void)
+static void tests(void)
 {
-    if (aura_ctx_create(NULL, &ctx))
-        return 1;
     RUN(published_attention_cases);
     RUN(value_skips_what_is_below_the_threshold);
     RUN(causal_blocks);
@@ -407,6 +405,10 @@ int main(void)
     RUN(partials_in_low_precision_are_what_they_are);
     RUN(empty_blocks_between_full_ones);
     RUN(fused_undo);
-    aura_ctx_destroy(ctx);
+}
+
+int main(void)
+{
+    on_every_isa(tests);
     return test_result();
 }

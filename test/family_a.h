@@ -10,7 +10,6 @@
 #include "oracle.h"
 #include "test.h"
 
-static aura_ctx *ctx;
 static uint64_t state = 7;
 
 /* One side of a cache with room to spare: rows past the live ones are poisoned with NaN norms and all-ones codes. */

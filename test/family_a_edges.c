@@ -1,5 +1,8 @@
-/* The AURA kernels: edge cases and misuse. */
+/* The AURA kernels: edge cases, far offsets and misuse. */
+#define _GNU_SOURCE
 #include "family_a.h"
+
+#include <sys/mman.h>
 
 /* ---- the edge cases, cell by cell --------------------------------------------------------------------------------------- */
 
@@ -52,6 +55,34 @@ static void edge_cases(void)
     EXPECT(aura_flash_sdpa(ctx, &a) == AURA_NOT_FINITE, "an infinite value");
     memset(v_norm, 0, 6 * sizeof *v_norm);
     EXPECT(!aura_flash_sdpa(ctx, &a) && out[0] == 0 && isfinite(lse[0]), "zero values");
+    free_problem(&p);
+}
+
+/* ---- offsets beyond 32 bits ---------------------------------------------------------------------------------------------- */
+
+/* KV head 1 begins 4 GiB after head 0, in memory that is reserved and hardly touched. A 32-bit offset would read head 0. */
+static void rows_beyond_4_gib(void)
+{
+    enum { DIM = 64, T = 5 };
+    const size_t stride = (size_t)1 << 27, far_codes = stride * 32, far_norms = stride * 4;
+    uint8_t *codes = mmap(NULL, far_codes + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    char *norms = mmap(NULL, far_norms + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    struct problem p = {4, 4, DIM, 2, 2, T, T, T, 0, 0, 2, AURA_F32, AURA_F32, AURA_F32, NO_SIDE, NO_SIDE, NULL, NULL};
+    float near[2 * DIM], far[2 * DIM];
+    aura_flash_sdpa_args a = AURA_FLASH_SDPA_ARGS_INIT;
+    finish_problem(&p, 0, 0, 0, 0);
+    if (codes == MAP_FAILED || norms == MAP_FAILED) {
+        test_skip = "no 5 GiB of address space";
+        return;
+    }
+    a.keys = p.k.packed, a.values = p.v.packed, a.dim = DIM, a.q_heads = a.kv_heads = 2, a.tokens = T, a.q = p.q, a.out = near;
+    EXPECT(!aura_flash_sdpa(ctx, &a), "%s", aura_last_error());
+    memcpy(codes, p.k.codes, T * 32), memcpy(codes + far_codes, p.k.codes + T * 32, T * 32);
+    memcpy(norms, p.k.norms, T * 4), memcpy(norms + far_norms, (char *)p.k.norms + T * 4, T * 4);
+    a.keys.codes = codes, a.keys.norms = norms, a.keys.stride = stride, a.out = far;
+    EXPECT(!aura_flash_sdpa(ctx, &a) && !memcmp(near, far, sizeof near), "far rows give something else: %s", aura_last_error());
+    EXPECT(!aura_flash_sdpa(ctx, &a) && !memcmp(near, far, sizeof near), "the same call gives something else");
+    munmap(codes, far_codes + 4096), munmap(norms, far_norms + 4096);
     free_problem(&p);
 }
 
@@ -137,12 +168,15 @@ static void misuse(void)
     free_problem(&p);
 }
 
+static void tests(void)
+{
+    RUN(edge_cases);
+    RUN(rows_beyond_4_gib);
+    RUN(misuse);
+}
+
 int main(void)
 {
-    if (aura_ctx_create(NULL, &ctx))
-        return 1;
-    RUN(edge_cases);
-    RUN(misuse);
-    aura_ctx_destroy(ctx);
+    on_every_isa(tests);
     return test_result();
 }

@@ -185,6 +185,13 @@ static void scale_rules_keep_their_promise(void)
         }
 }
 
+/* True tails: the sum of uniforms in inputs.c has lighter ones. */
+static void normal_vector(float *x, size_t n, uint64_t *own)
+{
+    for (size_t i = 0; i < n; i++)
+        x[i] = (float)(sqrt(-2 * log(1 - random_uniform(own))) * cos(6.283185307179586 * random_uniform(own)));
+}
+
 /* Mean squared error of normal vectors, relative to their energy. */
 static double distortion(uint32_t id, uint32_t search)
 {
@@ -197,8 +204,7 @@ static double distortion(uint32_t id, uint32_t search)
         uint8_t packed[DIM];
         float y[DIM], scale, c[DIM];
         double dot = 0, size2 = 0, norm2 = 0;
-        for (int d = 0; d < DIM; d++) /* true tails: the sum of uniforms in inputs.c has lighter ones */
-            y[d] = (float)(sqrt(-2 * log(1 - random_uniform(&own))) * cos(6.283185307179586 * random_uniform(&own)));
+        normal_vector(y, DIM, &own);
         aura_encode_ref(packed, &scale, y, &plan, 1);
         scale = 1;
         aura_dequant_ref(c, packed, &scale, &plan, 1);
@@ -223,6 +229,84 @@ static void distortion_is_that_of_theory_and_search_lowers_it(void)
     }
     double b5 = distortion(0x25, 1), b6 = distortion(0x26, 1), b8 = distortion(0x28, 1);
     EXPECT(b5 < 0.0028 && b6 < 0.00080 && b8 < 0.00005, "5, 6, 8 bits: %g, %g, %g", b5, b6, b8);
+}
+
+/* Inner products with a vector's code, relative to those with the vector: slope 1 - D for the raw scale, its root when
+ * norms are matched, 1 when unbiased, where D is the distortion of the table. */
+static void score_bias_is_that_of_the_scale_rule(void)
+{
+    enum { DIM = 128, N = 4000 };
+    static const double lost[] = {0, 0, 0.11748, 0.034548, 0.009501};
+    for (uint32_t bits = 2; bits <= 4; bits++)
+        for (int rule = 0; rule < 3; rule++) {
+            struct aura_codec_plan plan;
+            double cross = 0, square = 0;
+            uint64_t own = 5;
+            aura_codec_plan_init(&plan, book_of(AURA_TABLE_EXACT * 16 + bits), DIM, (aura_scale_rule)rule, 0);
+            for (int i = 0; i < N; i++) {
+                uint8_t packed[DIM];
+                float y[DIM], x[DIM], q[DIM], scale;
+                double want = 0, got = 0;
+                normal_vector(y, DIM, &own), normal_vector(q, DIM, &own);
+                aura_encode_ref(packed, &scale, y, &plan, 1);
+                aura_dequant_ref(x, packed, &scale, &plan, 1);
+                for (int d = 0; d < DIM; d++) /* a query that is not independent of the key: its score matters */
+                    want += (q[d] + y[d]) * y[d], got += (q[d] + y[d]) * x[d];
+                cross += want * got, square += want * want;
+            }
+            double slope = cross / square, theory = 1 - lost[bits];
+            theory = rule == AURA_SCALE_UNBIASED ? 1 : rule == AURA_SCALE_MATCHED ? sqrt(theory) : theory;
+            EXPECT(fabs(slope - theory) < 0.005, "%u bits, rule %d: slope %g, theory %g", bits, rule, slope, theory);
+        }
+}
+
+/* What TQ promises of a round trip: relative error at 4 bits between .085 and .11, less with every bit. */
+static void round_trips_lose_what_is_known(void)
+{
+    double b4 = sqrt(distortion(0x44, 0)), b5 = sqrt(distortion(0x45, 0)), b6 = sqrt(distortion(0x46, 0));
+    EXPECT(b4 > 0.085 && b4 < 0.11 && b5 < b4 && b6 < b5, "4, 5, 6 bits: %g, %g, %g", b4, b5, b6);
+}
+
+/* Structured vectors, an offset and a few large channels: the signed Hadamard rotation is as good as a random one. */
+static void hadamard_is_as_good_as_random(void)
+{
+    enum { DIM = 64, N = 500 };
+    static float columns[DIM * DIM], x[DIM], y[DIM];
+    static struct aura_rotation_plan fast;
+    struct aura_codec_plan codec;
+    double error[2] = {0};
+    uint8_t signs[DIM / 8];
+    random_signs(signs, DIM);
+    aura_rotation_plan_init(&fast, DIM, signs, NULL, 0);
+    aura_codec_plan_init(&codec, book_of(0x24), DIM, AURA_SCALE_UNBIASED, 0);
+    normal_vector(columns, DIM * DIM, &state);
+    for (int i = 0; i < DIM; i++) { /* Gram-Schmidt */
+        for (int j = 0; j <= i; j++) {
+            double dot = 0;
+            for (int d = 0; d < DIM; d++)
+                dot += (double)columns[i * DIM + d] * columns[j * DIM + d];
+            for (int d = 0; d < DIM; d++)
+                columns[i * DIM + d] = (float)(j < i ? columns[i * DIM + d] - dot * columns[j * DIM + d] : columns[i * DIM + d] / sqrt(dot));
+        }
+    }
+    for (int n = 0; n < N; n++) {
+        normal_vector(x, DIM, &state);
+        for (int d = 0; d < DIM; d++)
+            x[d] = x[d] + 1 + (d % 16 == 3 ? 8 * x[d] : 0);
+        for (int way = 0; way < 2; way++) {
+            uint8_t packed[DIM];
+            float scale, back[DIM];
+            if (way)
+                aura_rotate_dense_ref(y, x, columns, DIM, 1);
+            else
+                aura_rotate_ref(y, x, &fast, 1);
+            aura_encode_ref(packed, &scale, y, &codec, 1);
+            aura_dequant_ref(back, packed, &scale, &codec, 1);
+            for (int d = 0; d < DIM; d++)
+                error[way] += (back[d] - y[d]) * (double)(back[d] - y[d]);
+        }
+    }
+    EXPECT(error[0] < 1.2 * error[1], "Hadamard %g, random %g", error[0], error[1]);
 }
 
 static void query_integers(void)
@@ -285,6 +369,9 @@ int main(void)
     RUN(codes_survive_packing_at_every_width);
     RUN(scale_rules_keep_their_promise);
     RUN(distortion_is_that_of_theory_and_search_lowers_it);
+    RUN(score_bias_is_that_of_the_scale_rule);
+    RUN(round_trips_lose_what_is_known);
+    RUN(hadamard_is_as_good_as_random);
     RUN(query_integers);
     RUN(f16_and_bf16_round_to_nearest_even);
     return test_result();

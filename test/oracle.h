@@ -9,6 +9,7 @@
 #include "../include/aura.h"
 #include "../src/dtype.h"
 #include "../tool/inputs.h"
+#include "test.h"
 
 /* Keys and values as numbers, [token][dim], and which tokens are seen. */
 struct oracle {
@@ -74,6 +75,26 @@ static inline uint32_t oracle_unpack(const uint8_t *row, uint32_t bits, uint32_t
     if (shift + bits > 32)
         memcpy(&word[1], row + 4 * at + 4, 4);
     return (uint32_t)(((uint64_t)word[1] << 32 | word[0]) >> shift) & ((1u << bits) - 1);
+}
+
+/* The context under test, and every test of a program once per instruction set that the machine has. */
+static aura_ctx *ctx;
+
+static inline void on_every_isa(void (*tests)(void))
+{
+    static const struct {
+        uint32_t flag;
+        const char *name;
+    } isas[] = {{AURA_ISA_REF, "ref"}, {AURA_ISA_AVX2, "avx2"}, {AURA_ISA_AVX512, "avx512"}, {AURA_ISA_NEON, "neon"}};
+    for (size_t i = 0; i < sizeof isas / sizeof *isas; i++) {
+        aura_ctx_options options = AURA_CTX_OPTIONS_INIT;
+        options.isa_mask = isas[i].flag;
+        if (!(aura_cpu_isas() & isas[i].flag) || aura_ctx_create(&options, &ctx))
+            continue;
+        test_suffix = isas[i].name;
+        tests();
+        aura_ctx_destroy(ctx);
+    }
 }
 
 #endif

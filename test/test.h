@@ -9,6 +9,7 @@
 static int test_failures;      /* failed tests so far */
 static int test_bad_lines;     /* failed EXPECTs of the running test */
 static const char *test_skip;  /* set by a test that cannot run here, with the reason */
+static const char *test_suffix; /* what a test is run with, when it is run several times */
 
 #define EXPECT(condition, ...)                                                                                         \
     do {                                                                                                               \
@@ -24,12 +25,13 @@ static inline void test_run(const char *name, void (*test)(void))
     test_bad_lines = 0;
     test_skip = NULL;
     test();
+    const char *space = test_suffix ? " " : "", *suffix = test_suffix ? test_suffix : "";
     if (test_bad_lines)
-        printf("FAIL %s\n", name), test_failures++;
+        printf("FAIL %s%s%s\n", name, space, suffix), test_failures++;
     else if (test_skip)
-        printf("skip %s: %s\n", name, test_skip);
+        printf("skip %s%s%s: %s\n", name, space, suffix, test_skip);
     else
-        printf("ok %s\n", name);
+        printf("ok %s%s%s\n", name, space, suffix);
     fflush(stdout);
 }
 
