@@ -143,8 +143,10 @@ AURA_INLINE void ivec_store8(uint8_t *p, ivec v)
     _mm_storeu_si128((__m128i *)p, _mm_packus_epi16(lo, hi));
 }
 
-AURA_INLINE vec vec_lookup(const float *table, ivec index)
+/* Entry index of a table of 2^bits floats,. `part`, its beginning in registers, is for those who can permute more than 16. */
+AURA_INLINE vec vec_lookup(const float *table, const vec *part, ivec index, const int bits)
 {
+    (void)part, (void)bits;
     return vec_of(_mm256_i32gather_ps(table, index.lo, 4), _mm256_i32gather_ps(table, index.hi, 4));
 }
 /* Only the lowest 4 bits of an index count. A permutation sees 8 entries: look up in both halves of the table and

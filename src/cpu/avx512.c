@@ -79,7 +79,18 @@ AURA_INLINE ivec ivec_bytes(uint64_t lo, uint64_t hi)
 AURA_INLINE ivec ivec_load8(const uint8_t *p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)); }
 AURA_INLINE void ivec_store8(uint8_t *p, ivec v) { _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(v)); }
 
-AURA_INLINE vec vec_lookup(const float *table, ivec index) { return _mm512_i32gather_ps(index, table, 4); }
+/* Entry index of a table of 2^bits floats, whose beginning is in `part` too: 32 and 64 entries are permutations of two
+ * and four registers. */
+AURA_INLINE vec vec_lookup(const float *table, const vec *part, ivec index, const int bits)
+{
+    if (bits == 5)
+        return _mm512_permutex2var_ps(part[0], index, part[1]);
+    if (bits == 6)
+        return _mm512_mask_blend_ps(_mm512_test_epi32_mask(index, _mm512_set1_epi32(32)),
+                                    _mm512_permutex2var_ps(part[0], index, part[1]),
+                                    _mm512_permutex2var_ps(part[2], index, part[3]));
+    return _mm512_i32gather_ps(index, table, 4);
+}
 /* Only the lowest 4 bits of an index count. */
 AURA_INLINE vec vec_lookup16(vec table, ivec index) { return _mm512_permutexvar_ps(index, table); }
 

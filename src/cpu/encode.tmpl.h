@@ -7,21 +7,25 @@
  * Needs: the words of rotate.tmpl.h and pack8, unpack8, vec_keep, vec_abs, vec_max, vec_sum, vec_top, vec_lookup, vec_lookup16; ivec,
  *        ivec_zero, ivec_add, ivec_add_where, ivec_spread, ivec_bytes, ivec_load8, ivec_store8; AURA_ISA. */
 
-/* A table of floats and, where it is short enough, the same table in a vector. */
+/* A table of floats, and its beginning in vectors: as many as an instruction set can look up without going to memory. */
 struct table {
     const float *entry;
-    vec first16;
+    vec part[4];
 };
 
-AURA_INLINE struct table table_of(const float *entry)
+AURA_INLINE struct table table_of(const float *entry, const int bits)
 {
-    struct table table = {entry, vec_load(entry)};
+    struct table table;
+    table.entry = entry;
+    AURA_UNROLL
+    for (int i = 0; i < 4; i++)
+        table.part[i] = vec_load(entry + (i < (1 << bits) / AURA_LANES ? i * AURA_LANES : 0));
     return table;
 }
 
 AURA_INLINE vec table_lookup(const struct table *table, ivec index, const int bits)
 {
-    return bits <= 4 ? vec_lookup16(table->first16, index) : vec_lookup(table->entry, index);
+    return bits <= 4 ? vec_lookup16(table->part[0], index) : vec_lookup(table->entry, table->part, index, bits);
 }
 
 /* The number of thresholds below each lane of v. */
@@ -70,7 +74,7 @@ AURA_INLINE ivec encode_unpack16(const uint8_t *p, const int bits)
 AURA_INLINE void encode_fit(uint8_t *packed, float *dot, float *size2, const float *y,
                             const struct aura_codec_plan *plan, float factor, const int bits)
 {
-    struct table centroid = table_of(plan->centroid), threshold = table_of(plan->threshold);
+    struct table centroid = table_of(plan->centroid, bits), threshold = table_of(plan->threshold, bits);
     vec dots = vec_set1(0), squares = vec_set1(0), scale = vec_set1(factor);
     for (uint32_t d = 0; d < plan->dim; d += AURA_LANES) {
         uint32_t n = plan->dim - d < AURA_LANES ? plan->dim - d : AURA_LANES;
@@ -122,7 +126,7 @@ AURA_INLINE void encode_row(uint8_t *packed, float *scale, const float *y, const
 AURA_INLINE void dequant_row(float *x, const uint8_t *packed, float scale, const struct aura_codec_plan *plan,
                              const int bits)
 {
-    struct table centroid = table_of(plan->centroid);
+    struct table centroid = table_of(plan->centroid, bits);
     for (uint32_t d = 0; d < plan->dim; d += AURA_LANES) {
         uint32_t n = plan->dim - d < AURA_LANES ? plan->dim - d : AURA_LANES;
         ivec index = n == AURA_LANES ? encode_unpack16(packed + d * bits / 8, bits)

@@ -164,10 +164,12 @@ AURA_INLINE void ivec_store8(uint8_t *p, ivec v)
     vst1_u8(p + 8, vmovn_u16(vcombine_u16(vmovn_u32(v.val[2]), vmovn_u32(v.val[3]))));
 }
 
-/* No gather here: four loads a register. */
-AURA_INLINE vec vec_lookup(const float *table, ivec index)
+/* Entry index of a table of 2^bits floats,. No gather here: four loads a register. `part`, its beginning in
+ * registers, is for those who can permute more than 16. */
+AURA_INLINE vec vec_lookup(const float *table, const vec *part, ivec index, const int bits)
 {
     vec v;
+    (void)part, (void)bits;
     for (int i = 0; i < 4; i++) {
         float32x4_t x = vdupq_n_f32(table[vgetq_lane_u32(index.val[i], 0)]);
         x = vsetq_lane_f32(table[vgetq_lane_u32(index.val[i], 1)], x, 1);

@@ -8,6 +8,13 @@
  * Needs: the words of encode.tmpl.h and vec_fma, vec_blend, vec_load_f16, vec_load_bf16;
  *        VALUE_VECS and SCORE_TOGETHER, chosen for the number of registers; AURA_ISA. */
 
+/* The levels of packed rows; plain rows have none. */
+AURA_INLINE struct table row_table(const struct aura_rows *rows, const int kind)
+{
+    static const float none[AURA_LANES];
+    return kind <= 8 ? table_of(rows->centroid, kind) : table_of(none, 0);
+}
+
 /* Coordinates d to d + 15 of a row; with n = 8 only the first 8 are read and the others are anything finite. */
 AURA_INLINE vec row_vec(const struct aura_rows *rows, const struct table *centroid, size_t t, uint32_t d, uint32_t n,
                         const int kind)
@@ -88,7 +95,7 @@ AURA_INLINE void score_heads(float *score, size_t score_stride, const float *q, 
                              const float *scale, size_t n, const int heads, const int kind)
 {
     const int tokens = AURA_LANES / heads, together = tokens < SCORE_TOGETHER ? tokens : SCORE_TOGETHER;
-    struct table centroid = table_of(kind <= 8 ? rows->centroid : q);
+    struct table centroid = row_table(rows, kind);
     for (size_t t = 0; t < n; t += (size_t)tokens) {
         vec a[AURA_LANES];
         float factor[AURA_LANES] = {0}, sums[AURA_LANES];
@@ -169,7 +176,7 @@ AURA_INLINE void value_part(float *acc, const float *weight, size_t weight_strid
 AURA_INLINE void value_heads(float *acc, const float *weight, size_t weight_stride, const struct aura_rows *rows,
                              size_t n, const int heads, const int kind)
 {
-    struct table centroid = table_of(kind <= 8 ? rows->centroid : acc);
+    struct table centroid = row_table(rows, kind);
     uint32_t d = 0, dim = rows->dim;
     for (; d + 16 * VALUE_VECS <= dim; d += 16 * VALUE_VECS)
         value_part(acc, weight, weight_stride, rows, &centroid, d, AURA_LANES, n, heads, VALUE_VECS, kind);
