@@ -143,7 +143,7 @@ AURA_INLINE void ivec_store8(uint8_t *p, ivec v)
     _mm_storeu_si128((__m128i *)p, _mm_packus_epi16(lo, hi));
 }
 
-/* Entry index of a table of 2^bits floats,. `part`, its beginning in registers, is for those who can permute more than 16. */
+/* Entry index of a table of 2^bits floats. `part`, its beginning in registers, is for those who can permute more than 16. */
 AURA_INLINE vec vec_lookup(const float *table, const vec *part, ivec index, const int bits)
 {
     (void)part, (void)bits;

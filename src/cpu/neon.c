@@ -164,7 +164,7 @@ AURA_INLINE void ivec_store8(uint8_t *p, ivec v)
     vst1_u8(p + 8, vmovn_u16(vcombine_u16(vmovn_u32(v.val[2]), vmovn_u32(v.val[3]))));
 }
 
-/* Entry index of a table of 2^bits floats,. No gather here: four loads a register. `part`, its beginning in
+/* Entry index of a table of 2^bits floats. No gather here: four loads a register. `part`, its beginning in
  * registers, is for those who can permute more than 16. */
 AURA_INLINE vec vec_lookup(const float *table, const vec *part, ivec index, const int bits)
 {
