@@ -1,7 +1,8 @@
 /* THE list: every stage, every shape, every instruction set, every kernel. Nothing else in the tree enumerates them.
  *
  * A kernel is called aura_<stage>_<shape>_<isa>, and the name is an address:
- *     stage  its meaning is at aura_<stage>_ref in ref.c, its contract in stages.h, its body in cpu/<stage>.tmpl.h
+ *     stage  its meaning is at aura_<stage>_ref in ref.c or ref_attend.c, its contract in stages.h, its body in
+ *            cpu/<stage>.tmpl.h; undo is in rotate.tmpl.h
  *     shape  b2 ... b8: rows of packed codes of that many bits; f32, f16, bf16: rows of plain numbers;
  *            any: there is nothing to fix
  *     isa    the vector words it is built from are in cpu/<isa>.c

@@ -219,9 +219,6 @@ enum { SCORE_TOGETHER = 1, VALUE_VECS = 1 };
 AURA_INLINE uint64_t pack8(uint64_t bytes, const int bits) { return bits_pack8(bytes, bits); }
 AURA_INLINE uint64_t unpack8(uint64_t packed, const int bits) { return bits_unpack8(packed, bits); }
 
-#include "rotate.tmpl.h"
-#include "encode.tmpl.h"
-#include "score.tmpl.h"
-#include "softmax.tmpl.h"
+#include "templates.h"
 AURA_TARGET_END
 #endif

@@ -132,9 +132,6 @@ AURA_INLINE uint64_t lowest_bits(const int bits) { return 0x0101010101010101u * 
 AURA_INLINE uint64_t pack8(uint64_t bytes, const int bits) { return _pext_u64(bytes, lowest_bits(bits)); }
 AURA_INLINE uint64_t unpack8(uint64_t packed, const int bits) { return _pdep_u64(packed, lowest_bits(bits)); }
 
-#include "rotate.tmpl.h"
-#include "encode.tmpl.h"
-#include "score.tmpl.h"
-#include "softmax.tmpl.h"
+#include "templates.h"
 AURA_TARGET_END
 #endif

@@ -1,32 +1,11 @@
-/* encode and dequant, written once over the words of an instruction set.
+/* encode, written once over the words of an instruction set.
  *
  * The naive index of a value compares it with all 2^bits - 1 thresholds. They ascend, so a search by halves finds the
  * same count in `bits` comparisons: each step looks up the middle threshold of every lane's remaining range and goes up
- * where the value is above it. Up to 4 bits the table fits in one vector and the look-up is a permutation.
+ * where the value is above it.
  *
- * Needs: the words of rotate.tmpl.h and pack8, unpack8, vec_keep, vec_abs, vec_max, vec_sum, vec_top, vec_lookup, vec_lookup16; ivec,
- *        ivec_zero, ivec_add, ivec_add_where, ivec_spread, ivec_bytes, ivec_load8, ivec_store8; AURA_ISA. */
-
-/* A table of floats, and its beginning in vectors: as many as an instruction set can look up without going to memory. */
-struct table {
-    const float *entry;
-    vec part[4];
-};
-
-AURA_INLINE struct table table_of(const float *entry, const int bits)
-{
-    struct table table;
-    table.entry = entry;
-    AURA_UNROLL
-    for (int i = 0; i < 4; i++)
-        table.part[i] = vec_load(entry + (i < (1 << bits) / AURA_LANES ? i * AURA_LANES : 0));
-    return table;
-}
-
-AURA_INLINE vec table_lookup(const struct table *table, ivec index, const int bits)
-{
-    return bits <= 4 ? vec_lookup16(table->part[0], index) : vec_lookup(table->entry, table->part, index, bits);
-}
+ * Needs: codes.tmpl.h; vec_load_n, vec_set1, vec_add, vec_mul, vec_keep, vec_abs, vec_max, vec_sum, vec_top; ivec_zero,
+ *        ivec_add, ivec_add_where; AURA_ISA. */
 
 /* The number of thresholds below each lane of v. */
 AURA_INLINE ivec encode_index(vec v, const struct table *threshold, const int bits)
@@ -35,39 +14,6 @@ AURA_INLINE ivec encode_index(vec v, const struct table *threshold, const int bi
     for (int step = 1 << (bits - 1); step; step /= 2)
         index = ivec_add_where(index, v, table_lookup(threshold, ivec_add(index, step - 1), bits), step);
     return index;
-}
-
-AURA_INLINE void encode_pack(uint8_t *packed, ivec index, uint32_t n, const int bits)
-{
-    uint64_t bytes[2];
-    ivec_store8((uint8_t *)bytes, index);
-    bytes[0] = pack8(bytes[0], bits);
-    bytes[1] = pack8(bytes[1], bits);
-    memcpy(packed, &bytes[0], bits);
-    if (n == AURA_LANES)
-        memcpy(packed + bits, &bytes[1], bits);
-}
-
-/* 16 codes, or with n = 8 the first 8 and zeros. */
-AURA_INLINE ivec encode_unpack(const uint8_t *packed, uint32_t n, const int bits)
-{
-    uint64_t lo = unpack8(bits_load8(packed, bits), bits), hi = 0;
-    if (n == AURA_LANES)
-        hi = unpack8(bits_load8(packed + bits, bits), bits);
-    return ivec_bytes(lo, hi);
-}
-
-/* 16 codes; up to 4 bits with their neighbours' bits above, which vec_lookup16 ignores. */
-AURA_INLINE ivec encode_unpack16(const uint8_t *p, const int bits)
-{
-    uint32_t lo, hi;
-    if (bits == 8)
-        return ivec_load8(p);
-    if (bits > 4)
-        return encode_unpack(p, AURA_LANES, bits);
-    memcpy(&lo, p, 4);
-    memcpy(&hi, p + 2 * bits - 4, 4); /* the last 8 codes begin at its bit 32 - 8 * bits */
-    return ivec_spread(lo, hi, bits, 32 - 8 * bits);
 }
 
 /* Quantises factor * y. Gives <y, c> and |c|^2; writes the codes too where packed is not NULL. */
@@ -84,7 +30,7 @@ AURA_INLINE void encode_fit(uint8_t *packed, float *dot, float *size2, const flo
         dots = vec_add(dots, vec_mul(v, c));
         squares = vec_add(squares, vec_mul(c, c));
         if (packed)
-            encode_pack(packed + d * bits / 8, index, n, bits);
+            codes_pack(packed + d * bits / 8, index, n, bits);
     }
     *dot = vec_sum(dots);
     *size2 = vec_sum(squares);
@@ -123,18 +69,6 @@ AURA_INLINE void encode_row(uint8_t *packed, float *scale, const float *y, const
         *scale = plan->rule == AURA_SCALE_UNBIASED ? norm2 / dot : rms / plan->sigma;
 }
 
-AURA_INLINE void dequant_row(float *x, const uint8_t *packed, float scale, const struct aura_codec_plan *plan,
-                             const int bits)
-{
-    struct table centroid = table_of(plan->centroid, bits);
-    for (uint32_t d = 0; d < plan->dim; d += AURA_LANES) {
-        uint32_t n = plan->dim - d < AURA_LANES ? plan->dim - d : AURA_LANES;
-        ivec index = n == AURA_LANES ? encode_unpack16(packed + d * bits / 8, bits)
-                                     : encode_unpack(packed + d * bits / 8, n, bits);
-        vec_store_n(x + d, vec_mul(table_lookup(&centroid, index, bits), vec_set1(scale)), n);
-    }
-}
-
 #define AURA_STAMP(stage, shape, bits, isa)                                                                            \
     void aura_encode_##shape##_##isa(uint8_t *packed, float *scale, const float *y,                                    \
                                      const struct aura_codec_plan *plan, size_t n)                                     \
@@ -143,14 +77,4 @@ AURA_INLINE void dequant_row(float *x, const uint8_t *packed, float scale, const
             encode_row(packed + row * plan->row_bytes, scale + row, y + row * plan->dim, plan, bits);                  \
     }
 AURA_SHAPES_encode(AURA_STAMP, encode, AURA_ISA)
-#undef AURA_STAMP
-
-#define AURA_STAMP(stage, shape, bits, isa)                                                                            \
-    void aura_dequant_##shape##_##isa(float *x, const uint8_t *packed, const float *scale,                             \
-                                      const struct aura_codec_plan *plan, size_t n)                                    \
-    {                                                                                                                  \
-        for (size_t row = 0; row < n; row++)                                                                           \
-            dequant_row(x + row * plan->dim, packed + row * plan->row_bytes, scale[row], plan, bits);                  \
-    }
-AURA_SHAPES_dequant(AURA_STAMP, dequant, AURA_ISA)
 #undef AURA_STAMP

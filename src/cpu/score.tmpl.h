@@ -1,46 +1,11 @@
-/* score and value over rows of any kind, written once over the words of an instruction set.
+/* score over rows of any kind, written once over the words of an instruction set.
  *
  * The naive score is one row times one query, with a horizontal sum at its end. Two things make it fast: a row is
  * unpacked once for up to four query heads, and 16 sums (4 heads x 4 tokens, 2 x 8 or 1 x 16) are finished together by
- * 15 pairwise additions instead of 16 x 4. The naive value loop loads and stores the accumulator for every token; here
- * a few vectors of it per head stay in registers while all tokens pass.
+ * 15 pairwise additions instead of 16 x 4.
  *
- * Needs: the words of encode.tmpl.h and vec_fma, vec_blend, vec_load_f16, vec_load_bf16;
- *        VALUE_VECS and SCORE_TOGETHER, chosen for the number of registers; AURA_ISA. */
-
-/* The levels of packed rows; plain rows have none. */
-AURA_INLINE struct table row_table(const struct aura_rows *rows, const int kind)
-{
-    static const float none[AURA_LANES];
-    return kind <= 8 ? table_of(rows->centroid, kind) : table_of(none, 0);
-}
-
-/* Coordinates d to d + 15 of a row; with n = 8 only the first 8 are read and the others are anything finite. */
-AURA_INLINE vec row_vec(const struct aura_rows *rows, const struct table *centroid, size_t t, uint32_t d, uint32_t n,
-                        const int kind)
-{
-    const uint8_t *row = rows->data + t * rows->stride;
-    const int bits = kind <= 8 ? kind : 8;
-    if (kind == AURA_ROW_F32)
-        return vec_load_n((const float *)(const void *)row + d, n);
-    if (kind == AURA_ROW_F16)
-        return vec_load_f16(row + 2 * d, n);
-    if (kind == AURA_ROW_BF16)
-        return vec_load_bf16(row + 2 * d, n);
-    if (n < AURA_LANES)
-        return table_lookup(centroid, encode_unpack(row + d * bits / 8, n, bits), bits);
-    return table_lookup(centroid, encode_unpack16(row + d * bits / 8, bits), bits);
-}
-
-/* Asks for the row that comes a block later. A caller goes through keys, then values, AURA_BLOCK rows at a time: while one
- * side is read, the other's next rows arrive. Addresses past the end are never loaded from. */
-AURA_INLINE void row_prefetch(const struct aura_rows *rows, size_t t, const int kind)
-{
-    uintptr_t row = (uintptr_t)rows->data + (t + 64) * rows->stride;
-    size_t bytes = kind <= 8 ? (size_t)rows->dim * (size_t)kind / 8 : (size_t)rows->dim * (kind == AURA_ROW_F32 ? 4 : 2);
-    for (size_t at = 0; at < bytes; at += 64)
-        __builtin_prefetch((const void *)(row + at), 0, 2);
-}
+ * Needs: row.tmpl.h; vec_store, vec_set1, vec_add, vec_mul, vec_fma, vec_blend, vec_swap, vec_repeat; SCORE_TOGETHER,
+ *        the tokens whose sums stay in registers; AURA_ISA. */
 
 /* Lane i = the sum of all lanes of a[i]. Each step halves the number of vectors: of a pair, one keeps the lanes with
  * bit `stride` clear, the other those with it set. */
@@ -137,72 +102,4 @@ AURA_INLINE void score_rows(float *score, size_t score_stride, const float *q, c
         score_rows(score, score_stride, q, rows, scale, n_query, n, kind);                                             \
     }
 AURA_SHAPES_score(AURA_STAMP, score, AURA_ISA)
-#undef AURA_STAMP
-
-/* acc[h][d .. d + 16 * vecs) += all tokens; `heads` and `vecs` are constants, n lanes count in the last vector. */
-AURA_INLINE void value_part(float *acc, const float *weight, size_t weight_stride, const struct aura_rows *rows,
-                            const struct table *centroid, uint32_t d, uint32_t lanes, size_t n, const int heads,
-                            const int vecs, const int kind)
-{
-    size_t stride = rows->query_stride;
-    vec sum[4][4];
-    AURA_UNROLL
-    for (int h = 0; h < heads; h++)
-        AURA_UNROLL
-        for (int v = 0; v < vecs; v++)
-            sum[h][v] = vec_load_n(acc + (size_t)h * stride + d + 16 * v, lanes);
-    for (size_t t = 0; t < n; t++) {
-        vec x[4];
-        if (d == 0)
-            row_prefetch(rows, t, kind);
-        AURA_UNROLL
-        for (int v = 0; v < vecs; v++)
-            x[v] = row_vec(rows, centroid, t, d + 16 * (uint32_t)v, lanes, kind);
-        AURA_UNROLL
-        for (int h = 0; h < heads; h++) {
-            vec w = vec_set1(weight[(size_t)h * weight_stride + t]);
-            AURA_UNROLL
-            for (int v = 0; v < vecs; v++)
-                sum[h][v] = vec_fma(w, x[v], sum[h][v]);
-        }
-    }
-    AURA_UNROLL
-    for (int h = 0; h < heads; h++)
-        AURA_UNROLL
-        for (int v = 0; v < vecs; v++)
-            vec_store_n(acc + (size_t)h * stride + d + 16 * v, sum[h][v], lanes);
-}
-
-AURA_INLINE void value_heads(float *acc, const float *weight, size_t weight_stride, const struct aura_rows *rows,
-                             size_t n, const int heads, const int kind)
-{
-    struct table centroid = row_table(rows, kind);
-    uint32_t d = 0, dim = rows->dim;
-    for (; d + 16 * VALUE_VECS <= dim; d += 16 * VALUE_VECS)
-        value_part(acc, weight, weight_stride, rows, &centroid, d, AURA_LANES, n, heads, VALUE_VECS, kind);
-    for (; d + AURA_LANES <= dim; d += AURA_LANES)
-        value_part(acc, weight, weight_stride, rows, &centroid, d, AURA_LANES, n, heads, 1, kind);
-    if (d < dim)
-        value_part(acc, weight, weight_stride, rows, &centroid, d, dim - d, n, heads, 1, kind);
-}
-
-AURA_INLINE void value_rows(float *acc, const float *weight, size_t weight_stride, const struct aura_rows *rows,
-                            size_t n_query, size_t n, const int kind)
-{
-    size_t g = 0, stride = rows->query_stride;
-    for (; g + 4 <= n_query; g += 4)
-        value_heads(acc + g * stride, weight + g * weight_stride, weight_stride, rows, n, 4, kind);
-    for (; g + 2 <= n_query; g += 2)
-        value_heads(acc + g * stride, weight + g * weight_stride, weight_stride, rows, n, 2, kind);
-    if (g < n_query)
-        value_heads(acc + g * stride, weight + g * weight_stride, weight_stride, rows, n, 1, kind);
-}
-
-#define AURA_STAMP(stage, shape, kind, isa)                                                                            \
-    void aura_value_##shape##_##isa(float *acc, const float *weight, size_t weight_stride,                             \
-                                    const struct aura_rows *rows, size_t n_query, size_t n)                            \
-    {                                                                                                                  \
-        value_rows(acc, weight, weight_stride, rows, n_query, n, kind);                                                \
-    }
-AURA_SHAPES_value(AURA_STAMP, value, AURA_ISA)
 #undef AURA_STAMP
