@@ -14,7 +14,7 @@ unset CC CXX CFLAGS CXXFLAGS CPPFLAGS LDFLAGS MAKEFLAGS MAKELEVEL MFLAGS # each 
 export LC_ALL=C
 self=test/run.sh
 out=build/test
-jobs='plant-neon asan neon plant-avx2 isa plant-avx512 plain install gcc clang symbols header tables union' # long first
+jobs='plant-neon asan neon plant-avx2 isa plant-avx512 plain install tsan gcc clang symbols header tables union' # long first
 time_limit=900 # seconds; a job that takes longer hangs
 
 # ---- what jobs are made of ------------------------------------------------------------------------------------------
@@ -115,6 +115,13 @@ job_asan() {
         -DCMAKE_C_FLAGS='-fsanitize=address,undefined -fno-sanitize-recover=all -O1' || return
     programs $out/asan
     check $out/check-asan.json $out/asan/aura check --no-times
+}
+
+# The threads that api.c starts; the rest has none.
+job_tsan() {
+    try configure cmake -S . -B $out/tsan -DCMAKE_C_COMPILER=gcc -DCMAKE_C_FLAGS='-fsanitize=thread -O1' || return
+    try build cmake --build $out/tsan --target test_api || return
+    program api $out/tsan/test_api
 }
 
 job_neon() {
