@@ -404,27 +404,33 @@ typedef struct aura_flash_attn_vec_args {
     float *temp;        /* not NULL: partials for aura_flash_attn_vec_reduce, q_heads * nwg * (dim + 2) floats, instead */
     uint32_t nwg;       /* 1 to 32 workgroups, with temp */
     uint32_t mask_type; /* 0 and 1: every live token; 2: the last `window` of them, where window > 0 */
-    uint64_t window;
+    uint64_t window, keep_first; /* with mask_type 2 the oldest `keep_first` tokens are seen too */
     uint64_t ring_start; /* slot of the oldest token, below capacity: order in time is ring_start, ring_start + 1 ... */
     float scale, softcap;    /* logits are softcap * tanh(scale * dot / softcap); softcap 0: scale * dot */
     float scale_factor_d512; /* as given to aura_tq_encode; below 1e-6: 1 */
     uint32_t q_as_f16;       /* 1: round the query to f16 first, as the public kernels do */
+    const float *sinks;      /* [q_heads] logits that join the denominator, or NULL. With temp: give them to the reduce */
+    float *lse;              /* [q_heads] natural log-sum-exp with the sink, or NULL. With temp: from the reduce */
 } aura_flash_attn_vec_args;
 #define AURA_VEC_SIDE_INIT {0, AURA_F32, NULL, NULL}
 #define AURA_FLASH_ATTN_VEC_ARGS_INIT                                                                                  \
     {sizeof(aura_flash_attn_vec_args), AURA_VEC_SIDE_INIT, AURA_VEC_SIDE_INIT, 0, 0, 0, 0, 0, NULL, NULL, NULL, 0, 0,  \
-     0, 0, 0, 0, 0, 0}
+     0, 0, 0, 0, 0, 0, 0, NULL, NULL}
 AURA_API aura_status aura_flash_attn_vec(const aura_ctx *ctx, const aura_flash_attn_vec_args *args);
 
-/* Merges the partials in `temp`; with `undo`, leaves rotated space in the same pass. nwg 1: temp holds finished rows. */
+/* Merges the partials in `temp`; with `undo`, leaves rotated space in the same pass. nwg 1: temp holds finished rows, to
+ * which sinks and lse come too late: they are AURA_BAD_ARGUMENT then. */
 typedef struct aura_flash_attn_vec_reduce_args {
     size_t size;
     uint32_t dim, rows, nwg; /* as for aura_flash_attn_vec; rows = its q_heads */
     const float *temp;
     float *out; /* [rows][dim] */
     const aura_rotation *undo;
+    const float *sinks; /* [rows], as in aura_flash_attn_vec_args */
+    float *lse;         /* [rows], likewise */
 } aura_flash_attn_vec_reduce_args;
-#define AURA_FLASH_ATTN_VEC_REDUCE_ARGS_INIT {sizeof(aura_flash_attn_vec_reduce_args), 0, 0, 0, NULL, NULL, NULL}
+#define AURA_FLASH_ATTN_VEC_REDUCE_ARGS_INIT \
+    {sizeof(aura_flash_attn_vec_reduce_args), 0, 0, 0, NULL, NULL, NULL, NULL, NULL}
 AURA_API aura_status aura_flash_attn_vec_reduce(const aura_ctx *ctx, const aura_flash_attn_vec_reduce_args *args);
 
 /* The fixed signs of TQ, for aura_rotation: dim 256 or 512; NULL for others. Static. aura_rotate with them is

@@ -69,25 +69,41 @@ static void source_head(struct aura_source *s, const aura_vec_side *side, const 
 
 /* ---- what is visible ---------------------------------------------------------------------------------------------- */
 
-/* Up to two ranges of slots. */
+/* Ranges of slots, up to two for each of the two ranges in time. */
 struct ranges {
+    size_t count;
     struct {
         uint64_t first, end;
-    } range[2];
+    } range[4];
 };
 
-/* Slot p holds the token number (p - ring_start) mod capacity in time; seen are live slots with a number from
- * `hidden` to tokens - 1. Time runs on from ring_start to the end of the ring, then from its beginning. */
+/* Live slots among [first, end). */
+static void add_slots(struct ranges *r, uint64_t first, uint64_t end, uint64_t tokens)
+{
+    end = end < tokens ? end : tokens;
+    if (first < end) {
+        r->range[r->count].first = first;
+        r->range[r->count++].end = end;
+    }
+}
+
+/* Slot p holds the token number (p - ring_start) mod capacity in time, so the tokens [from, to) lie from ring_start + from
+ * on, and past the end of the ring from its beginning. */
+static void add_time(struct ranges *r, const aura_flash_attn_vec_args *a, uint64_t from, uint64_t to)
+{
+    uint64_t first = a->ring_start + from, end = a->ring_start + to, cap = a->capacity;
+    add_slots(r, first < cap ? first : cap, end < cap ? end : cap, a->tokens);
+    add_slots(r, first < cap ? 0 : first - cap, end < cap ? 0 : end - cap, a->tokens);
+}
+
+/* All live tokens; or the first `keep_first` and the last `window`. */
 static struct ranges visible(const aura_flash_attn_vec_args *a)
 {
+    struct ranges r = {0};
     uint64_t hidden = a->mask_type == 2 && a->window && a->tokens > a->window ? a->tokens - a->window : 0;
-    uint64_t from = a->ring_start + hidden, to = a->ring_start + a->tokens, cap = a->capacity;
-    struct ranges r = {{{from < cap ? from : cap, to < cap ? to : cap},
-                        {from < cap ? 0 : from - cap, to < cap ? 0 : to - cap}}};
-    for (int i = 0; i < 2; i++) { /* slots that hold no token yet */
-        r.range[i].end = r.range[i].end < a->tokens ? r.range[i].end : a->tokens;
-        r.range[i].first = r.range[i].first < r.range[i].end ? r.range[i].first : r.range[i].end;
-    }
+    uint64_t kept = a->keep_first < hidden ? a->keep_first : hidden;
+    add_time(&r, a, 0, kept);
+    add_time(&r, a, hidden, a->tokens);
     return r;
 }
 
@@ -95,7 +111,7 @@ static struct ranges visible(const aura_flash_attn_vec_args *a)
 static void attend_inside(struct aura_group *g, const struct aura_source *k, const struct aura_source *v,
                           const struct ranges *r, uint64_t first, uint64_t end)
 {
-    for (int i = 1; i >= 0; i--) { /* in order of slots */
+    for (size_t i = 0; i < r->count; i++) {
         uint64_t from = r->range[i].first > first ? r->range[i].first : first;
         uint64_t to = r->range[i].end < end ? r->range[i].end : end;
         if (from < to)
@@ -126,6 +142,8 @@ static aura_status check_vec(struct aura_call call, const aura_flash_attn_vec_ar
     if (a->temp ? a->nwg < 1 || a->nwg > 32 : !a->out)
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: %s", call.name,
                          a->temp ? "nwg is not 1 to 32" : "neither out nor temp is given");
+    if (a->temp && (a->sinks || a->lse))
+        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: with temp, sinks and lse belong to the reduce", call.name);
     if ((status = aura_check_rows(call, &q)) || (!a->temp && (status = aura_check_rows(call, &out))) ||
         (!a->temp && (status = aura_check_apart(call, &out, &q))) || (status = check_side(call, "k", &a->k, a)) ||
         (status = check_side(call, "v", &a->v, a)))
@@ -159,9 +177,10 @@ static void attend_group(struct aura_group *g, const aura_flash_attn_vec_args *a
             attend_inside(g, k, v, &r, chunk * CHUNK, (chunk + 1) * CHUNK);
         for (size_t h = 0; h < g->heads; h++) {
             size_t row = first_row + h;
-            float *to = a->temp ? a->temp : a->out;
-            aura_bad_row(bad, nwg == 1 ? aura_group_finish(to + row * a->dim, NULL, g, h) : store_partial(a, g, h, row, w),
-                         row);
+            float *to = (a->temp ? a->temp : a->out) + row * a->dim, *lse = a->lse ? a->lse + row : NULL;
+            if (a->sinks)
+                aura_group_sink(g, h, a->sinks[row]);
+            aura_bad_row(bad, nwg == 1 ? aura_group_finish(to, lse, g, h) : store_partial(a, g, h, row, w), row);
         }
     }
 }
@@ -203,14 +222,22 @@ aura_status aura_flash_attn_vec(const aura_ctx *ctx, const aura_flash_attn_vec_a
 static int reduce_row(float *out, const aura_ctx *ctx, const aura_flash_attn_vec_reduce_args *a, size_t row)
 {
     const float *o = a->temp + row * a->dim * a->nwg, *sm = a->temp + (size_t)a->rows * a->dim * a->nwg + row * 2 * a->nwg;
-    float weight[32], max = -INFINITY, ignored = 0, sum = 0;
+    float weight[33], max = -INFINITY, ignored = 0, sum = 0; /* the last is the sink's */
     int bad = 0;
     if (a->nwg == 1) {
         memcpy(out, o, a->dim * sizeof *out);
     } else {
         for (uint32_t w = 0; w < a->nwg; w++)
-            weight[w] = sm[2 * w + 1];
-        ctx->kernels.softmax[0](weight, &max, &ignored, a->nwg);
+            weight[w] = sm[2 * w] == 0 ? -INFINITY : sm[2 * w + 1];
+        weight[a->nwg] = a->sinks ? a->sinks[row] : -INFINITY;
+        if (weight[a->nwg] == INFINITY) { /* takes all the weight */
+            memset(out, 0, a->dim * sizeof *out);
+            if (a->lse)
+                a->lse[row] = INFINITY;
+            return 0;
+        }
+        ctx->kernels.softmax[0](weight, &max, &ignored, a->nwg + 1);
+        sum = weight[a->nwg];
         for (uint32_t w = 0; w < a->nwg; w++)
             sum += sm[2 * w] * weight[w];
         for (uint32_t w = 0; w < a->nwg; w++)
@@ -222,6 +249,8 @@ static int reduce_row(float *out, const aura_ctx *ctx, const aura_flash_attn_vec
         bad |= !isfinite(out[d]);
     for (uint32_t d = 0; bad && d < a->dim; d++)
         out[d] = NAN;
+    if (a->lse)
+        a->lse[row] = bad ? NAN : sum == 0 ? -INFINITY : max + logf(sum);
     return bad;
 }
 
@@ -234,6 +263,9 @@ aura_status aura_flash_attn_vec_reduce(const aura_ctx *ctx, const aura_flash_att
     if (a->dim % 16 || a->nwg < 1 || a->nwg > 32)
         return aura_fail(ctx, a->dim % 16 ? AURA_UNSUPPORTED : AURA_BAD_ARGUMENT,
                          "%s: dim %u must be a multiple of 16, nwg %u from 1 to 32", call.name, a->dim, a->nwg);
+    if (a->nwg == 1 && (a->sinks || a->lse))
+        return aura_fail(ctx, AURA_BAD_ARGUMENT, "%s: with nwg 1 the rows are finished, sinks and lse come too late",
+                         call.name);
     size_t count = aura_times(a->rows, a->nwg), width = a->nwg == 1 ? a->dim : (size_t)a->dim + 2;
     struct aura_extent temp = {"temp", a->temp, sizeof(float), width, width, count};
     struct aura_extent out = {"out", a->out, sizeof(float), a->dim, a->dim, a->rows};

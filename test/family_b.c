@@ -81,6 +81,8 @@ struct options {
     uint32_t q_heads, nwg, mask_type, q_as_f16; /* nwg 0: straight to the output */
     uint64_t window, ring_start;
     float scale, softcap;
+    uint64_t keep_first;
+    int sinks;
 };
 
 static void check_attention(const struct cache *c, const struct options *o, const char *what)
@@ -88,6 +90,7 @@ static void check_attention(const struct cache *c, const struct options *o, cons
     size_t count = (size_t)o->q_heads * c->dim;
     float *q = malloc(count * 4), *out = malloc(count * 4), *temp = malloc((count + 2 * o->q_heads) * (o->nwg + 1) * 4);
     uint8_t *seen = calloc(c->capacity, 1);
+    float sinks[64], got_lse[64];
     aura_flash_attn_vec_args a = AURA_FLASH_ATTN_VEC_ARGS_INIT;
     aura_flash_attn_vec_reduce_args r = AURA_FLASH_ATTN_VEC_REDUCE_ARGS_INIT;
     fill_vector(q, count, NORMAL, &state);
@@ -95,22 +98,29 @@ static void check_attention(const struct cache *c, const struct options *o, cons
     a.k = c->k, a.v = c->v, a.dim = c->dim, a.q_heads = o->q_heads, a.kv_heads = c->kv_heads;
     a.tokens = c->tokens, a.capacity = c->capacity, a.q = q, a.out = out, a.temp = o->nwg ? temp : NULL, a.nwg = o->nwg;
     a.mask_type = o->mask_type, a.window = o->window, a.ring_start = o->ring_start, a.scale = o->scale, a.softcap = o->softcap;
-    a.scale_factor_d512 = c->sf, a.q_as_f16 = o->q_as_f16;
+    a.scale_factor_d512 = c->sf, a.q_as_f16 = o->q_as_f16, a.keep_first = o->keep_first;
+    for (int h = 0; h < 64; h++)
+        sinks[h] = h == 2 ? -INFINITY : (float)(h % 5) - 1;
+    a.sinks = o->sinks && !o->nwg ? sinks : NULL, r.sinks = o->sinks && o->nwg > 1 ? sinks : NULL;
+    a.lse = o->nwg ? NULL : got_lse, r.lse = o->nwg > 1 ? got_lse : NULL;
     EXPECT(!aura_flash_attn_vec(ctx, &a), "%s: %s", what, aura_last_error());
     r.dim = c->dim, r.rows = o->q_heads, r.nwg = o->nwg, r.temp = temp, r.out = out;
     EXPECT(!o->nwg || !aura_flash_attn_vec_reduce(ctx, &r), "%s: %s", what, aura_last_error());
     for (uint64_t p = 0; p < c->tokens; p++) {
         uint64_t i = (p + c->capacity - o->ring_start) % c->capacity;
         uint64_t hidden = o->mask_type == 2 && o->window && c->tokens > o->window ? c->tokens - o->window : 0;
-        seen[p] = i < c->tokens && i >= hidden;
+        seen[p] = i < c->tokens && (i >= hidden || i < o->keep_first);
     }
     for (size_t h = 0; h < o->q_heads; h++) {
         size_t kv = h / (o->q_heads / c->kv_heads) * c->capacity * c->dim;
         double q64[AURA_MAX_DIM], want[AURA_MAX_DIM], lse, size;
         struct oracle oracle = {c->dim, c->tokens, c->k64 + kv, c->v64 + kv, seen, o->scale, o->softcap, -INFINITY};
+        if (a.sinks || r.sinks)
+            oracle.sink = sinks[h];
         for (uint32_t d = 0; d < c->dim; d++)
             q64[d] = o->q_as_f16 ? oracle_round(q[h * c->dim + d], AURA_F16) : q[h * c->dim + d];
         oracle_attend(want, &lse, &size, &oracle, q64);
+        EXPECT(o->nwg == 1 || fabs(got_lse[h] - lse) < 1e-5 * (1 + fabs(lse)) || got_lse[h] == lse, "%s: lse %g, not %g", what, (double)got_lse[h], lse);
         for (uint32_t d = 0; d < c->dim; d++)
             EXPECT(fabs(out[h * c->dim + d] - want[d]) <= 2e-5 * (size + 1e-30), "%s nwg %u window %llu ring %llu: [%zu][%u] is %g, not %g",
                    what, o->nwg, (unsigned long long)o->window, (unsigned long long)o->ring_start, h, d, (double)out[h * c->dim + d], want[d]);
@@ -130,7 +140,7 @@ static void published_dense_cases(void)
         for (int type = AURA_F32; type <= AURA_BF16; type++)
             for (uint32_t nwg = 0; nwg <= 32; nwg += nwg < 2 ? 1 : 15) {
                 struct cache c = make_cache(0, 0, (aura_dtype)type, cases[i].dim, cases[i].kv, cases[i].tokens, cases[i].capacity, 0);
-                struct options o = {cases[i].q, nwg, cases[i].window ? 2 : 1, nwg & 1, cases[i].window, 0, cases[i].scale, 0};
+                struct options o = {cases[i].q, nwg, cases[i].window ? 2 : 1, nwg & 1, cases[i].window, 0, cases[i].scale, 0, 0, 0};
                 check_attention(&c, &o, "dense");
                 free_cache(&c);
             }
@@ -145,7 +155,7 @@ static void published_tq_cases(void)
                  {5, 256, 4, 2, 32, 0}, {6, 256, 4, 2, 32, 0}, {8, 256, 32, 4, 1024, 0}, {8, 512, 8, 4, 64, 0}, {5, 512, 8, 2, 33, 0}, {6, 512, 3, 1, 65, 20}};
     for (int i = 0; i < 11; i++) {
         struct cache c = make_cache(cases[i].bits, cases[i].bits, AURA_F32, cases[i].dim, cases[i].kv, cases[i].tokens, cases[i].tokens + 3, i % 2 ? 16 : 0);
-        struct options o = {cases[i].q, 16, cases[i].window ? 2 : 0, 0, cases[i].window, 0, 1 / sqrtf((float)cases[i].dim), 0};
+        struct options o = {cases[i].q, 16, cases[i].window ? 2 : 0, 0, cases[i].window, 0, 1 / sqrtf((float)cases[i].dim), 0, 0, 0};
         check_attention(&c, &o, "TQ");
         o.nwg = 0, o.softcap = 5;
         check_attention(&c, &o, "TQ with softcap");
@@ -162,7 +172,8 @@ static void mixed_kinds_and_dims(void)
         for (int t = 0; t < 8; t++) {
             struct cache c = make_cache(0, 0, (aura_dtype)((i + t) % 3), dims[i], 1 + (uint32_t)t % 3, tokens[t], tokens[t] + (uint64_t)i, 0);
             uint64_t windows[] = {0, 1, tokens[t] - 1, tokens[t], tokens[t] + 1, UINT32_MAX, UINT64_MAX, 7};
-            struct options o = {c.kv_heads * (1 + (uint32_t)i), (uint32_t)(t * 4 + i) % 33, 2, 0, windows[(i + t) % 8], 0, 0.1f, t % 2 ? 30 : 0};
+            struct options o = {c.kv_heads * (1 + (uint32_t)i), (uint32_t)(t * 4 + i) % 33, 2, 0, windows[(i + t) % 8], 0, 0.1f, t % 2 ? 30 : 0,
+                                (uint64_t)(t % 3) * 4, i % 2};
             check_attention(&c, &o, "dense");
             free_cache(&c);
         }
@@ -171,7 +182,7 @@ static void mixed_kinds_and_dims(void)
             if ((kb && kb < 4) || kb == 7 || (vb && vb < 4) || vb == 7)
                 continue;
             struct cache c = make_cache(kb, vb, AURA_F16, kb % 2 ? 512 : 256, 2, 50, 60, 1);
-            struct options o = {6, kb + vb, 0, 0, 0, 0, 0.06f, 0};
+            struct options o = {6, kb + vb, 0, 0, 0, 0, 0.06f, 0, 0, 0};
             check_attention(&c, &o, "mixed");
             free_cache(&c);
         }
@@ -183,13 +194,13 @@ static void rings_and_workgroups(void)
     for (uint64_t start = 0; start < 40; start++)
         for (uint32_t bits = 0; bits <= 8; bits += 4) {
             struct cache c = make_cache(bits, bits, AURA_F32, 256, 1, 40, 40, 0);
-            struct options o = {2, 1 + (uint32_t)start % 32, 2, 0, start % 3 ? 1 + start % 39 : 0, start, 0.06f, 0};
+            struct options o = {2, (uint32_t)start % 33, 2, 0, start % 3 ? 1 + start % 39 : 0, start, 0.06f, 0, start % 6, start % 2};
             check_attention(&c, &o, "ring");
             free_cache(&c);
         }
     struct cache all = make_cache(4, 8, AURA_F32, 256, 2, 1100, 1200, 0);
     for (uint32_t nwg = 0; nwg <= 32; nwg++) {
-        struct options o = {4, nwg, 0, 0, 0, 0, 0.06f, 0};
+        struct options o = {4, nwg, 0, 0, 0, 0, 0.06f, 0, 0, 0};
         check_attention(&all, &o, "workgroups");
     }
     free_cache(&all);
@@ -500,7 +511,12 @@ static void misuse(void)
     REFUSED(aura_flash_attn_vec(ctx, &a), AURA_BAD_ARGUMENT, "no output");
     a.capacity = UINT64_MAX / 2, a.kv_heads = 4;
     REFUSED(aura_flash_attn_vec(ctx, &a), AURA_TOO_LARGE, "capacity");
+    a.temp = temp, a.nwg = 2, a.sinks = q;
+    REFUSED(aura_flash_attn_vec(ctx, &a), AURA_BAD_ARGUMENT, "sinks with temp");
     aura_flash_attn_vec_reduce_args r = AURA_FLASH_ATTN_VEC_REDUCE_ARGS_INIT;
+    r.dim = 256, r.rows = 1, r.nwg = 1, r.temp = temp, r.out = out, r.sinks = q;
+    EXPECT(aura_flash_attn_vec_reduce(ctx, &r) == AURA_BAD_ARGUMENT && out[0] == 12345, "sinks with nwg 1");
+    r.sinks = NULL;
     r.dim = 256, r.rows = 1, r.nwg = 33, r.temp = temp, r.out = out;
     EXPECT(aura_flash_attn_vec_reduce(ctx, &r) == AURA_BAD_ARGUMENT && out[0] == 12345, "33 workgroups");
     r.nwg = 0;
