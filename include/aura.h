@@ -7,7 +7,8 @@
  *          nothing to the caller's buffers and changed no handle (AURA_NOT_FINITE is the exception).
  * Structs  A struct that may grow starts with its own size, set by its _INIT macro. Zero means the default in every
  *          other field. A size this library does not know is an error, not a guess.
- * Threads  A call may run on any thread. A handle may be used by several threads at once unless its comment says not.
+ * Threads  A call may run on any thread with 128 KiB of stack to spare. A handle may be used by several threads at once
+ *          unless its comment says not.
  * Floats   The caller's rounding, flush-to-zero and exception modes are put aside during a call and restored after it:
  *          they never change a result.
  */
