@@ -48,10 +48,15 @@ aura_status aura_check_rows(struct aura_call call, const struct aura_extent *m)
     return AURA_OK;
 }
 
+/* Past the last element: the last row ends with its width, what follows it in the stride may be somebody else's. */
+static uintptr_t end_of(const struct aura_extent *m)
+{
+    return (uintptr_t)m->data + ((m->rows - 1) * m->stride + m->width) * m->element;
+}
+
 aura_status aura_check_apart(struct aura_call call, const struct aura_extent *a, const struct aura_extent *b)
 {
-    uintptr_t a0 = (uintptr_t)a->data, b0 = (uintptr_t)b->data;
-    if (a->rows && a0 < b0 + b->rows * b->stride * b->element && b0 < a0 + a->rows * a->stride * a->element)
+    if (a->rows && b->rows && (uintptr_t)a->data < end_of(b) && (uintptr_t)b->data < end_of(a))
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: %s overlaps %s", call.name, a->what, b->what);
     return AURA_OK;
 }

@@ -53,6 +53,8 @@ static void source_init(struct aura_source *s, const aura_packed *p, uint32_t di
 {
     s->kind = p->bits;
     s->dim = dim;
+    s->rows = NULL;
+    s->norms = NULL;
     s->row_stride = aura_row_bytes(dim, p->bits);
     s->norm_dtype = p->norm_dtype;
     s->parts = 1;
@@ -64,6 +66,8 @@ static void source_init(struct aura_source *s, const aura_packed *p, uint32_t di
 static void source_head(struct aura_source *s, const aura_packed *p, size_t tokens, size_t head)
 {
     size_t first = head * head_stride(p, tokens);
+    if (tokens == 0) /* nothing is read, and the arrays may be NULL: there is no address to compute */
+        return;
     s->rows = (const uint8_t *)p->codes + first * s->row_stride;
     s->norms = (const uint8_t *)p->norms + first * aura_dtype_bytes(p->norm_dtype);
 }
@@ -229,10 +233,13 @@ aura_status aura_value(const aura_ctx *ctx, const aura_value_args *a)
                 aura_group_value(&g, &values, t, n);
         }
         for (size_t h = 0; h < at.heads; h++) {
+            float *row = g.acc + h * g.stride;
             int finite = 1;
             for (uint32_t d = 0; d < a->dim; d++)
-                finite &= isfinite(g.acc[h * g.stride + d]) != 0;
-            store_row(a->out, a->out_dtype, (at.first + h) * a->dim, g.acc + h * g.stride, a->dim);
+                finite &= isfinite(row[d]) != 0;
+            for (uint32_t d = 0; !finite && d < a->dim; d++)
+                row[d] = NAN;
+            store_row(a->out, a->out_dtype, (at.first + h) * a->dim, row, a->dim);
             aura_bad_row(&bad, !finite, at.first + h);
         }
     }

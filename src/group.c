@@ -87,8 +87,10 @@ void aura_group_value(struct aura_group *g, const struct aura_source *values, ui
         struct aura_rows rows = rows_of(values, g, t, part);
         load_norms(g->norm, values, t, part, n);
         for (size_t h = 0; h < g->heads; h++)
-            for (size_t i = 0; i < n; i++)
-                g->product[h * AURA_BLOCK + i] = g->weight[h * AURA_BLOCK + i] * g->norm[i];
+            for (size_t i = 0; i < n; i++) { /* weight 0 is a token not seen: 0 * NaN must not undo that */
+                float w = g->weight[h * AURA_BLOCK + i];
+                g->product[h * AURA_BLOCK + i] = w == 0 ? 0 : w * g->norm[i];
+            }
         g->kernels->value[values->kind](g->acc + part * rows.dim, g->product, AURA_BLOCK, &rows, g->heads, n);
     }
 }

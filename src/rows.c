@@ -219,10 +219,13 @@ static aura_status check_encode(struct aura_call call, const aura_encode_args *a
     return AURA_OK;
 }
 
-/* A lower bound of |c| for any code of any row: then |y| / |c| needs no closer look for most rows. 0: no bound. */
-static float smallest_size(const aura_codebook *book, uint32_t dim)
+/* A lower bound of |c| for any code of any row: then |y| / |c| needs no closer look for most rows. 0: no bound. The raw
+ * scale has the length that the table is made for in its place. */
+static float smallest_size(const aura_codebook *book, uint32_t dim, aura_scale_rule rule)
 {
     float smallest = book->centroid[book->levels - 1];
+    if (rule == AURA_SCALE_RAW)
+        return sqrtf((float)dim) * book->sigma;
     if (book->uniform)
         return 0.95f * smallest; /* the largest coordinate gets the highest level, or 0.95 of it */
     for (uint32_t i = 0; i < book->levels; i++)
@@ -253,7 +256,7 @@ static aura_status check_values(struct aura_call call, struct encoder *e)
 {
     const aura_encode_args *a = e->args;
     const float *balance = a->rotation ? a->rotation->balance : NULL;
-    float floor = smallest_size(a->codebook, a->dim);
+    float floor = smallest_size(a->codebook, a->dim, a->rule);
     for (size_t row = 0; row < a->rows; row++) {
         float largest = 0, scale;
         for (uint32_t d = 0; d < a->dim; d++) {

@@ -3,9 +3,9 @@
  *     K,V ─ rotate ─ encode ─▶ rows ─┐                 (and rows ─ dequant ─ undo ─▶ K,V)
  *     Q ─── rotate ──────────▶ score ─ softmax ─ value ─▶ partial ─ merge ─ undo ─▶ output
  *
- * What a stage computes is defined in ref.c. What a kernel may assume is said here:
+ * What a stage computes is defined in ref.c, from score on in ref_attend.c. What a kernel may assume is said here:
  *
- *  - Arguments were checked at the border (rows.c); kernels allocate nothing and cannot fail.
+ *  - Arguments were checked at the border (border.c); kernels allocate nothing and cannot fail.
  *  - The float environment is IEEE default: round to nearest even, no flush to zero (fpmode.h).
  *  - dim is a multiple of 8 and at most AURA_MAX_DIM; n may be 0.
  *  - Rows are contiguous. A kernel reads and writes exactly the rows it is given: not a byte before or after.

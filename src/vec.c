@@ -17,7 +17,7 @@ enum { CHUNK = 32 }; /* positions that a workgroup takes at a time */
 /* ---- one side of the cache ---------------------------------------------------------------------------------------- */
 
 static aura_status check_side(struct aura_call call, const char *name, const aura_vec_side *s,
-                              const aura_flash_attn_vec_args *a)
+                              const aura_flash_attn_vec_args *a, const struct aura_extent *to)
 {
     aura_status status;
     if (s->bits && !aura_tq_book(s->bits, NULL))
@@ -32,12 +32,8 @@ static aura_status check_side(struct aura_call call, const char *name, const aur
     size_t width = s->bits == 4 ? a->dim / 2 : a->dim, element = s->bits ? 1 : aura_dtype_bytes(s->dtype);
     struct aura_extent rows = {name, s->rows, element, width, width, count};
     struct aura_extent norms = {"norms", s->norms, sizeof(float), 1, 1, s->bits ? aura_times(count, a->dim / 256) : 0};
-    struct aura_extent out = {"out", a->out, sizeof(float), a->dim, a->dim, a->out ? a->q_heads : 0};
-    struct aura_extent temp = {"temp", a->temp, sizeof(float), a->dim + 2, a->dim + 2,
-                               a->temp ? aura_times(a->q_heads, a->nwg) : 0};
     if ((status = aura_check_rows(call, &rows)) || (status = aura_check_rows(call, &norms)) ||
-        (status = aura_check_rows(call, &temp)) || (status = aura_check_apart(call, &out, &rows)) ||
-        (status = aura_check_apart(call, &temp, &rows)))
+        (status = aura_check_apart(call, to, &rows)) || (status = aura_check_apart(call, to, &norms)))
         return status;
     return AURA_OK;
 }
@@ -126,6 +122,9 @@ static aura_status check_vec(struct aura_call call, const aura_flash_attn_vec_ar
     aura_status status;
     struct aura_extent q = {"q", a->q, sizeof(float), a->dim, a->dim, a->q_heads};
     struct aura_extent out = {"out", a->out, sizeof(float), a->dim, a->dim, a->q_heads};
+    struct aura_extent temp = {"temp", a->temp, sizeof(float), (size_t)a->dim + 2, (size_t)a->dim + 2,
+                               aura_times(a->q_heads, a->nwg)};
+    const struct aura_extent *to = a->temp ? &temp : &out;
     if ((status = aura_check_dim(call, a->dim)) || (status = aura_check_heads(call, a->q_heads, a->kv_heads)))
         return status;
     if (a->dim % 16)
@@ -136,7 +135,8 @@ static aura_status check_vec(struct aura_call call, const aura_flash_attn_vec_ar
                          (unsigned long long)a->ring_start);
     if (a->capacity > SIZE_MAX / 2)
         return aura_fail(call.ctx, AURA_TOO_LARGE, "%s: capacity %llu", call.name, (unsigned long long)a->capacity);
-    if (a->mask_type > 2 || !(a->softcap >= 0) || !isfinite(a->scale) || !isfinite(a->scale_factor_d512))
+    if (a->mask_type > 2 || !(a->softcap >= 0) || isinf(a->softcap) || !isfinite(a->scale) ||
+        !isfinite(a->scale_factor_d512))
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: mask_type %u, scale %g, softcap %g or scale_factor_d512 %g",
                          call.name, a->mask_type, (double)a->scale, (double)a->softcap, (double)a->scale_factor_d512);
     if (a->temp ? a->nwg < 1 || a->nwg > 32 : !a->out)
@@ -144,9 +144,9 @@ static aura_status check_vec(struct aura_call call, const aura_flash_attn_vec_ar
                          a->temp ? "nwg is not 1 to 32" : "neither out nor temp is given");
     if (a->temp && (a->sinks || a->lse))
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: with temp, sinks and lse belong to the reduce", call.name);
-    if ((status = aura_check_rows(call, &q)) || (!a->temp && (status = aura_check_rows(call, &out))) ||
-        (!a->temp && (status = aura_check_apart(call, &out, &q))) || (status = check_side(call, "k", &a->k, a)) ||
-        (status = check_side(call, "v", &a->v, a)))
+    if ((status = aura_check_rows(call, &q)) || (status = aura_check_rows(call, to)) ||
+        (status = aura_check_apart(call, to, &q)) || (status = check_side(call, "k", &a->k, a, to)) ||
+        (status = check_side(call, "v", &a->v, a, to)))
         return status;
     return AURA_OK;
 }
