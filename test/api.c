@@ -11,6 +11,7 @@
 #include "../include/aura.h"
 #include "../src/dispatch.h"
 #include "../src/dtype.h"
+#include "modes.h"
 #include "test.h"
 
 enum { DIM = 64, ROWS = 4 };
@@ -86,7 +87,7 @@ static void versions_and_texts(void)
     char text[32];
     snprintf(text, sizeof text, "%d.%d.%d", AURA_VERSION_MAJOR, AURA_VERSION_MINOR, AURA_VERSION_PATCH);
     EXPECT(!strcmp(text, aura_version()) && !strcmp(text, AURA_VERSION_STRING), "%s", aura_version());
-    for (int a = AURA_OK; a <= AURA_OUT_OF_MEMORY; a++)
+    for (int a = AURA_OK; a <= AURA_NOT_FINITE; a++)
         for (int b = AURA_OK; b < a; b++)
             EXPECT(strcmp(aura_status_text((aura_status)a), aura_status_text((aura_status)b)), "%d and %d read alike", a, b);
     EXPECT(!strcmp(aura_status_text((aura_status)99), "unknown status"), "99");
@@ -198,12 +199,15 @@ static void rotate_misuse(void)
     REFUSED(aura_rotate(ctx, &g.rotate), AURA_BAD_ARGUMENT);
     g.rotation.kind = AURA_ROTATION_DENSE, g.matrix[70] = NAN;
     REFUSED(aura_rotate(ctx, &g.rotate), AURA_BAD_VALUE);
+    g.rotation.kind = AURA_ROTATION_DENSE, g.matrix[70] = -1.02f;
+    REFUSED(aura_rotate(ctx, &g.rotate), AURA_BAD_VALUE);
     g.rotate.in = NULL;
     REFUSED(aura_rotate(ctx, &g.rotate), AURA_BAD_ARGUMENT);
     g.rotate.out = NULL;
     REFUSED(aura_rotate(ctx, &g.rotate), AURA_BAD_ARGUMENT);
-    g.rotate.in = (const char *)g.x + 1;
+    g.rotate.in = (const char *)g.x + 1, g.rotate.rows = 1;
     REFUSED(aura_rotate(ctx, &g.rotate), AURA_BAD_ARGUMENT);
+    EXPECT(strstr(aura_last_error(), "aligned"), "%s", aura_last_error());
     g.rotate.in_stride = DIM - 1;
     REFUSED(aura_rotate(ctx, &g.rotate), AURA_BAD_ARGUMENT);
     g.rotate.in_dtype = (aura_dtype)9;
@@ -212,8 +216,23 @@ static void rotate_misuse(void)
     REFUSED(aura_rotate(ctx, &g.rotate), AURA_TOO_LARGE);
     g.rotate.out_stride = SIZE_MAX / 2;
     REFUSED(aura_rotate(ctx, &g.rotate), AURA_TOO_LARGE);
+    g.rotate.rows = PTRDIFF_MAX / (DIM * sizeof(float)) + 1; /* more than any object has */
+    REFUSED(aura_rotate(ctx, &g.rotate), AURA_TOO_LARGE);
+    g.rotate.in = g.rotate.out, g.rotate.in_stride = 2 * DIM, g.rotate.rows = 2;
+    REFUSED(aura_rotate(ctx, &g.rotate), AURA_BAD_ARGUMENT); /* in place, with another stride */
+    g.rotate.in = g.rotate.out, g.rotate.in_dtype = AURA_F16;
+    REFUSED(aura_rotate(ctx, &g.rotate), AURA_BAD_ARGUMENT); /* in place, with another type */
     g.rotate.in = g.out.y + 16, g.rotate.rows = 1;
     REFUSED(aura_rotate(ctx, &g.rotate), AURA_BAD_ARGUMENT); /* overlaps, and is not in place */
+    g.rotate.in = g.out.y + DIM + 1, g.rotate.rows = 2, g.rotate.out_stride = 2 * DIM;
+    REFUSED(aura_rotate(ctx, &g.rotate), AURA_BAD_ARGUMENT); /* in the gap, but reaching into the next row */
+    g.rotate.in = g.out.y, g.rotate.rows = 2, g.rotate.out = g.out.y + 3 * DIM - 1, g.rotate.in_stride = 2 * DIM;
+    REFUSED(aura_rotate(ctx, &g.rotate), AURA_BAD_ARGUMENT); /* the last element of the last row */
+    g.rotate.rows = 1, g.rotate.out = g.x + DIM, g.rotate.in_stride = 2 * DIM; /* right behind the last row, inside its stride */
+    EXPECT(aura_rotate(ctx, &g.rotate) == AURA_OK, "%s", aura_last_error());
+    setup();
+    g.rotate.rows = 0, g.rotate.in = g.out.y + 16;
+    EXPECT(aura_rotate(ctx, &g.rotate) == AURA_OK && untouched(), "no rows overlap nothing: %s", aura_last_error());
     g.rotate.rows = 0, g.rotate.in = NULL, g.rotate.out = NULL;
     EXPECT(aura_rotate(ctx, &g.rotate) == AURA_OK && untouched(), "no rows: %s", aura_last_error());
 }
@@ -237,6 +256,8 @@ static void encode_misuse(void)
     REFUSED(aura_encode(ctx, &g.encode), AURA_BAD_VALUE);
     g.book.threshold = g.x; /* does not ascend */
     REFUSED(aura_encode(ctx, &g.encode), AURA_BAD_VALUE);
+    g.book.levels = 1;
+    REFUSED(aura_encode(ctx, &g.encode), AURA_BAD_ARGUMENT);
     aura_codebook_get(AURA_TABLE_EXACT, 7, &g.book);
     REFUSED(aura_encode(ctx, &g.encode), AURA_UNSUPPORTED);
     aura_codebook_get(AURA_TABLE_EXACT, 1, &g.book);
@@ -249,12 +270,18 @@ static void encode_misuse(void)
     REFUSED(aura_encode(ctx, &g.encode), AURA_BAD_ARGUMENT);
     g.encode.search = 2;
     REFUSED(aura_encode(ctx, &g.encode), AURA_BAD_ARGUMENT);
+    static const float bad_tiny[] = {-1, 1.5f, NAN};
+    for (int i = 0; i < 3; i++) {
+        g.encode.tiny = bad_tiny[i];
+        REFUSED(aura_encode(ctx, &g.encode), AURA_BAD_ARGUMENT);
+    }
     g.encode.packed = NULL;
     REFUSED(aura_encode(ctx, &g.encode), AURA_BAD_ARGUMENT);
     g.encode.scales = NULL;
     REFUSED(aura_encode(ctx, &g.encode), AURA_BAD_ARGUMENT);
-    g.encode.scales = (char *)g.out.scales + 2;
+    g.encode.scales = (char *)g.out.scales + 2, g.encode.rows = 1;
     REFUSED(aura_encode(ctx, &g.encode), AURA_BAD_ARGUMENT);
+    EXPECT(strstr(aura_last_error(), "aligned"), "%s", aura_last_error());
     g.encode.packed_stride = 31;
     REFUSED(aura_encode(ctx, &g.encode), AURA_BAD_ARGUMENT);
     g.encode.scale_dtype = (aura_dtype)-1;
@@ -265,6 +292,32 @@ static void encode_misuse(void)
     REFUSED(aura_encode(ctx, &g.encode), AURA_BAD_ARGUMENT);
     g.encode.packed = g.x;
     REFUSED(aura_encode(ctx, &g.encode), AURA_BAD_ARGUMENT);
+    g.encode.scales = g.x;
+    REFUSED(aura_encode(ctx, &g.encode), AURA_BAD_ARGUMENT);
+}
+
+/* A table of the caller's own, wrong in one number. */
+static void bad_codebooks(void)
+{
+    static const struct {
+        float centroid[4], threshold[3];
+        const char *why;
+    } bad[] = {{{-1, -0.5f, 0.5f, 0.25f}, {-0.75f, 0, 0.75f}, "levels do not ascend"},
+               {{-1, -0.5f, 0.5f, 1}, {-0.75f, 0.75f, 0.75f}, "two thresholds are equal"},
+               {{-1, -0.5f, 0.5f, 1}, {-0.75f, 0, 0x1p21f}, "a threshold beyond 2^20"},
+               {{-1, -0.5f, 0x1p-21f, 1}, {-0.75f, 0, 0.75f}, "a level below 2^-20"},
+               {{-1, -0.5f, 0.5f, 0x1p21f}, {-0.75f, 0, 0.75f}, "a level beyond 2^20"},
+               {{-4, -3, -2, -1}, {-3.5f, -2.5f, -1.5f}, "no level above 0"},
+               {{-1, -0.5f, 0.5f, NAN}, {-0.75f, 0, 0.75f}, "NaN"}};
+    setup();
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        aura_codebook book = {0, 2, 4, 0, 1, 0, bad[i].centroid, bad[i].threshold};
+        g.book = book;
+        REFUSED(aura_encode(ctx, &g.encode), AURA_BAD_VALUE);
+    }
+    aura_codebook book = {0, 2, 4, 0, 1, 0, (const float[]){-1, 0, 0.5f, 1}, (const float[]){-0.75f, 0, 0.75f}};
+    g.book = book;
+    EXPECT(!aura_encode(ctx, &g.encode), "a good one: %s", aura_last_error());
 }
 
 static void bad_vectors(void)
@@ -284,6 +337,27 @@ static void bad_vectors(void)
     EXPECT(strstr(aura_last_error(), "row 2"), "%s", aura_last_error());
     g.rotation.balance = g.balance, g.balance[5] = INFINITY;
     REFUSED(aura_encode(ctx, &g.encode), AURA_BAD_VALUE);
+    aura_codebook_get(AURA_TABLE_GRID, 8, &g.book);
+    g.x[2 * DIM] = 7e4f * g.book.centroid[254] * 8, g.encode.scale_dtype = AURA_F16; /* spread over 64 coordinates */
+    REFUSED(aura_encode(ctx, &g.encode), AURA_BAD_VALUE);
+    for (int d = 0; d < DIM; d++)
+        g.x[d] = 6.4e4f; /* its codes are the level next to 1, a little below: the scale is just too large */
+    g.encode.rotation = NULL, g.encode.scale_dtype = AURA_F16;
+    REFUSED(aura_encode(ctx, &g.encode), AURA_BAD_VALUE);
+    g.book.sigma = 0x1p-20f, g.encode.rule = AURA_SCALE_RAW, g.encode.scale_dtype = AURA_F16; /* far below the levels */
+    REFUSED(aura_encode(ctx, &g.encode), AURA_BAD_VALUE);
+}
+
+/* The limit below which a vector is stored as scale 0. */
+static void small_vectors(void)
+{
+    for (int e = -49; e >= -51; e--) {
+        setup();
+        memset(g.x, 0, sizeof g.x);
+        g.x[0] = ldexpf(1, e);
+        EXPECT(!aura_encode(ctx, &g.encode), "%s", aura_last_error());
+        EXPECT((g.out.scales[0] == 0) == (e < -50), "a vector of length 2^%d has scale %g", e, (double)g.out.scales[0]);
+    }
 }
 
 static void decode_misuse(void)
@@ -311,6 +385,8 @@ static void decode_misuse(void)
     REFUSED(aura_decode(ctx, &g.decode), AURA_TOO_LARGE);
     g.decode.out = g.out.packed;
     REFUSED(aura_decode(ctx, &g.decode), AURA_BAD_ARGUMENT);
+    g.decode.scales = g.out.y + DIM;
+    REFUSED(aura_decode(ctx, &g.decode), AURA_BAD_ARGUMENT);
 }
 
 /* A corrupt row cannot reach beyond the tables: the 8-bit grid has 255 levels, and here is index 255. */
@@ -337,6 +413,12 @@ static void strides_and_dtypes(void)
         g.x[i] = aura_f32_from_bf16(aura_bf16_from_f32(g.x[i]));
     EXPECT(!aura_rotate(ctx, &g.rotate), "%s", aura_last_error());
     memcpy(plain, g.out.y, sizeof plain);
+
+    g.rotate.out = wide, g.rotate.out_stride = STRIDE;
+    EXPECT(!aura_rotate(ctx, &g.rotate), "%s", aura_last_error());
+    for (int i = 0; i < ROWS * DIM; i++)
+        EXPECT(wide[i / DIM * STRIDE + i % DIM] == plain[i], "strided output only, element %d", i);
+    memset(wide, 0, sizeof wide);
 
     for (int i = 0; i < ROWS * DIM; i++)
         half[i / DIM * STRIDE + i % DIM] = aura_bf16_from_f32(g.x[i]);
@@ -440,24 +522,6 @@ static void masks_change_no_byte(void)
     aura_ctx_destroy(plain);
 }
 
-#if defined(__x86_64__)
-#include <xmmintrin.h>
-enum { N_MODES = 3 };
-static const unsigned modes[N_MODES] = {0x9fc0, 0x1f80 | 0x6000, 0x1f80 | 0x2000}; /* flush to zero; toward 0; down */
-static unsigned long mode_get(void) { return _mm_getcsr() & 0xffc0; }
-static void mode_set(unsigned long mode) { _mm_setcsr((unsigned)mode); }
-#elif defined(__aarch64__)
-enum { N_MODES = 3 };
-static const unsigned modes[N_MODES] = {1u << 24, 3u << 22, 2u << 22};
-static unsigned long mode_get(void)
-{
-    unsigned long mode;
-    __asm__ volatile("mrs %0, fpcr" : "=r"(mode));
-    return mode;
-}
-static void mode_set(unsigned long mode) { __asm__ volatile("msr fpcr, %0" : : "r"(mode)); }
-#endif
-
 static void float_modes_change_no_byte(void)
 {
     static uint8_t want[sizeof all];
@@ -488,6 +552,12 @@ static void cpu_without_the_system_has_nothing(void)
     EXPECT(aura_x86_isas(ecx & ~(1u << 12), avx512, 0xe7) == AURA_ISA_REF, "no FMA");
     EXPECT(aura_x86_isas(ecx, avx512 & ~(1u << 30), 0xe7) == (AURA_ISA_REF | AURA_ISA_AVX2), "no AVX-512 BW");
     EXPECT(aura_x86_isas(ecx, 0, 0xe7) == AURA_ISA_REF, "no AVX2");
+    for (uint32_t bit = 0; bit < 32; bit++) { /* every feature that the kernels are compiled for is asked for */
+        if (ecx >> bit & 1)
+            EXPECT(aura_x86_isas(ecx & ~(1u << bit), avx512, 0xe7) == AURA_ISA_REF, "without bit %u of leaf 1", bit);
+        if (avx512 >> bit & 1 && bit != 5)
+            EXPECT(aura_x86_isas(ecx, avx512 & ~(1u << bit), 0xe7) == (AURA_ISA_REF | AURA_ISA_AVX2), "without bit %u of leaf 7", bit);
+    }
 }
 
 static void *thread_body(void *user)
@@ -530,7 +600,9 @@ int main(void)
     RUN(codebooks_and_signs);
     RUN(rotate_misuse);
     RUN(encode_misuse);
+    RUN(bad_codebooks);
     RUN(bad_vectors);
+    RUN(small_vectors);
     RUN(decode_misuse);
     RUN(corrupt_codes_decode_to_the_top_level);
     RUN(strides_and_dtypes);

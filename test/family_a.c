@@ -145,6 +145,14 @@ static void value_skips_what_is_below_the_threshold(void)
                 sum += w[h * T + t] >= 0.1f ? w[h * T + t] * v.x[(h / 2 * T + t) * DIM + d] : 0;
             EXPECT(fabs(out[h * DIM + d] - sum) < 1e-5, "[%d][%d] is %g, not %g", h, d, (double)out[h * DIM + d], sum);
         }
+    ((float *)v.norms)[0] = NAN, w[0] = 0, w[T] = NAN; /* token 0, which both query heads of KV head 0 skip */
+    EXPECT(!aura_value(ctx, &a), "a skipped token is not looked at: %s", aura_last_error());
+    w[0] = 1;
+    EXPECT(aura_value(ctx, &a) == AURA_NOT_FINITE && isnan(out[0]) && isfinite(out[DIM]), "a kept one is: %s", aura_last_error());
+    ((float *)v.norms)[0] = ((float *)v.norms)[1] = 3e38f, w[1] = 1, w[T + 1] = 0; /* overflows in some coordinates only */
+    EXPECT(aura_value(ctx, &a) == AURA_NOT_FINITE && strstr(aura_last_error(), "row 0"), "%s", aura_last_error());
+    for (int d = 0; d < DIM; d++)
+        EXPECT(isnan(out[d]) && isfinite(out[DIM + d]), "a row that is not finite is NaN: [%d] is %g", d, (double)out[d]);
     memset(out, 0x77, sizeof out);
     a.tokens = 0;
     EXPECT(!aura_value(ctx, &a) && out[0] == 0 && out[4 * DIM - 1] == 0, "no tokens: %g", (double)out[0]);
@@ -153,10 +161,10 @@ static void value_skips_what_is_below_the_threshold(void)
 
 static void causal_blocks(void)
 {
-    static const size_t positions[] = {0, 3, 5, 7, 100};
+    static const size_t positions[] = {0, 3, 5, 7, 8, 100};
     struct problem p = {4, 2, 128, 2, 1, 8, 11, 9, 0, 0, 2, AURA_F32, AURA_F32, AURA_F32, NO_SIDE, NO_SIDE, NULL, NULL};
     finish_problem(&p, 7, 3, 11, 5);
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 6; i++) {
         float o[2 * 2 * 128], m[4], l[4];
         size_t seen = positions[i] + 1 < 8 ? positions[i] + 1 : 8;
         aura_flash_p1_args a = AURA_FLASH_P1_ARGS_INIT;
@@ -312,14 +320,14 @@ static void dequant_keeps_strides_and_types(void)
 /* Every pair of widths at every dim, and with them one of each other option in turn. */
 static void every_pair_and_dim(void)
 {
-    static const uint32_t widths[] = {2, 3, 4, 5, 6, 8}, dims[] = {64, 80, 96, 112, 128, 192, 256, 512};
+    static const uint32_t widths[] = {2, 3, 4, 5, 6, 8}, dims[] = {64, 80, 96, 112, 128, 192, 256, 512, 8, 72};
     static const uint32_t ratios[] = {1, 2, 3, 4, 5, 6, 7, 8, 12, 20}, kv_heads[] = {1, 2, 3};
     static const size_t tokens[] = {1, 31, 32, 33, 63, 64, 65, 130};
     static const aura_dtype types[] = {AURA_F32, AURA_F16, AURA_BF16};
     size_t n = 0;
     for (int kb = 0; kb < 6; kb++)
         for (int vb = 0; vb < 6; vb++)
-            for (int d = 0; d < 8; d++, n++) {
+            for (int d = 0; d < 10; d++, n++) {
                 size_t t = tokens[random_bits(&state) % 8];
                 uint64_t windows[] = {0, 1, t - 1, t, t + 1, UINT32_MAX, UINT64_MAX};
                 uint32_t kv = kv_heads[random_bits(&state) % 3], ratio = ratios[random_bits(&state) % 10];
@@ -334,7 +342,7 @@ static void every_pair_and_dim(void)
                 run_score_and_value(&p, "score, value");
                 free_problem(&p);
             }
-    EXPECT(n == 288, "%zu cases", n);
+    EXPECT(n == 360, "%zu cases", n);
 }
 
 static void partials_in_low_precision_are_what_they_are(void)
@@ -355,7 +363,7 @@ static void empty_blocks_between_full_ones(void)
     double sum = 0, total = 0;
     aura_flash_pass2_args a = AURA_FLASH_PASS2_ARGS_INIT;
     for (int b = 0; b < BLOCKS; b++) {
-        int empty = b % 3 == 1 || b == 0;
+        int empty = b % 3 == 2 || b == 0; /* the last of the first 64, not the first of the others */
         m[b] = empty ? (b % 2 ? NAN : 1e30f) : (float)(b % 7); /* an empty block may hold anything but l = 0 */
         l[b] = empty ? 0 : 1.5f;
         for (int d = 0; d < DIM; d++)
@@ -368,10 +376,12 @@ static void empty_blocks_between_full_ones(void)
     EXPECT(fabs(lse - log(sum)) < 1e-5, "lse %g", (double)lse);
     a.num_blocks = 0;
     EXPECT(!aura_flash_pass2(ctx, &a) && out[9] == 0 && lse == -INFINITY, "no blocks: %g", (double)out[9]);
-    a.num_blocks = BLOCKS, l[5] = NAN;
+    a.num_blocks = BLOCKS, l[4] = NAN;
     EXPECT(aura_flash_pass2(ctx, &a) == AURA_NOT_FINITE && isnan(out[9]) && strstr(aura_last_error(), "row 0"), "NaN l: %g", (double)out[9]);
-    l[5] = INFINITY;
+    l[4] = INFINITY;
     EXPECT(aura_flash_pass2(ctx, &a) == AURA_NOT_FINITE && isnan(out[9]), "infinite l: %g", (double)out[9]);
+    l[4] = 1.5f, m[4] = NAN;
+    EXPECT(aura_flash_pass2(ctx, &a) == AURA_NOT_FINITE && isnan(out[9]) && isnan(lse), "NaN m: %g", (double)out[9]);
 }
 
 /* Undo in the same call is undo afterwards. */
@@ -390,6 +400,23 @@ static void fused_undo(void)
     EXPECT(!aura_flash_sdpa(ctx, &a) && !aura_undo(ctx, &undo), "%s", aura_last_error());
     a.out = fused, a.undo = &rotation;
     EXPECT(!aura_flash_sdpa(ctx, &a) && !memcmp(fused, plain, sizeof fused), "fused and unfused differ");
+
+    static float o[6 * 3 * 80], m[6 * 3], l[6 * 3], matrix[80 * 80];
+    aura_flash_p1_args b = AURA_FLASH_P1_ARGS_INIT;
+    aura_flash_pass2_args c = AURA_FLASH_PASS2_ARGS_INIT;
+    b.keys = p.k.packed, b.values = p.v.packed, b.dim = 80, b.q_heads = 6, b.kv_heads = 2, b.tokens = 40, b.q = p.q;
+    b.o = o, b.m = m, b.l = l, b.num_blocks = 3, b.block_size = 16;
+    c.dim = 80, c.q_heads = 6, c.num_blocks = 3, c.o = o, c.m = m, c.l = l, c.sinks = p.sinks;
+    for (int i = 0; i < 80; i++) /* a permutation with signs */
+        matrix[i * 80 + (i * 7 + 3) % 80] = i % 3 ? 1 : -1;
+    EXPECT(!aura_flash_p1(ctx, &b), "%s", aura_last_error());
+    for (int kind = AURA_ROTATION_HADAMARD; kind <= AURA_ROTATION_DENSE; kind++) {
+        rotation.kind = (aura_rotation_kind)kind, rotation.matrix = matrix;
+        c.out = plain, c.undo = NULL;
+        EXPECT(!aura_flash_pass2(ctx, &c) && !aura_undo(ctx, &undo), "%s", aura_last_error());
+        c.out = fused, c.undo = &rotation;
+        EXPECT(!aura_flash_pass2(ctx, &c) && !memcmp(fused, plain, sizeof fused), "pass 2: fused and unfused differ, kind %d", kind);
+    }
     free_problem(&p);
 }
 

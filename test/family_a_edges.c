@@ -1,6 +1,7 @@
 /* The AURA kernels: edge cases, far offsets and misuse. */
 #define _GNU_SOURCE
 #include "family_a.h"
+#include "modes.h"
 
 #include <sys/mman.h>
 
@@ -30,6 +31,10 @@ static void edge_cases(void)
     EXPECT(!aura_flash_sdpa(ctx, &a) && !memcmp(out, plain, DIM * sizeof *out) && out[DIM] != plain[DIM], "a sink of -inf is none");
     sinks[1] = INFINITY;
     EXPECT(!aura_flash_sdpa(ctx, &a) && out[DIM] == 0 && lse[1] == INFINITY, "a sink of +inf takes all: %g", (double)out[DIM]);
+    sinks[1] = 1e30f;
+    EXPECT(!aura_flash_sdpa(ctx, &a) && out[DIM] == 0 && lse[1] == 1e30f, "a large sink takes all: %g", (double)out[DIM]);
+    sinks[1] = -1e30f;
+    EXPECT(!aura_flash_sdpa(ctx, &a) && !memcmp(out, plain, sizeof out), "a sink far below changes nothing");
     sinks[1] = NAN;
     EXPECT(aura_flash_sdpa(ctx, &a) == AURA_NOT_FINITE && isnan(out[DIM]) && out[0] == plain[0] && strstr(aura_last_error(), "row 1"),
            "a NaN sink: %s", aura_last_error());
@@ -42,6 +47,8 @@ static void edge_cases(void)
     a.window = 2;
     EXPECT(!aura_flash_sdpa(ctx, &a), "outside the window it does not matter");
     a.window = 0;
+    float v_kept = v_norm[3];
+    v_norm[3] = NAN; /* does not matter where its weight is 0 */
     int bad = 0; /* of the two signs one makes the score of head 0 +inf, which is bad, the other -inf, which is weight 0 */
     for (int sign = -1; sign <= 1; sign += 2) {
         k_norm[3] = (float)sign * INFINITY;
@@ -50,9 +57,9 @@ static void edge_cases(void)
         EXPECT(status == (isnan(out[0]) || isnan(out[DIM]) ? AURA_NOT_FINITE : AURA_OK), "%s", aura_status_text(status));
     }
     EXPECT(bad == 1, "infinite scores: %d of 2 are bad", bad);
-    k_norm[3] = kept;
+    k_norm[3] = kept, v_norm[3] = v_kept;
     v_norm[2] = INFINITY;
-    EXPECT(aura_flash_sdpa(ctx, &a) == AURA_NOT_FINITE, "an infinite value");
+    EXPECT(aura_flash_sdpa(ctx, &a) == AURA_NOT_FINITE && isnan(lse[0]), "an infinite value: lse %g", (double)lse[0]);
     memset(v_norm, 0, 6 * sizeof *v_norm);
     EXPECT(!aura_flash_sdpa(ctx, &a) && out[0] == 0 && isfinite(lse[0]), "zero values");
     free_problem(&p);
@@ -86,6 +93,97 @@ static void rows_beyond_4_gib(void)
     free_problem(&p);
 }
 
+/* Blocks far larger than the cache: the products wrap, what is covered does not. And what pass 1 reports. */
+static void huge_blocks_and_bad_rows_in_pass_1(void)
+{
+    struct problem p = {4, 4, 64, 4, 2, 6, 8, 8, 0, 0, 4, AURA_F32, AURA_F32, AURA_F32, NO_SIDE, NO_SIDE, NULL, NULL};
+    float o[4 * 3 * 64], m[4 * 3], l[4 * 3], plain[4 * 64], out[4 * 64];
+    aura_flash_p1_args a = AURA_FLASH_P1_ARGS_INIT;
+    aura_flash_pass2_args b = AURA_FLASH_PASS2_ARGS_INIT;
+    finish_problem(&p, 0, 0, 0, 0);
+    a.keys = p.k.packed, a.values = p.v.packed, a.dim = 64, a.q_heads = 4, a.kv_heads = 2, a.tokens = 6, a.q = p.q;
+    a.o = o, a.m = m, a.l = l, a.num_blocks = 1, a.block_size = 6;
+    b.dim = 64, b.q_heads = 4, b.num_blocks = 1, b.o = o, b.m = m, b.l = l, b.out = plain;
+    EXPECT(!aura_flash_p1(ctx, &a) && !aura_flash_pass2(ctx, &b), "%s", aura_last_error());
+    a.num_blocks = b.num_blocks = 3, a.block_size = SIZE_MAX / 2 + 2, b.out = out;
+    EXPECT(!aura_flash_p1(ctx, &a) && !aura_flash_pass2(ctx, &b), "%s", aura_last_error());
+    a.num_blocks = 2; /* times the size is 2 */
+    EXPECT(!aura_flash_p1(ctx, &a), "%s", aura_last_error());
+    a.num_blocks = 3;
+    EXPECT(!aura_flash_p1(ctx, &a), "%s", aura_last_error());
+    EXPECT(m[2] == -INFINITY && l[2] == 0 && !memcmp(out, plain, sizeof out), "a block was counted twice");
+    ((float *)p.k.norms)[8] = NAN; /* KV head 1 */
+    EXPECT(aura_flash_p1(ctx, &a) == AURA_NOT_FINITE && strstr(aura_last_error(), "row 2"), "%s", aura_last_error());
+    EXPECT(aura_flash_pass2(ctx, &b) == AURA_NOT_FINITE && strstr(aura_last_error(), "2 of the rows"), "%s", aura_last_error());
+    EXPECT(out[0] == plain[0] && isnan(out[2 * 64]), "rows 0 and 1 are good");
+    free_problem(&p);
+}
+
+/* Nothing to look at, and nothing there: every array that would not be read may be NULL, whatever the strides. */
+static void no_tokens_and_no_arrays(void)
+{
+    float q[2 * 64] = {1}, out[2 * 64] = {1};
+    aura_flash_sdpa_args a = AURA_FLASH_SDPA_ARGS_INIT;
+    aura_flash_p1_args b = AURA_FLASH_P1_ARGS_INIT;
+    aura_score_args s = AURA_SCORE_ARGS_INIT;
+    aura_value_args v = AURA_VALUE_ARGS_INIT;
+    aura_dequant_args d = AURA_DEQUANT_ARGS_INIT;
+    a.keys.bits = a.values.bits = 4, a.keys.stride = a.values.stride = 8;
+    b.keys = b.values = s.keys = v.values = d.rows = a.keys;
+    a.dim = b.dim = s.dim = v.dim = d.dim = 64;
+    a.q_heads = a.kv_heads = b.q_heads = b.kv_heads = s.q_heads = s.kv_heads = v.q_heads = v.kv_heads = d.kv_heads = 2;
+    a.q = b.q = s.q = q, a.out = out, v.out = out;
+    EXPECT(!aura_flash_sdpa(ctx, &a) && out[0] == 0, "sdpa: %s", aura_last_error());
+    out[0] = 1;
+    EXPECT(!aura_value(ctx, &v) && out[0] == 0, "value: %s", aura_last_error());
+    EXPECT(!aura_flash_p1(ctx, &b) && !aura_score(ctx, &s) && !aura_dequant(ctx, &d), "%s", aura_last_error());
+}
+
+/* Everything these functions can produce, with denormals among it. */
+static struct {
+    float dequant[2 * 6 * 64], score[4 * 6], value[4 * 64], o[4 * 2 * 64], m[8], l[8], pass2[4 * 64], sdpa[4 * 64];
+} all;
+
+/* The bit of each function that failed, or left the float mode other than it was. */
+static int run_all(const struct problem *p, unsigned long mode)
+{
+    aura_dequant_args d = {sizeof d, p->k.packed, 64, 2, 6, all.dequant, AURA_F32, 0};
+    aura_score_args s = {sizeof s, p->k.packed, 64, 4, 2, 6, p->q, all.score, AURA_F32, AURA_F32, 0};
+    aura_value_args v = {sizeof v, p->v.packed, 64, 4, 2, 6, all.score, all.value, AURA_F32, AURA_F32, 0, -1e30f};
+    aura_flash_p1_args a = {sizeof a, p->k.packed, p->v.packed, 64, 4, 2, 6, p->q, AURA_F32, AURA_F32, all.o, all.m, all.l, 2, 4, 0, 0};
+    aura_flash_pass2_args b = AURA_FLASH_PASS2_ARGS_INIT;
+    aura_flash_sdpa_args f = AURA_FLASH_SDPA_ARGS_INIT;
+    b.dim = 64, b.q_heads = 4, b.num_blocks = 2, b.o = all.o, b.m = all.m, b.l = all.l, b.out = all.pass2;
+    f.keys = p->k.packed, f.values = p->v.packed, f.dim = 64, f.q_heads = 4, f.kv_heads = 2, f.tokens = 6, f.q = p->q, f.out = all.sdpa;
+    int failed = aura_dequant(ctx, &d) || mode_get() != mode;
+    failed |= (aura_score(ctx, &s) || mode_get() != mode) << 1;
+    failed |= (aura_value(ctx, &v) || mode_get() != mode) << 2;
+    failed |= (aura_flash_p1(ctx, &a) || mode_get() != mode) << 3;
+    failed |= (aura_flash_pass2(ctx, &b) || mode_get() != mode) << 4;
+    return failed | (aura_flash_sdpa(ctx, &f) || mode_get() != mode) << 5;
+}
+
+static void float_modes_change_no_byte(void)
+{
+    struct problem p = {4, 3, 64, 4, 2, 6, 6, 6, 0, 0, 4, AURA_F32, AURA_F32, AURA_F32, NO_SIDE, NO_SIDE, NULL, NULL};
+    static uint8_t want[sizeof all];
+    unsigned long before = mode_get();
+    finish_problem(&p, 0, 0, 0, 0);
+    ((float *)p.k.norms)[2] = 0x1p-133f;
+    for (int t = 0; t < 6; t++)
+        ((float *)p.v.norms)[6 + t] = 0x1p-130f;
+    EXPECT(!run_all(&p, before) && all.dequant[2 * 64] != 0 && all.score[2] != 0 && all.sdpa[3 * 64] != 0, "%s", aura_last_error());
+    memcpy(want, &all, sizeof want);
+    for (int i = 0; i < N_MODES; i++) {
+        memset(&all, 0x5a, sizeof all);
+        mode_set(modes[i]);
+        int failed = run_all(&p, modes[i]);
+        mode_set(before);
+        EXPECT(!failed && !memcmp(want, &all, sizeof want), "mode 0x%x: functions 0x%x failed, or bytes changed", modes[i], (unsigned)failed);
+    }
+    free_problem(&p);
+}
+
 /* ---- misuse -------------------------------------------------------------------------------------------------------------- */
 
 #define REFUSED(call, expected, why)                                                                                   \
@@ -101,6 +199,8 @@ static void misuse(void)
 {
     struct problem p = {4, 4, 64, 4, 2, 6, 8, 8, 0, 0, 4, AURA_F32, AURA_F32, AURA_F32, NO_SIDE, NO_SIDE, NULL, NULL};
     static float out[4 * 64];
+    float sinks[4];
+    aura_rotation undo = {sizeof undo, AURA_ROTATION_HADAMARD, 128, NULL, NULL, NULL};
     aura_flash_sdpa_args a = AURA_FLASH_SDPA_ARGS_INIT, good;
     finish_problem(&p, 0, 0, 0, 0);
     memset(out, 0x5a, sizeof out);
@@ -122,6 +222,8 @@ static void misuse(void)
     REFUSED(aura_flash_sdpa(ctx, &a), AURA_UNSUPPORTED, "7 bits");
     a.values.bits = 0;
     REFUSED(aura_flash_sdpa(ctx, &a), AURA_UNSUPPORTED, "0 bits");
+    a.values.bits = 9; /* where the list of kernels has plain rows */
+    REFUSED(aura_flash_sdpa(ctx, &a), AURA_UNSUPPORTED, "9 bits");
     a.values.bits = 99;
     REFUSED(aura_flash_sdpa(ctx, &a), AURA_UNSUPPORTED, "99 bits");
     a.dim = 60;
@@ -136,6 +238,20 @@ static void misuse(void)
     REFUSED(aura_flash_sdpa(ctx, &a), AURA_BAD_ARGUMENT, "no codebook");
     a.keys.norm_dtype = (aura_dtype)9;
     REFUSED(aura_flash_sdpa(ctx, &a), AURA_UNSUPPORTED, "norm dtype");
+    a.values.codebook_dtype = (aura_dtype)9;
+    REFUSED(aura_flash_sdpa(ctx, &a), AURA_UNSUPPORTED, "codebook dtype");
+    a.sinks = sinks, a.sink_dtype = (aura_dtype)9;
+    REFUSED(aura_flash_sdpa(ctx, &a), AURA_UNSUPPORTED, "sink dtype");
+    a.undo = &undo; /* of another dim */
+    REFUSED(aura_flash_sdpa(ctx, &a), AURA_BAD_ARGUMENT, "undo");
+    a.keys.codes = out + 255;
+    REFUSED(aura_flash_sdpa(ctx, &a), AURA_BAD_ARGUMENT, "out over codes");
+    a.values.norms = out + 255;
+    REFUSED(aura_flash_sdpa(ctx, &a), AURA_BAD_ARGUMENT, "out over norms");
+    a.q_heads = a.kv_heads = 3, a.keys.stride = SIZE_MAX / 2 + 1; /* twice that is 0 */
+    REFUSED(aura_flash_sdpa(ctx, &a), AURA_TOO_LARGE, "a stride that wraps");
+    a.keys.stride = SIZE_MAX - 2; /* and 6 tokens more are 3 */
+    REFUSED(aura_flash_sdpa(ctx, &a), AURA_TOO_LARGE, "a stride that wraps with the tokens");
     a.q = NULL;
     REFUSED(aura_flash_sdpa(ctx, &a), AURA_BAD_ARGUMENT, "no queries");
     a.tokens = SIZE_MAX / 2, a.keys.stride = a.values.stride = SIZE_MAX / 2;
@@ -144,8 +260,18 @@ static void misuse(void)
     REFUSED(aura_flash_sdpa(ctx, &a), AURA_BAD_ARGUMENT, "out over q");
     a.out = NULL;
     EXPECT(aura_flash_sdpa(ctx, &a) == AURA_BAD_ARGUMENT, "no output");
-    aura_flash_p1_args p1 = AURA_FLASH_P1_ARGS_INIT;
+    free_problem(&p);
+}
+
+static void misuse_of_the_others(void)
+{
+    struct problem p = {4, 4, 64, 4, 2, 6, 8, 8, 0, 0, 4, AURA_F32, AURA_F32, AURA_F32, NO_SIDE, NO_SIDE, NULL, NULL};
+    static float out[4 * 64];
     float m[8], l[8];
+    aura_rotation undo = {sizeof undo, AURA_ROTATION_HADAMARD, 128, NULL, NULL, NULL};
+    aura_flash_p1_args p1 = AURA_FLASH_P1_ARGS_INIT;
+    finish_problem(&p, 0, 0, 0, 0);
+    memset(out, 0x5a, sizeof out);
     p1.keys = p.k.packed, p1.values = p.v.packed, p1.dim = 64, p1.q_heads = 4, p1.kv_heads = 2, p1.tokens = 6, p1.q = p.q;
     p1.o = out, p1.m = m, p1.l = l, p1.num_blocks = 1, p1.block_size = 5;
     EXPECT(aura_flash_p1(ctx, &p1) == AURA_BAD_ARGUMENT && strstr(aura_last_error(), "cover"), "%s", aura_last_error());
@@ -154,7 +280,11 @@ static void misuse(void)
     aura_flash_pass2_args p2 = AURA_FLASH_PASS2_ARGS_INIT;
     p2.dim = 64, p2.q_heads = 4, p2.num_blocks = SIZE_MAX / 8, p2.o = m, p2.m = m, p2.l = l, p2.out = out;
     EXPECT(aura_flash_pass2(ctx, &p2) == AURA_TOO_LARGE, "%s", aura_last_error());
-    p2.q_heads = 0, p2.num_blocks = 1;
+    p2.num_blocks = 1, p2.undo = &undo;
+    EXPECT(aura_flash_pass2(ctx, &p2) == AURA_BAD_ARGUMENT && strstr(aura_last_error(), "rotation"), "%s", aura_last_error());
+    p2.undo = NULL, p2.o = out;
+    EXPECT(aura_flash_pass2(ctx, &p2) == AURA_BAD_ARGUMENT && strstr(aura_last_error(), "overlap"), "%s", aura_last_error());
+    p2.q_heads = 0;
     EXPECT(aura_flash_pass2(ctx, &p2) == AURA_BAD_ARGUMENT, "%s", aura_last_error());
     aura_score_args s = AURA_SCORE_ARGS_INIT;
     s.keys = p.k.packed, s.dim = 64, s.q_heads = 4, s.kv_heads = 2, s.tokens = 6, s.q = p.q, s.scores = out, s.score_stride = 5;
@@ -162,6 +292,8 @@ static void misuse(void)
     aura_value_args v = AURA_VALUE_ARGS_INIT;
     v.values = p.v.packed, v.dim = 64, v.q_heads = 4, v.kv_heads = 2, v.tokens = 6, v.weights = m, v.out = out, v.sparse_threshold = NAN;
     EXPECT(aura_value(ctx, &v) == AURA_BAD_ARGUMENT, "%s", aura_last_error());
+    v.weights = out, v.sparse_threshold = 0;
+    EXPECT(aura_value(ctx, &v) == AURA_BAD_ARGUMENT && strstr(aura_last_error(), "overlap"), "%s", aura_last_error());
     aura_dequant_args d = AURA_DEQUANT_ARGS_INIT;
     d.rows = p.k.packed, d.dim = 64, d.kv_heads = 2, d.tokens = 6, d.out = out, d.out_stride = 2;
     EXPECT(aura_dequant(ctx, &d) == AURA_BAD_ARGUMENT, "%s", aura_last_error());
@@ -172,7 +304,11 @@ static void tests(void)
 {
     RUN(edge_cases);
     RUN(rows_beyond_4_gib);
+    RUN(huge_blocks_and_bad_rows_in_pass_1);
+    RUN(no_tokens_and_no_arrays);
+    RUN(float_modes_change_no_byte);
     RUN(misuse);
+    RUN(misuse_of_the_others);
 }
 
 int main(void)

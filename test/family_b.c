@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "modes.h"
 #include "oracle.h"
 #include "test.h"
 
@@ -191,11 +192,16 @@ static void mixed_kinds_and_dims(void)
 /* Every slot as the oldest, windows smaller than the ring; and every number of workgroups. */
 static void rings_and_workgroups(void)
 {
+    static const uint64_t windows[] = {0, 1, 7, 20, 39, 40};
     for (uint64_t start = 0; start < 40; start++)
         for (uint32_t bits = 0; bits <= 8; bits += 4) {
             struct cache c = make_cache(bits, bits, AURA_F32, 256, 1, 40, 40, 0);
-            struct options o = {2, (uint32_t)start % 33, 2, 0, start % 3 ? 1 + start % 39 : 0, start, 0.06f, 0, start % 6, start % 2};
-            check_attention(&c, &o, "ring");
+            for (int w = 0; w < 6; w++) { /* the window begins before the end of the ring, and behind it */
+                struct options o = {2, (uint32_t)(start + 5 * (uint64_t)w) % 33, 2, 0, windows[w], start, 0.06f, 0, (start + (uint64_t)w) % 6, w % 2};
+                check_attention(&c, &o, "ring");
+            }
+            struct options all = {2, 3, start % 2, 0, 7, start, 0.06f, 0, 2, 0}; /* mask types 0 and 1 have no window */
+            check_attention(&c, &all, "ring without window");
             free_cache(&c);
         }
     struct cache all = make_cache(4, 8, AURA_F32, 256, 2, 1100, 1200, 0);
@@ -269,6 +275,32 @@ static void fused_undo_equals_unfused(void)
             EXPECT(!aura_flash_attn_vec_reduce(ctx, &a) && !memcmp(fused, plain, rows * dim * 4), "dim %u nwg %u: fused differs", dim, nwg);
             free(temp), free(fused), free(plain);
         }
+}
+
+static void reduce_reports_rows(void)
+{
+    float temp[2 * 2 * 66], out[2 * 64];
+    aura_rotation undo = {sizeof undo, AURA_ROTATION_HADAMARD, 128, NULL, NULL, NULL};
+    aura_flash_attn_vec_reduce_args a = AURA_FLASH_ATTN_VEC_REDUCE_ARGS_INIT;
+    fill_vector(temp, 2 * 2 * 66, NORMAL, &state);
+    float *sm = temp + 2 * 2 * 64;
+    sm[0] = sm[2] = sm[4] = sm[6] = 1;
+    a.dim = 64, a.rows = 2, a.nwg = 2, a.temp = temp, a.out = out;
+    EXPECT(!aura_flash_attn_vec_reduce(ctx, &a), "%s", aura_last_error());
+    sm[6] = INFINITY; /* over it, every partial row is 0 */
+    EXPECT(aura_flash_attn_vec_reduce(ctx, &a) == AURA_NOT_FINITE && isnan(out[64]) && isfinite(out[0]), "infinite S: %g", (double)out[64]);
+    sm[6] = 1, temp[64 * 2 + 5] = INFINITY;
+    EXPECT(aura_flash_attn_vec_reduce(ctx, &a) == AURA_NOT_FINITE && isnan(out[64]) && isnan(out[127]) && isfinite(out[0]), "infinite O");
+    EXPECT(strstr(aura_last_error(), "row 1"), "%s", aura_last_error());
+    memset(out, 0x5a, sizeof out);
+    a.temp = NULL;
+    EXPECT(aura_flash_attn_vec_reduce(ctx, &a) == AURA_BAD_ARGUMENT && ((uint8_t *)out)[0] == 0x5a, "%s", aura_last_error());
+    a.temp = temp, a.undo = &undo; /* of another dim */
+    EXPECT(aura_flash_attn_vec_reduce(ctx, &a) == AURA_BAD_ARGUMENT && ((uint8_t *)out)[0] == 0x5a, "%s", aura_last_error());
+    a.undo = NULL, a.out = temp + 131;
+    EXPECT(aura_flash_attn_vec_reduce(ctx, &a) == AURA_BAD_ARGUMENT && strstr(aura_last_error(), "overlap"), "%s", aura_last_error());
+    a.nwg = 1, a.out = temp + 128; /* with one workgroup temp is [rows][dim] */
+    EXPECT(!aura_flash_attn_vec_reduce(ctx, &a) && temp[128] == temp[0], "%s", aura_last_error());
 }
 
 /* ---- transforms -------------------------------------------------------------------------------------------------------- */
@@ -373,7 +405,10 @@ static void encoders_as_published(void)
                         aura_rotate(ctx, &ra);
                         for (uint32_t i = 0; i < dim; i++)
                             dot += (double)y[i] * back[h * dim + i], n1 += (double)y[i] * y[i], n2 += (double)back[h * dim + i] * back[h * dim + i];
-                        EXPECT(dot / sqrt(n1 * n2) > (bits == 4 ? 0.98 : bits == 5 ? 0.985 : bits == 6 ? 0.99 : 0.998), "round trip cosine %g at %u bits", dot / sqrt(n1 * n2), bits);
+                        double least = bits == 4 ? 0.985 : bits == 5 ? 0.99 : 0.998;
+                        if (dim == 512 && way == 2)
+                            least = 0.97; /* a factor of 1.5 pushes the tails over the end of the table */
+                        EXPECT(dot / sqrt(n1 * n2) > least, "round trip cosine %g at %u bits", dot / sqrt(n1 * n2), bits);
                     }
                 EXPECT(packed[(a.write_pos + tokens) % CAPACITY * width] == 0x5a, "wrote a slot that is not its own");
                 free(x), free(packed);
@@ -396,8 +431,13 @@ static void extreme_vectors_in_tq(void)
                 compare_encoded(x, dim, bits, 1, packed, norms);
                 if (sizes[i] < 1e-10f)
                     EXPECT(packed[0] == (bits == 4 ? 0x77 : 127), "codes of zero: 0x%x", packed[0]);
-                x[9] = NAN, packed[0] = 0x5a;
-                EXPECT(aura_tq_encode(ctx, &a) == AURA_BAD_VALUE && packed[0] == 0x5a && strstr(aura_last_error(), "in[0][0][9]"), "%s", aura_last_error());
+                static const float bad[] = {NAN, INFINITY, -INFINITY, 0x1.000002p40f};
+                for (int b = 0; b < 4; b++) {
+                    x[9] = bad[b], packed[0] = 0x5a;
+                    EXPECT(aura_tq_encode(ctx, &a) == AURA_BAD_VALUE && packed[0] == 0x5a && strstr(aura_last_error(), "in[0][0][9]"), "%s", aura_last_error());
+                }
+                x[9] = 0x1p40f;
+                EXPECT(!aura_tq_encode(ctx, &a), "%s", aura_last_error());
             }
 }
 
@@ -449,10 +489,74 @@ static void kv_copies(void)
     EXPECT(aura_kv_copy(ctx, &a) == AURA_BAD_ARGUMENT && ((uint8_t *)cache)[40] == 0x5a, "a write past a linear cache");
     a.sliding = 1, a.tokens = 5;
     EXPECT(aura_kv_copy(ctx, &a) == AURA_BAD_ARGUMENT, "two tokens for one slot");
-    a.tokens = 0, a.in = NULL, a.cache = NULL;
+    a.tokens = 2, a.dim = 0;
+    EXPECT(aura_kv_copy(ctx, &a) == AURA_BAD_ARGUMENT && strstr(aura_last_error(), "dim"), "dim 0: %s", aura_last_error());
+    a.dim = DIM, a.in = cache + 3;
+    EXPECT(aura_kv_copy(ctx, &a) == AURA_BAD_ARGUMENT && strstr(aura_last_error(), "overlap"), "%s", aura_last_error());
+    a.in = in, a.sliding = 0, a.write_pos = 5, a.tokens = 1;
+    EXPECT(aura_kv_copy(ctx, &a) == AURA_BAD_ARGUMENT && ((uint8_t *)cache)[40] == 0x5a, "a write beyond the end of a linear cache");
+    a.tokens = 0, a.sliding = 1, a.in = NULL, a.cache = NULL;
     EXPECT(!aura_kv_copy(ctx, &a), "no tokens: %s", aura_last_error());
     a.heads = 0;
     EXPECT(aura_kv_copy(ctx, &a) == AURA_BAD_ARGUMENT, "no heads");
+}
+
+/* A write position that wraps: 2^64 - 1 is slot 0 of 3, and the next token goes to slot 1. */
+static void positions_without_end(void)
+{
+    float in[2 * 256], cache[3 * 256] = {0}, norms[3] = {0};
+    uint8_t packed[3 * 128];
+    aura_kv_copy_args c = AURA_KV_COPY_ARGS_INIT;
+    aura_tq_encode_args e = AURA_TQ_ENCODE_ARGS_INIT;
+    fill_vector(in, 512, NORMAL, &state);
+    c.heads = 1, c.dim = 256, c.tokens = 2, c.capacity = 3, c.write_pos = UINT64_MAX, c.sliding = 1, c.in = in, c.cache = cache;
+    EXPECT(!aura_kv_copy(ctx, &c) && !memcmp(cache, in, sizeof in), "%s", aura_last_error());
+    e.dim = 256, e.bits = 4, e.kv_heads = 1, e.tokens = 2, e.capacity = 3, e.write_pos = UINT64_MAX, e.sliding = 1, e.in = in;
+    e.packed = packed, e.norms = norms;
+    EXPECT(!aura_tq_encode(ctx, &e) && norms[0] > 1 && norms[1] > 1 && norms[2] == 0, "%g %g %g", (double)norms[0], (double)norms[1], (double)norms[2]);
+}
+
+/* Everything these functions can produce; the norms of the second token are small enough for denormals. */
+static struct {
+    uint8_t packed[2 * 256];
+    float norms[2], back[256], copy[2 * 256], out[256], temp[2 * 258], reduced[256];
+} all;
+
+static int run_all(const float *in, unsigned long mode)
+{
+    aura_rotation undo = {sizeof undo, AURA_ROTATION_HADAMARD, 256, aura_tq_signs(256), NULL, NULL};
+    aura_tq_encode_args e = {sizeof e, 256, 8, 1, 2, 2, 0, 0, in, AURA_F32, all.packed, all.norms, 0};
+    aura_tq_dequant_args d = {sizeof d, 256, 8, 1, 2, 1, all.packed, all.norms, all.back, 0};
+    aura_kv_copy_args c = {sizeof c, 1, 256, 2, 2, 0, 0, 0, in, all.copy, AURA_F32, AURA_F32};
+    aura_flash_attn_vec_args a = AURA_FLASH_ATTN_VEC_ARGS_INIT;
+    aura_flash_attn_vec_reduce_args r = {sizeof r, 256, 1, 2, all.temp, all.reduced, &undo, NULL, NULL};
+    int failed = aura_tq_encode(ctx, &e) || mode_get() != mode;
+    all.norms[1] = 0x1p-126f;
+    failed |= (aura_tq_dequant(ctx, &d) || mode_get() != mode) << 1;
+    failed |= (aura_kv_copy(ctx, &c) || mode_get() != mode) << 2;
+    a.k.bits = a.v.bits = 8, a.k.rows = a.v.rows = all.packed, a.k.norms = a.v.norms = all.norms, a.dim = 256, a.q_heads = a.kv_heads = 1;
+    a.tokens = a.capacity = 2, a.q = in, a.out = all.out, a.scale = 0.06f, a.softcap = 20;
+    failed |= (aura_flash_attn_vec(ctx, &a) || mode_get() != mode) << 3;
+    a.temp = all.temp, a.nwg = 2;
+    failed |= (aura_flash_attn_vec(ctx, &a) || mode_get() != mode) << 4;
+    return failed | (aura_flash_attn_vec_reduce(ctx, &r) || mode_get() != mode) << 5;
+}
+
+static void float_modes_change_no_byte(void)
+{
+    static uint8_t want[sizeof all];
+    float in[2 * 256];
+    unsigned long before = mode_get();
+    fill_vector(in, 512, NORMAL, &state);
+    EXPECT(!run_all(in, before) && all.back[0] != 0 && fabsf(all.back[0]) < 0x1p-126f, "%s: %g", aura_last_error(), (double)all.back[0]);
+    memcpy(want, &all, sizeof want);
+    for (int i = 0; i < N_MODES; i++) {
+        memset(&all, 0x5a, sizeof all);
+        mode_set(modes[i]);
+        int failed = run_all(in, modes[i]);
+        mode_set(before);
+        EXPECT(!failed && !memcmp(want, &all, sizeof want), "mode 0x%x: functions 0x%x failed, or bytes changed", modes[i], (unsigned)failed);
+    }
 }
 
 /* ---- misuse ---------------------------------------------------------------------------------------------------------------- */
@@ -503,16 +607,39 @@ static void misuse(void)
     REFUSED(aura_flash_attn_vec(ctx, &a), AURA_BAD_ARGUMENT, "scale");
     a.softcap = -1;
     REFUSED(aura_flash_attn_vec(ctx, &a), AURA_BAD_ARGUMENT, "softcap");
+    a.softcap = INFINITY;
+    REFUSED(aura_flash_attn_vec(ctx, &a), AURA_BAD_ARGUMENT, "no softcap is 0");
+    a.scale_factor_d512 = NAN;
+    REFUSED(aura_flash_attn_vec(ctx, &a), AURA_BAD_ARGUMENT, "scale_factor_d512");
+    a.q = out;
+    REFUSED(aura_flash_attn_vec(ctx, &a), AURA_BAD_ARGUMENT, "out over q");
+    a.v.rows = out + 1023;
+    REFUSED(aura_flash_attn_vec(ctx, &a), AURA_BAD_ARGUMENT, "out over rows");
+    a.k.norms = out;
+    REFUSED(aura_flash_attn_vec(ctx, &a), AURA_BAD_ARGUMENT, "out over norms");
+    a.temp = q, a.nwg = 1;
+    REFUSED(aura_flash_attn_vec(ctx, &a), AURA_BAD_ARGUMENT, "temp over q");
+    a.temp = (float *)(void *)((char *)temp + 2), a.nwg = 1;
+    REFUSED(aura_flash_attn_vec(ctx, &a), AURA_BAD_ARGUMENT, "temp not aligned");
     a.temp = temp, a.nwg = 33;
     REFUSED(aura_flash_attn_vec(ctx, &a), AURA_BAD_ARGUMENT, "33 workgroups");
     a.temp = temp, a.nwg = 0;
     REFUSED(aura_flash_attn_vec(ctx, &a), AURA_BAD_ARGUMENT, "0 workgroups");
     a.out = NULL;
     REFUSED(aura_flash_attn_vec(ctx, &a), AURA_BAD_ARGUMENT, "no output");
+    a.capacity = UINT64_MAX, a.kv_heads = 1;
+    REFUSED(aura_flash_attn_vec(ctx, &a), AURA_TOO_LARGE, "capacity of one head");
     a.capacity = UINT64_MAX / 2, a.kv_heads = 4;
     REFUSED(aura_flash_attn_vec(ctx, &a), AURA_TOO_LARGE, "capacity");
     a.temp = temp, a.nwg = 2, a.sinks = q;
     REFUSED(aura_flash_attn_vec(ctx, &a), AURA_BAD_ARGUMENT, "sinks with temp");
+    free_cache(&c);
+}
+
+static void misuse_of_the_others(void)
+{
+    float q[256] = {0}, out[256], temp[16];
+    out[0] = 12345;
     aura_flash_attn_vec_reduce_args r = AURA_FLASH_ATTN_VEC_REDUCE_ARGS_INIT;
     r.dim = 256, r.rows = 1, r.nwg = 1, r.temp = temp, r.out = out, r.sinks = q;
     EXPECT(aura_flash_attn_vec_reduce(ctx, &r) == AURA_BAD_ARGUMENT && out[0] == 12345, "sinks with nwg 1");
@@ -533,7 +660,21 @@ static void misuse(void)
     EXPECT(aura_tq_encode(ctx, &e) == AURA_BAD_ARGUMENT && packed[0] == 0x5a, "a write past a linear cache");
     e.write_pos = 0, e.kv_heads = 0;
     EXPECT(aura_tq_encode(ctx, &e) == AURA_BAD_ARGUMENT, "no heads");
-    free_cache(&c);
+    e.kv_heads = 1, e.scale_factor_d512 = NAN;
+    EXPECT(aura_tq_encode(ctx, &e) == AURA_BAD_ARGUMENT && strstr(aura_last_error(), "scale_factor"), "%s", aura_last_error());
+    e.scale_factor_d512 = 0, e.packed = q + 255;
+    EXPECT(aura_tq_encode(ctx, &e) == AURA_BAD_ARGUMENT && strstr(aura_last_error(), "packed overlaps in"), "%s", aura_last_error());
+    e.packed = packed, e.norms = q + 255;
+    EXPECT(aura_tq_encode(ctx, &e) == AURA_BAD_ARGUMENT && strstr(aura_last_error(), "norms overlaps in"), "%s", aura_last_error());
+    e.packed = out, e.norms = out;
+    EXPECT(aura_tq_encode(ctx, &e) == AURA_BAD_ARGUMENT && strstr(aura_last_error(), "norms overlaps packed"), "%s", aura_last_error());
+    aura_tq_dequant_args d = {sizeof d, 256, 4, 1, 4, 4, packed, temp, out, 0};
+    EXPECT(aura_tq_dequant(ctx, &d) == AURA_BAD_ARGUMENT && strstr(aura_last_error(), "slot 4 of 4"), "%s", aura_last_error());
+    d.slot = 0, d.packed = out;
+    EXPECT(aura_tq_dequant(ctx, &d) == AURA_BAD_ARGUMENT && strstr(aura_last_error(), "overlap"), "%s", aura_last_error());
+    d.packed = packed, d.norms = out;
+    EXPECT(aura_tq_dequant(ctx, &d) == AURA_BAD_ARGUMENT && strstr(aura_last_error(), "overlap"), "%s", aura_last_error());
+    EXPECT(out[0] == 12345, "something was written");
 }
 
 static void tests(void)
@@ -544,12 +685,16 @@ static void tests(void)
     RUN(rings_and_workgroups);
     RUN(all_masked_is_zero_and_poison_is_reported);
     RUN(fused_undo_equals_unfused);
+    RUN(reduce_reports_rows);
     RUN(fwht);
     RUN(encoders_as_published);
     RUN(extreme_vectors_in_tq);
     RUN(aura_rows_are_tq_nibbles);
     RUN(kv_copies);
+    RUN(positions_without_end);
+    RUN(float_modes_change_no_byte);
     RUN(misuse);
+    RUN(misuse_of_the_others);
 }
 
 int main(void)

@@ -334,6 +334,10 @@ static void query_integers(void)
             EXPECT(sum == q.sum, "sum %d", q.sum);
             EXPECT((largest < 0x1p-100f) == (q.step == 0), "a query of %g has step %g", (double)largest, (double)q.step);
         }
+    memset(y, 0, sizeof y);
+    y[3] = 0x1p-120f; /* top / largest would be infinite */
+    aura_ref_query(&q, y, 64);
+    EXPECT(q.step == 0 && q.sum == 0 && q.hi[3] == 0 && q.lo[3] == 0, "a tiny query has step %g", (double)q.step);
 }
 
 /* ---- element types ------------------------------------------------------------------------------------------------- */
