@@ -268,7 +268,8 @@ AURA_API aura_status aura_decode(const aura_ctx *ctx, const aura_decode_args *ar
  *
  * Every function fails with AURA_BAD_ARGUMENT (NULL, zero heads, heads that do not divide, a stride below the live
  * length, an unknown size), AURA_UNSUPPORTED (a width, dim or dtype without kernel) or AURA_TOO_LARGE, with nothing
- * written. Those that attend also with AURA_NOT_FINITE: rows whose sums are NaN or infinite are NaN, all others are good.
+ * written. Those that attend also with AURA_NOT_FINITE: rows whose sums are NaN or infinite, or that the output's type
+ * cannot hold, are NaN, all others are good; of partials, l or S is then NaN or infinite.
  */
 
 /* One side of a compressed cache as the AURA kernels keep it. x = norm * codebook[index]. */
@@ -407,7 +408,8 @@ typedef struct aura_flash_attn_vec_args {
     uint32_t mask_type; /* 0 and 1: every live token; 2: the last `window` of them, where window > 0 */
     uint64_t window, keep_first; /* with mask_type 2 the oldest `keep_first` tokens are seen too */
     uint64_t ring_start; /* slot of the oldest token, below capacity: order in time is ring_start, ring_start + 1 ... */
-    float scale, softcap;    /* logits are softcap * tanh(scale * dot / softcap); softcap 0: scale * dot */
+    float scale, softcap;    /* logits are softcap * tanh(scale * dot / softcap); softcap 0: scale * dot. scale 0:
+                                1 / sqrt(dim) */
     float scale_factor_d512; /* as given to aura_tq_encode; below 1e-6: 1 */
     uint32_t q_as_f16;       /* 1: round the query to f16 first, as the public kernels do */
     const float *sinks;      /* [q_heads] logits that join the denominator, or NULL. With temp: give them to the reduce */

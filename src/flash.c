@@ -234,13 +234,8 @@ aura_status aura_value(const aura_ctx *ctx, const aura_value_args *a)
         }
         for (size_t h = 0; h < at.heads; h++) {
             float *row = g.acc + h * g.stride;
-            int finite = 1;
-            for (uint32_t d = 0; d < a->dim; d++)
-                finite &= isfinite(row[d]) != 0;
-            for (uint32_t d = 0; !finite && d < a->dim; d++)
-                row[d] = NAN;
+            aura_bad_row(&bad, aura_poison_row(row, a->dim, a->out_dtype), at.first + h);
             store_row(a->out, a->out_dtype, (at.first + h) * a->dim, row, a->dim);
-            aura_bad_row(&bad, !finite, at.first + h);
         }
     }
     aura_fpmode_leave(mode);
@@ -321,10 +316,14 @@ struct finish {
     struct aura_bad_rows bad;
 };
 
-static aura_status check_sinks(struct aura_call call, const void *sinks, aura_dtype dtype, uint32_t heads)
+static aura_status check_finish(struct aura_call call, const void *sinks, aura_dtype dtype, uint32_t heads,
+                                const float *lse, const struct aura_extent *out)
 {
     aura_status status;
     struct aura_extent extent = {"sinks", sinks, aura_dtype_bytes(dtype), 1, 1, heads};
+    struct aura_extent sums = {"lse", lse, sizeof(float), 1, 1, lse ? out->rows : 0};
+    if ((status = aura_check_rows(call, &sums)) || (status = aura_check_apart(call, &sums, out)))
+        return status;
     if (!sinks)
         return AURA_OK;
     if ((status = aura_check_dtype(call, "sink_dtype", dtype)) || (status = aura_check_rows(call, &extent)))
@@ -340,6 +339,7 @@ static void finish_row(struct finish *f, struct aura_group *g, size_t h, size_t 
     int bad = aura_group_finish(out, f->lse ? f->lse + row : NULL, g, h);
     if (f->undo.rotation)
         aura_turn_rows(out, out, &f->undo, 1);
+    bad |= aura_poison_row(out, g->dim, f->out_dtype);
     store_row(f->out, f->out_dtype, row * g->dim, out, g->dim);
     aura_bad_row(&f->bad, bad, row);
 }
@@ -397,7 +397,7 @@ aura_status aura_flash_pass2(const aura_ctx *ctx, const aura_flash_pass2_args *a
     struct finish f = {a->sinks, a->sink_dtype, sink_heads, a->out, a->out_dtype, a->lse, {0}, {0, 0}};
     if ((status = aura_check_rows(call, &o)) || (status = aura_check_rows(call, &m)) ||
         (status = aura_check_rows(call, &l)) || (status = aura_check_rows(call, &out)) ||
-        (status = aura_check_apart(call, &out, &o)) || (status = check_sinks(call, a->sinks, a->sink_dtype, sink_heads)) ||
+        (status = aura_check_apart(call, &out, &o)) || (status = check_finish(call, a->sinks, a->sink_dtype, sink_heads, a->lse, &out)) ||
         (a->undo && (status = aura_check_rotation(call, a->undo, a->dim))) ||
         (status = aura_turn_init(&f.undo, call, a->undo, 1)))
         return status;
@@ -428,7 +428,7 @@ aura_status aura_flash_sdpa(const aura_ctx *ctx, const aura_flash_sdpa_args *a)
     if ((status = check_queries(call, a->q, a->q_dtype, a->dim, a->q_heads, &out)) ||
         (status = check_packed(call, "keys", &a->keys, a->dim, a->kv_heads, a->tokens, &out)) ||
         (status = check_packed(call, "values", &a->values, a->dim, a->kv_heads, a->tokens, &out)) ||
-        (status = check_sinks(call, a->sinks, a->sink_dtype, sink_heads)) ||
+        (status = check_finish(call, a->sinks, a->sink_dtype, sink_heads, a->lse, &out)) ||
         (a->undo && (status = aura_check_rotation(call, a->undo, a->dim))) ||
         (status = aura_turn_init(&f.undo, call, a->undo, 1)))
         return status;

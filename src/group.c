@@ -81,16 +81,32 @@ static void softmax(struct aura_group *g, size_t n)
     }
 }
 
+static int all_finite(const float *x, size_t n)
+{
+    uint32_t largest = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t magnitude = aura_f32_bits(x[i]) & 0x7fffffff;
+        largest = magnitude > largest ? magnitude : largest;
+    }
+    return largest < 0x7f800000;
+}
+
 void aura_group_value(struct aura_group *g, const struct aura_source *values, uint64_t t, size_t n)
 {
     for (uint32_t part = 0; part < values->parts; part++) {
         struct aura_rows rows = rows_of(values, g, t, part);
         load_norms(g->norm, values, t, part, n);
-        for (size_t h = 0; h < g->heads; h++)
-            for (size_t i = 0; i < n; i++) { /* weight 0 is a token not seen: 0 * NaN must not undo that */
-                float w = g->weight[h * AURA_BLOCK + i];
-                g->product[h * AURA_BLOCK + i] = w == 0 ? 0 : w * g->norm[i];
-            }
+        /* Weight 0 is a token not seen: 0 * NaN must not undo that. A comparison in the common loop would keep it from
+         * being vectorised: 3.2 ns per head and token became 11.5. */
+        int finite = all_finite(g->norm, n);
+        for (size_t h = 0; h < g->heads; h++) {
+            const float *weight = g->weight + h * AURA_BLOCK;
+            float *product = g->product + h * AURA_BLOCK;
+            for (size_t i = 0; finite && i < n; i++)
+                product[i] = weight[i] * g->norm[i];
+            for (size_t i = 0; !finite && i < n; i++)
+                product[i] = weight[i] == 0 ? 0 : weight[i] * g->norm[i];
+        }
         g->kernels->value[values->kind](g->acc + part * rows.dim, g->product, AURA_BLOCK, &rows, g->heads, n);
     }
 }
@@ -118,16 +134,25 @@ void aura_group_sink(struct aura_group *g, size_t h, float sink)
     g->max[h] = m;
 }
 
+int aura_poison_row(float *row, uint32_t dim, aura_dtype dtype)
+{
+    /* the first magnitude that rounds to infinity; f32 numbers are what they are */
+    float limit = dtype == AURA_F16 ? 65520 : dtype == AURA_BF16 ? 0x1.ffp127f : INFINITY;
+    int bad = 0;
+    for (uint32_t d = 0; d < dim; d++)
+        bad |= !(fabsf(row[d]) < limit); /* so that NaN is bad */
+    for (uint32_t d = 0; bad && d < dim; d++)
+        row[d] = NAN;
+    return bad;
+}
+
 int aura_group_finish(float *out, float *lse, const struct aura_group *g, size_t h)
 {
     float sum = g->sum[h];
-    int empty = g->max[h] == -INFINITY && !isnan(sum), bad = !empty && !(sum > 0 && sum <= 0x1p127f);
-    for (uint32_t d = 0; d < g->dim; d++) {
-        out[d] = empty ? 0 : g->acc[h * g->stride + d] / sum;
-        bad |= !isfinite(out[d]);
-    }
-    for (uint32_t d = 0; bad && d < g->dim; d++)
-        out[d] = NAN;
+    int empty = g->max[h] == -INFINITY && !isnan(sum), good = empty || (sum > 0 && sum <= 0x1p127f);
+    for (uint32_t d = 0; d < g->dim; d++)
+        out[d] = empty ? 0 : good ? g->acc[h * g->stride + d] / sum : NAN;
+    int bad = aura_poison_row(out, g->dim, AURA_F32);
     if (lse)
         *lse = bad ? NAN : empty ? -INFINITY : g->max[h] + logf(sum);
     return bad;

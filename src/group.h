@@ -56,6 +56,9 @@ void aura_group_sink(struct aura_group *group, size_t h, float sink);
  * Returns 1 when the row is not finite; it is NaN then. */
 int aura_group_finish(float *out, float *lse, const struct aura_group *group, size_t h);
 
+/* 1 when a coordinate is not finite, or would not be in that type; then all of the row becomes NaN. */
+int aura_poison_row(float *row, uint32_t dim, aura_dtype dtype);
+
 /* Counts rows that are not finite, for the status of the call. */
 struct aura_bad_rows {
     size_t count, first;

@@ -138,8 +138,8 @@ static float gain(const float *y, const struct aura_codec_plan *plan, float norm
 }
 
 /* Every fit of the plan is tried; the one whose centroids have the best cosine with y wins, the first among equals.
- * Edge cases: |y| <= tiny stores the codes of 0, and scale 0 unless the plan keeps it. All centroids 0 (a table that has a level 0 and a
- * vector that lands on it everywhere) stores scale 0. */
+ * Edge cases: |y| <= tiny stores the codes of 0, and scale 0 unless the plan keeps it. Centroids that are all 0,
+ * and for the unbiased rule those not on the vector's side at all (<y,c> <= 0: a strange table), store scale 0. */
 void aura_encode_ref(uint8_t *packed, float *scale, const float *y, const struct aura_codec_plan *plan, size_t n)
 {
     for (size_t row = 0; row < n; row++, y += plan->dim, packed += plan->row_bytes) {
@@ -168,7 +168,7 @@ void aura_encode_ref(uint8_t *packed, float *scale, const float *y, const struct
         else if (plan->rule == AURA_SCALE_MATCHED)
             scale[row] = sqrtf(norm2) / sqrtf(size2);
         else if (plan->rule == AURA_SCALE_UNBIASED)
-            scale[row] = norm2 / dot;
+            scale[row] = dot > 0 ? norm2 / dot : 0;
         else
             scale[row] = sqrtf(norm2 / (float)plan->dim) / plan->sigma;
     }
@@ -275,7 +275,7 @@ double aura_ref_encode_error(const uint8_t *packed, float scale, const float *y,
         return 1;
     for (uint32_t k = 0; k < plan->n_fits; k++)
         best = fmax(best, cosine_of_fit(y, plan, norm2, plan->fits[k]));
-    if (size2 == 0 || best == 0)
+    if (size2 == 0 || best == 0 || (plan->rule == AURA_SCALE_UNBIASED && dot <= 0))
         return scale == 0 ? 0 : 1;
     double want = plan->rule == AURA_SCALE_MATCHED    ? sqrt(norm2 / size2)
                   : plan->rule == AURA_SCALE_UNBIASED ? norm2 / dot

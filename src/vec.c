@@ -202,7 +202,7 @@ aura_status aura_flash_attn_vec(const aura_ctx *ctx, const aura_flash_attn_vec_a
         size_t left = ratio - first % ratio;
         n = left < AURA_GROUP ? left : AURA_GROUP;
         aura_group_init(&g, ctx, a->dim, n);
-        g.scale = a->scale;
+        g.scale = a->scale == 0 ? 1 / sqrtf((float)a->dim) : a->scale;
         g.softcap = a->softcap;
         for (size_t h = 0; h < n; h++)
             aura_group_query(&g, h, a->q, AURA_F32, first + h);
@@ -245,10 +245,9 @@ static int reduce_row(float *out, const aura_ctx *ctx, const aura_flash_attn_vec
         ctx->kernels.reduce[0](out, weight, o, a->dim, a->nwg);
         bad = !isfinite(sum);
     }
-    for (uint32_t d = 0; d < a->dim; d++)
-        bad |= !isfinite(out[d]);
-    for (uint32_t d = 0; bad && d < a->dim; d++)
-        out[d] = NAN;
+    if (bad)
+        out[0] = NAN;
+    bad = aura_poison_row(out, a->dim, AURA_F32);
     if (a->lse)
         a->lse[row] = bad ? NAN : sum == 0 ? -INFINITY : max + logf(sum);
     return bad;
@@ -279,9 +278,10 @@ aura_status aura_flash_attn_vec_reduce(const aura_ctx *ctx, const aura_flash_att
     uint64_t mode = aura_fpmode_enter();
     for (size_t row = 0; row < a->rows; row++) {
         float *to = a->out + row * a->dim;
-        aura_bad_row(&bad, reduce_row(to, ctx, a, row), row);
+        int is_bad = reduce_row(to, ctx, a, row);
         if (a->undo)
             aura_turn_rows(to, to, &undo, 1);
+        aura_bad_row(&bad, is_bad | aura_poison_row(to, a->dim, AURA_F32), row);
     }
     aura_fpmode_leave(mode);
     aura_turn_free(&undo);

@@ -345,6 +345,40 @@ static void every_pair_and_dim(void)
     EXPECT(n == 360, "%zu cases", n);
 }
 
+/* One problem cut into any number of blocks: always the same answer. */
+static void any_number_of_blocks(void)
+{
+    struct problem p = {4, 3, 96, 6, 2, 40, 45, 40, 0, 1, 6, AURA_F32, AURA_F32, AURA_F32, NO_SIDE, NO_SIDE, NULL, NULL};
+    finish_problem(&p, 0, 0, 0, 0);
+    for (size_t block = 1; block <= 41; block++)
+        run_two_pass(&p, block, AURA_F32, 3e-6, "block sweep");
+    free_problem(&p);
+}
+
+/* Scores of about 18 and more: rounding the maximum of a block to bf16 moves its weight by percents, f32 does not. */
+static void large_maxima_need_f32_partials(void)
+{
+    enum { DIM = 128, T = 512, BLOCKS = 16 };
+    struct problem p = {4, 4, DIM, 1, 1, T, T, T, 0, 0, 1, AURA_F32, AURA_F32, AURA_F32, NO_SIDE, NO_SIDE, NULL, NULL};
+    double want[DIM], lse, size, error[3] = {0};
+    finish_problem(&p, 0, 0, 0, 0);
+    for (int d = 0; d < DIM; d++)
+        ((float *)p.q)[d] *= 10;
+    expect_row(want, &lse, &size, &p, 0, 0, T);
+    EXPECT(lse > 16, "scores are too small to show anything: %g", lse);
+    for (int type = AURA_F32; type <= AURA_BF16; type++) {
+        float o[BLOCKS * DIM], m[BLOCKS], l[BLOCKS], out[DIM];
+        aura_flash_p1_args a = {sizeof a, p.k.packed, p.v.packed, DIM, 1, 1, T, p.q, AURA_F32, (aura_dtype)type, o, m, l, BLOCKS, T / BLOCKS, 0, 0};
+        aura_flash_pass2_args b = AURA_FLASH_PASS2_ARGS_INIT;
+        b.dim = DIM, b.q_heads = 1, b.num_blocks = BLOCKS, b.o = o, b.m = m, b.l = l, b.partial_dtype = (aura_dtype)type, b.out = out;
+        EXPECT(!aura_flash_p1(ctx, &a) && !aura_flash_pass2(ctx, &b), "%s", aura_last_error());
+        for (int d = 0; d < DIM; d++)
+            error[type] += fabs(out[d] - want[d]) / size / DIM;
+    }
+    EXPECT(error[AURA_F32] < 1e-6 && error[AURA_BF16] > 300 * error[AURA_F32], "f32 %g, f16 %g, bf16 %g", error[0], error[1], error[2]);
+    free_problem(&p);
+}
+
 static void partials_in_low_precision_are_what_they_are(void)
 {
     struct problem p = {4, 4, 128, 4, 2, 500, 512, 500, 0, 0, 4, AURA_F32, AURA_F32, AURA_F32, NO_SIDE, NO_SIDE, NULL, NULL};
@@ -429,6 +463,8 @@ static void tests(void)
     RUN(tiny_vectors_keep_their_norm);
     RUN(dequant_keeps_strides_and_types);
     RUN(every_pair_and_dim);
+    RUN(any_number_of_blocks);
+    RUN(large_maxima_need_f32_partials);
     RUN(partials_in_low_precision_are_what_they_are);
     RUN(empty_blocks_between_full_ones);
     RUN(fused_undo);

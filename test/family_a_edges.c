@@ -93,6 +93,27 @@ static void rows_beyond_4_gib(void)
     free_problem(&p);
 }
 
+/* A row that f32 holds and the output's type does not is reported, not stored as infinity. */
+static void rows_beyond_the_output_type(void)
+{
+    struct problem p = {4, 4, 64, 2, 2, 6, 6, 6, 0, 0, 2, AURA_F32, AURA_F32, AURA_F32, NO_SIDE, NO_SIDE, NULL, NULL};
+    uint16_t out[2 * 64];
+    float lse[2];
+    aura_flash_sdpa_args a = AURA_FLASH_SDPA_ARGS_INIT;
+    finish_problem(&p, 0, 0, 0, 0);
+    for (int t = 0; t < 6; t++)
+        ((float *)p.v.norms)[6 + t] = 1e6f; /* KV head 1 */
+    a.keys = p.k.packed, a.values = p.v.packed, a.dim = 64, a.q_heads = a.kv_heads = 2, a.tokens = 6, a.q = p.q;
+    a.out = out, a.out_dtype = AURA_F16, a.lse = lse;
+    EXPECT(aura_flash_sdpa(ctx, &a) == AURA_NOT_FINITE && strstr(aura_last_error(), "row 1"), "%s", aura_last_error());
+    EXPECT(isfinite(aura_f32_from_f16(out[3])) && isnan(aura_f32_from_f16(out[64])), "rows 0 and 1: 0x%x 0x%x", out[3], out[64]);
+    a.out_dtype = AURA_BF16;
+    EXPECT(!aura_flash_sdpa(ctx, &a), "bf16 holds it: %s", aura_last_error());
+    a.lse = (float *)(void *)((char *)lse + 1);
+    EXPECT(aura_flash_sdpa(ctx, &a) == AURA_BAD_ARGUMENT, "a misaligned lse");
+    free_problem(&p);
+}
+
 /* Blocks far larger than the cache: the products wrap, what is covered does not. And what pass 1 reports. */
 static void huge_blocks_and_bad_rows_in_pass_1(void)
 {
@@ -304,6 +325,7 @@ static void tests(void)
 {
     RUN(edge_cases);
     RUN(rows_beyond_4_gib);
+    RUN(rows_beyond_the_output_type);
     RUN(huge_blocks_and_bad_rows_in_pass_1);
     RUN(no_tokens_and_no_arrays);
     RUN(float_modes_change_no_byte);

@@ -293,8 +293,8 @@ int command_bench(int argc, char **argv)
     if (c.json)
         printf("{\"cpu\": \"%s\", \"version\": \"%s\", \"rows\": [", cpu_name(), aura_version());
     else
-        printf("aura %s on %s, one thread, median of %d turns\n%-34s %23s %12s %12s %7s %8s %6s\n", aura_version(), cpu_name(),
-               TURNS, "", "time", "kernel", "plain read", "ratio", "ref", "spread");
+        printf("aura %s on %s, tool compiled by %s, one thread, median of %d turns\n%-34s %23s %12s %12s %7s %8s %6s\n",
+               aura_version(), cpu_name(), __VERSION__, TURNS, "", "time", "kernel", "plain read", "ratio", "ref", "spread");
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
         bench_packed(&c, pairs[i][0], pairs[i][1]);
     bench_vec(&c);

@@ -65,8 +65,10 @@ AURA_INLINE void encode_row(uint8_t *packed, float *scale, const float *y, const
         *scale = 0;
     else if (plan->rule == AURA_SCALE_MATCHED)
         *scale = sqrtf(norm2) / sqrtf(size2);
+    else if (plan->rule == AURA_SCALE_UNBIASED)
+        *scale = dot > 0 ? norm2 / dot : 0;
     else
-        *scale = plan->rule == AURA_SCALE_UNBIASED ? norm2 / dot : rms / plan->sigma;
+        *scale = rms / plan->sigma;
 }
 
 #define AURA_STAMP(stage, shape, bits, isa)                                                                            \
