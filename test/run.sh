@@ -117,11 +117,11 @@ job_asan() {
     check $out/check-asan.json $out/asan/aura check --no-times
 }
 
-# The threads that api.c starts; the rest has none.
+# The threads that machine.c starts; the rest has none.
 job_tsan() {
     try configure cmake -S . -B $out/tsan -DCMAKE_C_COMPILER=gcc -DCMAKE_C_FLAGS='-fsanitize=thread -O1' || return
-    try build cmake --build $out/tsan --target test_api || return
-    program api $out/tsan/test_api
+    try build cmake --build $out/tsan --target test_machine || return
+    program machine $out/tsan/test_machine
 }
 
 job_neon() {
