@@ -81,4 +81,17 @@ static inline void aura_store(void *array, aura_dtype dtype, size_t i, float x)
         ((float *)array)[i] = x;
 }
 
+/* n elements from element `first` on. */
+static inline void aura_load_row(float *x, const void *array, aura_dtype dtype, size_t first, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        x[i] = aura_load(array, dtype, first + i);
+}
+
+static inline void aura_store_row(void *array, aura_dtype dtype, size_t first, const float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        aura_store(array, dtype, first + i, x[i]);
+}
+
 #endif

@@ -84,12 +84,6 @@ static aura_status check_queries(struct aura_call call, const void *q, aura_dtyp
     return AURA_OK;
 }
 
-static void store_row(void *out, aura_dtype dtype, size_t first, const float *x, uint32_t dim)
-{
-    for (uint32_t d = 0; d < dim; d++)
-        aura_store(out, dtype, first + d, x[d]);
-}
-
 /* ---- dequant ------------------------------------------------------------------------------------------------------ */
 
 aura_status aura_dequant(const aura_ctx *ctx, const aura_dequant_args *a)
@@ -121,7 +115,7 @@ aura_status aura_dequant(const aura_ctx *ctx, const aura_dequant_args *a)
         for (size_t t = 0; t < a->tokens; t++) {
             float x[AURA_MAX_DIM], norm = aura_load(s.norms, s.norm_dtype, t);
             ctx->kernels.dequant[plan.bits](x, s.rows + t * s.row_stride, &norm, &plan, 1);
-            store_row(a->out, a->out_dtype, (head * out_stride + t) * a->dim, x, a->dim);
+            aura_store_row(a->out, a->out_dtype, (head * out_stride + t) * a->dim, x, a->dim);
         }
     }
     aura_fpmode_leave(mode);
@@ -179,7 +173,7 @@ aura_status aura_score(const aura_ctx *ctx, const aura_score_args *a)
             size_t n = a->tokens - t < AURA_BLOCK ? a->tokens - t : AURA_BLOCK;
             aura_group_score(&g, &keys, t, n);
             for (size_t h = 0; h < at.heads; h++)
-                store_row(a->scores, a->score_dtype, (at.first + h) * stride + t, g.weight + h * AURA_BLOCK, (uint32_t)n);
+                aura_store_row(a->scores, a->score_dtype, (at.first + h) * stride + t, g.weight + h * AURA_BLOCK, n);
         }
     }
     aura_fpmode_leave(mode);
@@ -235,7 +229,7 @@ aura_status aura_value(const aura_ctx *ctx, const aura_value_args *a)
         for (size_t h = 0; h < at.heads; h++) {
             float *row = g.acc + h * g.stride;
             aura_bad_row(&bad, aura_poison_row(row, a->dim, a->out_dtype), at.first + h);
-            store_row(a->out, a->out_dtype, (at.first + h) * a->dim, row, a->dim);
+            aura_store_row(a->out, a->out_dtype, (at.first + h) * a->dim, row, a->dim);
         }
     }
     aura_fpmode_leave(mode);
@@ -263,7 +257,7 @@ static aura_status check_p1(struct aura_call call, const aura_flash_p1_args *a, 
 
 static int store_partial(const aura_flash_p1_args *a, const struct aura_group *g, size_t h, size_t at)
 {
-    store_row(a->o, a->partial_dtype, at * a->dim, g->acc + h * g->stride, a->dim);
+    aura_store_row(a->o, a->partial_dtype, at * a->dim, g->acc + h * g->stride, a->dim);
     aura_store(a->m, a->partial_dtype, at, g->max[h]);
     aura_store(a->l, a->partial_dtype, at, g->sum[h]);
     return !isfinite(g->sum[h]);
@@ -340,7 +334,7 @@ static void finish_row(struct finish *f, struct aura_group *g, size_t h, size_t 
     if (f->undo.rotation)
         aura_turn_rows(out, out, &f->undo, 1);
     bad |= aura_poison_row(out, g->dim, f->out_dtype);
-    store_row(f->out, f->out_dtype, row * g->dim, out, g->dim);
+    aura_store_row(f->out, f->out_dtype, row * g->dim, out, g->dim);
     aura_bad_row(&f->bad, bad, row);
 }
 
@@ -352,7 +346,7 @@ static void merge_blocks(struct aura_group *g, const aura_flash_pass2_args *a, s
                          float m)
 {
     float weight[AURA_BLOCK], l[AURA_BLOCK], max = m, ignored = 0;
-    uint32_t kind = a->partial_dtype == AURA_F32 ? AURA_ROW_F32 : a->partial_dtype == AURA_F16 ? AURA_ROW_F16 : AURA_ROW_BF16;
+    uint32_t kind = aura_row_kind(a->partial_dtype);
     size_t bytes = a->dim * aura_dtype_bytes(a->partial_dtype);
     for (size_t i = 0; i < n; i++) {
         l[i] = aura_load(a->l, a->partial_dtype, row * a->num_blocks + first + i);

@@ -29,8 +29,7 @@ void aura_group_clear(struct aura_group *g)
 
 void aura_group_query(struct aura_group *g, size_t h, const void *q, aura_dtype dtype, size_t row)
 {
-    for (uint32_t d = 0; d < g->dim; d++)
-        g->q[h * g->stride + d] = aura_load(q, dtype, row * g->dim + d);
+    aura_load_row(g->q + h * g->stride, q, dtype, row * g->dim, g->dim);
 }
 
 /* Part `part` of n rows from token t on, as the kernels read them. */

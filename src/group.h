@@ -21,6 +21,12 @@ struct aura_source {
     float centroid[256];    /* of codes, the levels over and over */
 };
 
+/* The kind of rows of plain numbers. */
+static inline uint32_t aura_row_kind(aura_dtype dtype)
+{
+    return dtype == AURA_F32 ? AURA_ROW_F32 : dtype == AURA_F16 ? AURA_ROW_F16 : AURA_ROW_BF16;
+}
+
 /* About 70 KiB: one lives on the stack of each call. */
 struct aura_group {
     const struct aura_kernels *kernels;

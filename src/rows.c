@@ -139,12 +139,6 @@ void aura_turn_rows(float *y, const float *x, const struct aura_turn *turn, size
     }
 }
 
-static void load_row(float *x, const void *data, aura_dtype dtype, size_t first, uint32_t dim)
-{
-    for (uint32_t d = 0; d < dim; d++)
-        x[d] = aura_load(data, dtype, first + d);
-}
-
 static aura_status rotate(struct aura_call call, const aura_rotate_args *a, int undo)
 {
     aura_status status;
@@ -170,10 +164,9 @@ static aura_status rotate(struct aura_call call, const aura_rotate_args *a, int 
     } else {
         for (size_t row = 0; row < a->rows; row++) {
             float x[AURA_MAX_DIM];
-            load_row(x, a->in, a->in_dtype, row * in.stride, dim);
+            aura_load_row(x, a->in, a->in_dtype, row * in.stride, dim);
             aura_turn_rows(x, x, &turn, 1);
-            for (uint32_t d = 0; d < dim; d++)
-                aura_store(a->out, a->out_dtype, row * out.stride + d, x[d]);
+            aura_store_row(a->out, a->out_dtype, row * out.stride, x, dim);
         }
     }
     aura_fpmode_leave(mode);
@@ -245,7 +238,7 @@ struct encoder {
 
 static void encode_row(struct encoder *e, uint8_t *packed, float *scale, size_t row)
 {
-    load_row(e->y, e->args->in, e->args->in_dtype, row * e->in_stride, e->plan.dim);
+    aura_load_row(e->y, e->args->in, e->args->in_dtype, row * e->in_stride, e->plan.dim);
     if (e->turn.rotation)
         aura_turn_rows(e->y, e->y, &e->turn, 1);
     e->run(packed, scale, e->y, &e->plan, 1);
@@ -338,8 +331,7 @@ aura_status aura_decode(const aura_ctx *ctx, const aura_decode_args *args)
         ctx->kernels.dequant[plan.bits](x, (const uint8_t *)a->packed + row * packed_stride, &scale, &plan, 1);
         if (turn.rotation)
             aura_turn_rows(x, x, &turn, 1);
-        for (uint32_t d = 0; d < a->dim; d++)
-            aura_store(a->out, a->out_dtype, row * out_stride + d, x[d]);
+        aura_store_row(a->out, a->out_dtype, row * out_stride, x, a->dim);
     }
     aura_fpmode_leave(mode);
     aura_turn_free(&turn);

@@ -124,8 +124,7 @@ aura_status aura_tq_encode(const aura_ctx *ctx, const aura_tq_encode_args *a)
             float y[2 * PART], rms[2];
             uint64_t slot = a->sliding ? (a->write_pos % a->capacity + t) % a->capacity : a->write_pos + t;
             size_t row = head * a->capacity + slot;
-            for (uint32_t d = 0; d < a->dim; d++)
-                y[d] = aura_load(a->in, a->in_dtype, (t * a->kv_heads + head) * a->dim + d);
+            aura_load_row(y, a->in, a->in_dtype, (t * a->kv_heads + head) * a->dim, a->dim);
             ctx->kernels.rotate[0](y, y, &rotation, 1);
             ctx->kernels.encode[codec.bits]((uint8_t *)a->packed + row * parts * codec.row_bytes, rms, y, &codec, parts);
             for (uint32_t part = 0; part < parts; part++)

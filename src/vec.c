@@ -45,7 +45,7 @@ static void source_init(struct aura_source *s, const aura_vec_side *side, const 
     s->parts = 1;
     s->norms = NULL;
     if (!side->bits) {
-        s->kind = side->dtype == AURA_F32 ? AURA_ROW_F32 : side->dtype == AURA_F16 ? AURA_ROW_F16 : AURA_ROW_BF16;
+        s->kind = aura_row_kind(side->dtype);
         s->row_stride = a->dim * aura_dtype_bytes(side->dtype);
         return;
     }

@@ -58,7 +58,7 @@ static void float_modes_change_no_byte(void)
 static void misuse(void)
 {
     struct cache c = make_cache(4, 8, AURA_F32, 256, 2, 10, 16, 0);
-    float q[4 * 256] = {0}, out[4 * 256], temp[16];
+    static float q[4 * 256], out[4 * 256], temp[4 * 2 * 258];
     aura_flash_attn_vec_args a = AURA_FLASH_ATTN_VEC_ARGS_INIT, good;
     out[0] = out[511] = 12345;
     a.k = c.k, a.v = c.v, a.dim = 256, a.q_heads = 4, a.kv_heads = 2, a.tokens = 10, a.capacity = 16, a.q = q, a.out = out, a.scale = 1;
@@ -124,8 +124,9 @@ static void misuse(void)
 
 static void misuse_of_the_others(void)
 {
-    float q[256] = {0}, out[256], temp[16];
-    out[0] = 12345;
+    static float q[256], out[512], temp[2 * 258]; /* as large as the calls say, so that only what is meant overlaps */
+    static uint8_t packed[4 * 128];
+    packed[0] = 0x5a, out[0] = 12345;
     aura_flash_attn_vec_reduce_args r = AURA_FLASH_ATTN_VEC_REDUCE_ARGS_INIT;
     r.dim = 256, r.rows = 1, r.nwg = 1, r.temp = temp, r.out = out, r.sinks = q;
     EXPECT(aura_flash_attn_vec_reduce(ctx, &r) == AURA_BAD_ARGUMENT && out[0] == 12345, "sinks with nwg 1");
@@ -137,7 +138,6 @@ static void misuse_of_the_others(void)
     r.nwg = 2, r.dim = 72;
     EXPECT(aura_flash_attn_vec_reduce(ctx, &r) == AURA_UNSUPPORTED, "dim 72");
     aura_tq_encode_args e = AURA_TQ_ENCODE_ARGS_INIT;
-    uint8_t packed[16] = {0x5a};
     e.dim = 100, e.bits = 4, e.kv_heads = 1, e.tokens = 1, e.capacity = 4, e.in = q, e.packed = packed, e.norms = temp;
     EXPECT(aura_tq_encode(ctx, &e) == AURA_UNSUPPORTED, "dim 100");
     e.dim = 256, e.bits = 3;
