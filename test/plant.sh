@@ -17,7 +17,8 @@ dir=${2:-build/test/plant}/$isa
 cc=gcc run=
 [ "$isa" != neon ] || cc='aarch64-linux-gnu-gcc -static' run=qemu-aarch64
 
-# plant [WORD OFFSET FLIP]: the source on stdin with the bug in that function: FLIP in the byte at OFFSET of the lane.
+# plant [WORD OFFSET FLIP]: the source on stdin with the bug in that function: FLIP in the byte at OFFSET of the lane; FLIP
+# `past`: a load or store of n floats that touches the byte behind them.
 # Without a word, the names of all functions that can have one.
 plant() {
     awk -v word="${1-}" -v offset="${2-}" -v flip="${3-}" '
@@ -42,7 +43,11 @@ plant() {
     type != "" && /}$/ && (/^}/ || /^AURA_INLINE/) { # the end of the definition
         call = word "(" arguments ")"
         print "AURA_INLINE " type " planted_" word "(" parameters ")\n{"
-        if (type == "void") {
+        if (flip == "past" && type == "void") { # writes a byte too many
+            print "    " call ";\n    ((unsigned char *)p)[4 * n] ^= 1;"
+        } else if (flip == "past") { # reads one
+            print "    volatile unsigned char past = ((const unsigned char *)p)[4 * n];\n    (void)past;\n    return " call ";"
+        } else if (type == "void") {
             print "    " call ";"
             print "    ((unsigned char *)" part[1] ")[3 * sizeof *" part[1] " + (sizeof *" part[1] " > 2 ? " offset " : 0)] ^= " flip ";"
         } else {
@@ -97,6 +102,16 @@ for word in $words; do
         echo "ok plant $isa $word: noticed by $noticed, $([ "$bit" = '0 1' ] && echo lowest bit || echo high bit)"
     else
         echo "FAIL plant $isa $word: nobody noticed, exit status $status"
+    fi
+done
+
+# Guard pages, canaries and caught signals: one byte too many is noticed for what it is.
+for word in vec_load_n vec_store_n; do
+    plant $word 0 past <"src/cpu/$isa.c" >"$dir/src/cpu/$isa.c"
+    if try && [ "$status" = 1 ] && grep -qE ' FAIL .*(Segmentation fault|wrote outside)' "$dir/check.txt"; then
+        echo "ok plant $isa $word one byte past the end: noticed"
+    else
+        echo "FAIL plant $isa $word one byte past the end: exit status $status"
     fi
 done
 

@@ -75,6 +75,7 @@ void check_canaries(struct trial *t)
 struct layout layout_of(size_t number)
 {
     static const size_t shifts[] = {1, 2, 3, 5, 7, 8, 15};
+    number += number / 3; /* or it would go in step with cases that come in threes */
     struct layout layout = {(enum placement)(number % 3), shifts[number / 3 % 7]};
     return layout;
 }
