@@ -23,7 +23,7 @@
     X(encode, EXACT, 2e-6)       \
     X(dequant, EXACT, 1.2e-7)    \
     X(score, BOUNDED, 1e-6)      \
-    X(softmax, BOUNDED, 2e-6)    \
+    X(softmax, BOUNDED, 1e-6)    \
     X(value, BOUNDED, 2e-6)      \
     X(reduce, BOUNDED, 1e-6)
 

@@ -146,7 +146,9 @@ static void softmax_case(struct trial *t, int kind, int fresh, size_t n, uint64_
         double p = score[i] == -INFINITY ? 0 : exp(score[i] - m);
         if (score[i] == -INFINITY && w[i] != 0)
             fail(t, "a masked score has weight %g", (double)w[i]);
-        bound(t, fabs(w[i] - p) / (p + 1e-30), "weight", i);
+        /* score - max is rounded before exp sees it, which moves the weight by that much of itself */
+        double argument = p > 0 ? fabs(score[i] - m) : 0;
+        bound(t, fabs(w[i] - p) / (p * (1 + argument) + 1e-30), "weight", i);
         total += p;
     }
     bound(t, fabs(sum - total) / (total + 1e-30), "the sum", 0);
