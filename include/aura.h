@@ -23,9 +23,9 @@ extern "C" {
 #endif
 
 #define AURA_VERSION_MAJOR 0
-#define AURA_VERSION_MINOR 1
+#define AURA_VERSION_MINOR 2
 #define AURA_VERSION_PATCH 0
-#define AURA_VERSION_STRING "0.1.0"
+#define AURA_VERSION_STRING "0.2.0"
 
 #if defined(__GNUC__)
 #define AURA_API __attribute__((visibility("default")))
@@ -46,8 +46,9 @@ typedef enum aura_status {
     AURA_UNSUPPORTED = 3,   /* a well-formed request for which nothing was built: a dim, a bit width, a dtype */
     AURA_TOO_LARGE = 4,     /* sizes whose product does not fit in memory */
     AURA_OUT_OF_MEMORY = 5, /* the allocator returned NULL */
-    AURA_NOT_FINITE = 6     /* an attention call ran, but some rows are NaN because what they attend to is not finite:
+    AURA_NOT_FINITE = 6,    /* an attention call ran, but some rows are NaN because what they attend to is not finite:
                                the message names the first. The one failure after which outputs are written */
+    AURA_OUT_OF_PAGES = 7   /* the cache's budget is used up; everything stored is intact */
 } aura_status;
 
 /* One English phrase per status, for logs. A static string, also for a value that is no status. Never fails. */
@@ -70,19 +71,24 @@ AURA_API size_t aura_dtype_bytes(aura_dtype dtype);
 
 /* ---- context --------------------------------------------------------------------------------------------------- */
 
-/* What the kernels may be built from, as bits of a mask. A name is a set of CPU features, defined in src/variants.h. */
+/* What the kernels may be built from, as bits of a mask. A name is a set of CPU features, defined in src/variants.h.
+ * One that adds to another has kernels only for what it speeds up: a mask with it should have the other too. */
 enum {
     AURA_ISA_REF = 1,  /* plain C, always there */
     AURA_ISA_AVX2 = 2,
     AURA_ISA_AVX512 = 4,
-    AURA_ISA_NEON = 8
+    AURA_ISA_NEON = 8,
+    AURA_ISA_AVXVNNI = 16,    /* adds integer dot products to AVX2, */
+    AURA_ISA_AVX512VNNI = 32, /* to AVX512, */
+    AURA_ISA_DOTPROD = 64,    /* to NEON, */
+    AURA_ISA_I8MM = 128       /* integer matrix products to DOTPROD */
 };
 
 /* The instruction sets that this CPU and this operating system offer, AURA_ISA_REF included. Never fails. */
 AURA_API uint32_t aura_cpu_isas(void);
 
 /* Where a handle's memory comes from. Both functions or neither; neither means the C library.
- * alloc must return memory aligned to `align` (a power of two, at most 4096), or NULL. free gets the same `bytes`.
+ * alloc must return memory aligned to `align` (a power of two, at most 2 MiB), or NULL. free gets the same `bytes`.
  * Both may be called from any thread that calls the library, and must not call the library. */
 typedef struct aura_allocator {
     void *(*alloc)(void *user, size_t bytes, size_t align);
@@ -97,22 +103,33 @@ typedef enum aura_log_level { AURA_LOG_ERROR = 0, AURA_LOG_INFO = 1 } aura_log_l
  * May be called from any thread that calls the library, and must not call the library. */
 typedef void aura_log_fn(void *user, aura_log_level level, const char *message);
 
+/* Threads of the caller's. run() must call item(work, i) once for every i < items, on any threads and in any order, and
+ * return when all have returned. It may be called from several threads at once. item() needs 128 KiB of stack. */
+typedef struct aura_executor {
+    void (*run)(void *user, size_t items, void (*item)(void *work, size_t i), void *work);
+    void *user;
+} aura_executor;
+
 typedef struct aura_ctx_options {
     size_t size;
     aura_allocator allocator;
     aura_log_fn *log; /* NULL: silent */
     void *log_user;
     uint32_t isa_mask; /* instruction sets that may be used; 0: all that the machine has. AURA_ISA_REF is implied */
+    uint32_t threads;  /* that work on a call of the cache functions, the caller's included, at most 1024; 0 or 1: only the
+                          caller's. A pool of the context's own, idle between calls. When two calls want it at once, one
+                          of them does without. Results are the same with any number */
+    aura_executor executor; /* the caller's threads instead of the pool; not both */
 } aura_ctx_options;
 
-#define AURA_CTX_OPTIONS_INIT {sizeof(aura_ctx_options), {NULL, NULL, NULL}, NULL, NULL, 0}
+#define AURA_CTX_OPTIONS_INIT {sizeof(aura_ctx_options), {NULL, NULL, NULL}, NULL, NULL, 0, 0, {NULL, NULL}}
 
 /* What every other call works in: the kernels chosen for this CPU, the allocator, the log. */
 typedef struct aura_ctx aura_ctx;
 
 /* Makes a context. options NULL: all defaults. *ctx is the caller's, to be given to aura_ctx_destroy().
- * Fails: AURA_BAD_ARGUMENT (ctx NULL, unknown size, half an allocator, a mask bit that means nothing),
- * AURA_OUT_OF_MEMORY. *ctx is then left alone.
+ * Fails: AURA_BAD_ARGUMENT (ctx NULL, unknown size, half an allocator, a mask bit that means nothing,
+ * a pool and an executor), AURA_OUT_OF_MEMORY (also: no threads to be had). *ctx is then left alone.
  * A context never changes after this call: any number of threads may use it at once. */
 AURA_API aura_status aura_ctx_create(const aura_ctx_options *options, aura_ctx **ctx);
 
@@ -257,6 +274,225 @@ typedef struct aura_decode_args {
  * levels (only a corrupt row has one) reads as the highest level. Fails like aura_encode, except that values are not
  * looked at. */
 AURA_API aura_status aura_decode(const aura_ctx *ctx, const aura_decode_args *args);
+
+/* ---- the cache ---------------------------------------------------------------------------------------------------
+ *
+ * aura_cache holds the keys and values of one attention layer, for many sequences, in pages of 256 tokens. Append
+ * tokens, attend to them; the caller never sees a tile. doc/format.md draws the bytes, doc/numerics.md says how near the
+ * results are.
+ *
+ * Threads: calls on different sequences may run at once. On one sequence, any number of aura_attend, aura_cache_decode
+ * and aura_seq_info calls may run at once, or one call that changes it (append, truncate, reserve, release), not both.
+ * Creating a sequence may run beside anything. Destroying the cache may run beside nothing.
+ */
+
+/* How one side of a cache is stored: that many bits per number, or plain numbers. */
+typedef enum aura_kind {
+    AURA_KIND_B2 = 2,
+    AURA_KIND_B3 = 3,
+    AURA_KIND_B4 = 4,
+    AURA_KIND_B5 = 5,
+    AURA_KIND_B6 = 6,
+    AURA_KIND_B8 = 8,
+    AURA_KIND_F32 = 9,
+    AURA_KIND_F16 = 10,
+    AURA_KIND_BF16 = 11
+} aura_kind;
+
+/* Every pair is a format. */
+typedef struct aura_format {
+    aura_kind k, v;
+} aura_format;
+
+/* "k4v4", "k8v4", "kf16v3", "kbf16vf32" ..., or a preset: "max" k8v8, "safe" k6v6, "quality" k5v5, "balanced" k4v4,
+ * "small" k3v3. Fails: AURA_BAD_ARGUMENT (NULL, no format of that name). */
+AURA_API aura_status aura_format_parse(const char *name, aura_format *format);
+
+/* The other way: "k4v4". name[16] is the caller's. Fails: AURA_BAD_ARGUMENT. */
+AURA_API aura_status aura_format_name(aura_format format, char name[16]);
+
+/* Parts of the codec that can be switched off; doc/numerics.md shows what each is worth. */
+enum {
+    AURA_NO_REFERENCE = 1, /* keys are encoded as they are, not relative to their page's reference */
+    AURA_NO_PINNED = 2,    /* the first 4 tokens are encoded like all others */
+    AURA_NO_ROLLBACK = 4,  /* a tile of 32 tokens is encoded as soon as it is full */
+    AURA_NO_OPEN = 8,      /* a token is encoded at once. Needs AURA_NO_REFERENCE; implies AURA_NO_ROLLBACK */
+    AURA_NO_SEARCH = 16    /* the plain fit instead of the best of nine */
+};
+
+typedef struct aura_config {
+    size_t size;
+    aura_format format;          /* zero: k4v4 */
+    uint32_t q_heads, kv_heads;
+    uint32_t k_dim, v_dim;       /* 64, 80, 96, 112, 128, 192, 256 or 512; v_dim 0: k_dim */
+    uint32_t flags;              /* AURA_NO_... */
+    uint32_t rollback;           /* tokens that truncate can take back without loss: 1 to 32; 0: 16 */
+    uint64_t seed;               /* of the signs */
+    const float *balance;        /* [kv_heads][k_dim] factors on the keys, each within 1/8 to 8, from aura_calibration; copied.
+                                    NULL: none. Plain keys take none */
+    size_t budget_bytes;         /* what the cache may allocate in all; 0: no limit */
+} aura_config;
+#define AURA_CONFIG_INIT {sizeof(aura_config), {(aura_kind)0, (aura_kind)0}, 0, 0, 0, 0, 0, 0, 0, NULL, 0}
+
+typedef struct aura_cache aura_cache;
+typedef uint32_t aura_seq; /* a sequence of one cache; never 0 */
+
+/* Makes a cache without sequences. *cache is the caller's, to be given to aura_cache_destroy() before its ctx goes.
+ * Fails: AURA_BAD_ARGUMENT, AURA_UNSUPPORTED (a kind or dim nobody built), AURA_BAD_VALUE (balance), AURA_OUT_OF_MEMORY,
+ * AURA_OUT_OF_PAGES (a budget in which no page fits). */
+AURA_API aura_status aura_cache_create(aura_ctx *ctx, const aura_config *config, aura_cache **cache);
+AURA_API void aura_cache_destroy(aura_cache *cache); /* NULL is allowed */
+
+/* What a cache is and holds. */
+typedef struct aura_cache_info {
+    size_t size;
+    aura_config config;      /* with the defaults filled in; balance points into the cache */
+    size_t bytes;            /* allocated by the cache, all told: aura_cache_bytes() */
+    size_t page_bytes;       /* 256 tokens of all KV heads */
+    size_t seq_bytes;        /* what a sequence needs besides pages */
+    size_t pages, free_pages; /* allocated; of these, not owned by a sequence */
+    size_t seqs;
+    double bits_per_value;   /* of a full page, scales and reference included */
+} aura_cache_info;
+#define AURA_CACHE_INFO_INIT {sizeof(aura_cache_info), AURA_CONFIG_INIT, 0, 0, 0, 0, 0, 0, 0}
+AURA_API aura_status aura_cache_get_info(const aura_cache *cache, aura_cache_info *info);
+AURA_API size_t aura_cache_bytes(const aura_cache *cache); /* 0 for NULL */
+
+/* A new empty sequence; its id is valid until aura_seq_release(). Fails: AURA_BAD_ARGUMENT, AURA_OUT_OF_PAGES,
+ * AURA_OUT_OF_MEMORY. */
+AURA_API aura_status aura_seq_create(aura_cache *cache, aura_seq *seq);
+/* Gives the pages back. Fails: AURA_BAD_ARGUMENT (no such sequence). */
+AURA_API aura_status aura_seq_release(aura_cache *cache, aura_seq seq);
+
+typedef struct aura_seq_info {
+    size_t size;
+    uint64_t tokens;  /* appended and not truncated */
+    uint64_t closed;  /* tokens from here on are held in f16; truncating to it or above loses nothing */
+    size_t pages;
+} aura_seq_info;
+#define AURA_SEQ_INFO_INIT {sizeof(aura_seq_info), 0, 0, 0}
+AURA_API aura_status aura_seq_get_info(const aura_cache *cache, aura_seq seq, aura_seq_info *info);
+
+/* Gives the sequence pages for `tokens` tokens in all: until it has more, append cannot fail for want of space.
+ * Fails: AURA_OUT_OF_PAGES, AURA_OUT_OF_MEMORY, AURA_BAD_ARGUMENT, AURA_TOO_LARGE, with nothing changed. */
+AURA_API aura_status aura_seq_reserve(aura_cache *cache, aura_seq seq, uint64_t tokens);
+
+/* Where a tensor [token][head][dim] is. Strides in elements, either sign; 0: contiguous. dim is always contiguous. */
+typedef struct aura_view {
+    void *data;
+    aura_dtype dtype;
+    ptrdiff_t token_stride, head_stride;
+} aura_view;
+#define AURA_VIEW_INIT {NULL, AURA_F32, 0, 0}
+
+typedef struct aura_append_job {
+    size_t size;
+    aura_seq seq;
+    uint32_t tokens;
+    aura_view k, v; /* [tokens][kv_heads][k_dim], [tokens][kv_heads][v_dim]; only read */
+} aura_append_job;
+#define AURA_APPEND_JOB_INIT {sizeof(aura_append_job), 0, 0, AURA_VIEW_INIT, AURA_VIEW_INIT}
+
+/* Appends to any number of different sequences: all of it or nothing. The bytes stored do not depend on how tokens were
+ * divided into calls, on the instruction set or on threads.
+ * Fails, with nothing changed: AURA_BAD_VALUE (NaN, Inf, or a vector longer than 60 000 after balance: the message names
+ * it), AURA_OUT_OF_PAGES, AURA_OUT_OF_MEMORY, AURA_BAD_ARGUMENT (NULLs, no such sequence, one sequence twice),
+ * AURA_UNSUPPORTED (dtype), AURA_TOO_LARGE. */
+AURA_API aura_status aura_append(aura_cache *cache, const aura_append_job *jobs, size_t n_jobs);
+
+/* Keeps the first `tokens` tokens. At or above `closed` of aura_seq_info it is as if the rest had never been appended;
+ * below, what is kept stays as it was encoded. Pages that are no longer needed nor reserved go back to the cache. Never
+ * allocates; fails only with AURA_BAD_ARGUMENT (no such sequence, more tokens than there are). */
+AURA_API aura_status aura_truncate(aura_cache *cache, aura_seq seq, uint64_t tokens);
+
+/* Tokens [first, first + tokens) back in model space, as attention sees them. Either view may have data NULL.
+ * Fails: AURA_BAD_ARGUMENT (range, NULLs, strides at which rows would overlap), AURA_UNSUPPORTED. */
+AURA_API aura_status aura_cache_decode(const aura_cache *cache, aura_seq seq, uint64_t first, uint32_t tokens,
+                                       const aura_view *k, const aura_view *v);
+
+/* Queries of the sequence's newest positions: query i of n is at position tokens - n + i and sees the keys up to and
+ * including its own. */
+typedef struct aura_attend_job {
+    size_t size;
+    aura_seq seq;
+    uint32_t queries;
+    aura_view q, out;   /* [queries][q_heads][k_dim], [queries][q_heads][v_dim]; out may overlap q */
+    float *lse;         /* [queries][q_heads] natural log-sum-exp, sinks included; -inf where nothing is seen. Or NULL */
+    const float *mask;  /* [queries][mask_keys], added to the logits of the last mask_keys keys for all heads; -inf hides a
+                           key. NULL: none */
+    uint32_t mask_keys;
+    size_t mask_stride; /* floats from query to query; 0: mask_keys */
+} aura_attend_job;
+#define AURA_ATTEND_JOB_INIT {sizeof(aura_attend_job), 0, 0, AURA_VIEW_INIT, AURA_VIEW_INIT, NULL, NULL, 0, 0}
+
+/* Shared by all jobs of a call. logit = scale * q.k, then softcap * tanh(logit / softcap), then + alibi[head] *
+ * (key position - query position), then + mask. */
+typedef struct aura_attend_options {
+    size_t size;
+    float scale;         /* 0: 1 / sqrt(k_dim) */
+    float softcap;       /* 0: none */
+    uint64_t window;     /* a query sees its last `window` keys, its own included; 0: all */
+    const float *sinks;  /* [q_heads] logits that join the denominator with value 0, or NULL */
+    const float *alibi;  /* [q_heads] slopes, or NULL */
+    uint32_t not_causal; /* 1: every query sees all keys; the window and ALiBi then count from the newest key */
+    uint32_t planes;     /* bytes of query and weights that enter the integer products: 1, 2; 0: 1 for sides of up to 5
+                            bits, 2 for 6 and 8 */
+    void *workspace;     /* at least aura_attend_workspace() bytes, aligned to 64; NULL: allocated for the call */
+    size_t workspace_bytes;
+} aura_attend_options;
+#define AURA_ATTEND_OPTIONS_INIT {sizeof(aura_attend_options), 0, 0, 0, NULL, NULL, 0, 0, NULL, 0}
+
+/* Attention of every query head to the cache. options NULL: all defaults. Results do not depend on the number of threads
+ * or on the other jobs. With a workspace nothing is allocated.
+ * A row that sees no key is 0. Fails with AURA_BAD_ARGUMENT (also: more causal queries than tokens), AURA_UNSUPPORTED,
+ * AURA_TOO_LARGE, AURA_OUT_OF_MEMORY and nothing written; or with AURA_NOT_FINITE, see there: rows whose query, mask or
+ * plain keys and values hold NaN or Inf are NaN, and all others are good. */
+AURA_API aura_status aura_attend(const aura_cache *cache, const aura_attend_job *jobs, size_t n_jobs,
+                                 const aura_attend_options *options);
+
+/* Bytes of workspace that these jobs need, and that are enough for fewer queries of each; of a job only seq and queries are
+ * looked at. To plan ahead for sequences that grow, give `tokens`, the most that any will have (0: those that each has
+ * now). Fails: AURA_BAD_ARGUMENT, AURA_TOO_LARGE. */
+AURA_API aura_status aura_attend_workspace(const aura_cache *cache, const aura_attend_job *jobs, size_t n_jobs,
+                                           uint64_t tokens, size_t *bytes);
+
+/* Merges two attention results over different keys: out = the result over both. An lse of -inf stands for no keys. Sinks
+ * must have been given to one of the two calls only. out and out_lse may be those of `a` or of `b`. */
+typedef struct aura_merge_args {
+    size_t size;
+    size_t rows;
+    uint32_t dim;
+    aura_dtype dtype;
+    const void *a, *b;            /* [rows][dim] */
+    const float *a_lse, *b_lse;   /* [rows] */
+    void *out;                    /* [rows][dim] */
+    float *out_lse;               /* [rows], or NULL */
+} aura_merge_args;
+#define AURA_MERGE_ARGS_INIT {sizeof(aura_merge_args), 0, 0, AURA_F32, NULL, NULL, NULL, NULL, NULL, NULL}
+AURA_API aura_status aura_merge(const aura_ctx *ctx, const aura_merge_args *args);
+
+/* Calibration: what the queries of a model look at decides how its keys are balanced. Give keys in token order from
+ * position 0 of a text, and the queries of any positions; then take the factors. */
+typedef struct aura_calibration aura_calibration;
+
+typedef struct aura_calibration_config {
+    size_t size;
+    uint32_t q_heads, kv_heads, k_dim;
+} aura_calibration_config;
+#define AURA_CALIBRATION_CONFIG_INIT {sizeof(aura_calibration_config), 0, 0, 0}
+
+/* Fails: AURA_BAD_ARGUMENT, AURA_UNSUPPORTED (dim), AURA_OUT_OF_MEMORY. Not for several threads at once. */
+AURA_API aura_status aura_calibration_create(const aura_ctx *ctx, const aura_calibration_config *config,
+                                             aura_calibration **calibration);
+AURA_API void aura_calibration_destroy(aura_calibration *calibration); /* NULL is allowed */
+/* The next keys of the text. Fails, with nothing counted: AURA_BAD_VALUE (NaN, Inf), AURA_BAD_ARGUMENT. */
+AURA_API aura_status aura_calibration_keys(aura_calibration *calibration, uint32_t tokens, const aura_view *k);
+AURA_API aura_status aura_calibration_queries(aura_calibration *calibration, uint32_t tokens, const aura_view *q);
+/* Ends a text: the next keys are again those of position 0. */
+AURA_API aura_status aura_calibration_next_text(aura_calibration *calibration);
+/* balance[kv_heads][k_dim] = (E[q^2] / E[(k - reference)^2])^(1/4) per channel, with geometric mean 1, within 1/8 to 8.
+ * Fails: AURA_BAD_ARGUMENT (also: no keys beyond the pinned ones in a whole tile, or no queries yet). */
+AURA_API aura_status aura_calibration_balance(const aura_calibration *calibration, float *balance);
 
 /* ---- the kernels of the public families, over row-major arrays ---------------------------------------------------
  *

@@ -3,6 +3,7 @@
 #define AURA_CTX_H
 
 #include "dispatch.h"
+#include "threads.h"
 
 struct aura_ctx {
     aura_allocator allocator;
@@ -10,6 +11,8 @@ struct aura_ctx {
     void *log_user;
     uint32_t isas;
     struct aura_kernels kernels;
+    aura_executor executor; /* run NULL: none */
+    struct aura_pool *pool; /* NULL: none */
 };
 
 /* Keeps the message for aura_last_error(), logs it where ctx has a log, and returns `status`. */

@@ -21,31 +21,35 @@ static inline uint32_t aura_f32_bits(float x)
     return bits;
 }
 
+/* x where the condition holds, else 0, without a branch. The conversions are written with it, because gcc vectorises the
+ * loops over rows only when there is no branch in them, nor ?: around float arithmetic. They need the float mode that
+ * every public call enters: rounding to nearest, denormals kept. */
+static inline uint32_t aura_if(int condition, uint32_t x)
+{
+    return -(uint32_t)condition & x;
+}
+
 static inline float aura_f32_from_f16(uint16_t h)
 {
-    uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = (h >> 10) & 31, mantissa = h & 0x3ff;
-    if (exponent == 31)
-        return aura_f32_from_bits(sign | 0x7f800000 | mantissa << 13);
-    if (exponent == 0) { /* zero or subnormal: mantissa * 2^-24, exact in f32 */
-        float x = (float)mantissa * 0x1p-24f;
-        return sign ? -x : x;
-    }
-    return aura_f32_from_bits(sign | (exponent + 112) << 23 | mantissa << 13);
+    int32_t magnitude = h & 0x7fff;
+    uint32_t sign = (uint32_t)(h & 0x8000) << 16;
+    /* The exponent counts from 127 instead of 15. Zero and subnormals get an exponent like all others, and then the
+     * leading 1 that it brought is subtracted, which is exact. */
+    uint32_t bits = ((uint32_t)magnitude << 13) + 0x38000000 + aura_if(magnitude < 0x0400, 0x00800000);
+    float leading = aura_f32_from_bits(aura_if(magnitude < 0x0400, 0x38800000));
+    bits = aura_f32_bits(aura_f32_from_bits(bits) - leading);
+    return aura_f32_from_bits(sign | bits | aura_if(magnitude > 0x7bff, 0x7f800000)); /* Inf and NaN */
 }
 
 static inline uint16_t aura_f16_from_f32(float x)
 {
-    uint32_t bits = aura_f32_bits(x), magnitude = bits & 0x7fffffff;
-    uint16_t sign = (uint16_t)(bits >> 16 & 0x8000);
-    if (magnitude > 0x7f800000)
-        return sign | 0x7e00; /* NaN */
-    if (magnitude >= 0x477ff000)
-        return sign | 0x7c00; /* 65520 and above round to infinity */
-    if (magnitude < 0x38800000) { /* below 2^-14: adding 0.5 leaves the 24th binary place as the last, rounded right */
-        uint32_t rounded = aura_f32_bits(aura_f32_from_bits(magnitude) + 0.5f);
-        return sign | (uint16_t)(rounded - 0x3f000000);
-    }
-    return sign | (uint16_t)((magnitude + 0xfff + (magnitude >> 13 & 1) - 0x38000000) >> 13);
+    uint32_t bits = aura_f32_bits(x), sign = bits >> 16 & 0x8000;
+    int32_t size = (int32_t)(bits & 0x7fffffff), clamped = size < 0x47800000 ? size : 0x47800000; /* 65536 */
+    uint32_t nan = aura_if(size > 0x7f800000, 0x0200), c = (uint32_t)clamped;
+    uint32_t normal = (c + (0xfff - 0x38000000u) + (c >> 13 & 1)) >> 13; /* 65520 and above: infinity */
+    /* below 2^-14: adding 0.5 leaves the 24th binary place as the last, rounded right */
+    uint32_t tiny = aura_f32_bits(aura_f32_from_bits(c) + 0.5f) - 0x3f000000;
+    return (uint16_t)(sign | nan | aura_if(clamped < 0x38800000, tiny) | aura_if(clamped >= 0x38800000, normal));
 }
 
 static inline float aura_f32_from_bf16(uint16_t h)
@@ -56,9 +60,8 @@ static inline float aura_f32_from_bf16(uint16_t h)
 static inline uint16_t aura_bf16_from_f32(float x)
 {
     uint32_t bits = aura_f32_bits(x);
-    if ((bits & 0x7fffffff) > 0x7f800000)
-        return (uint16_t)(bits >> 16 | 0x40); /* NaN stays NaN */
-    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    int nan = (int32_t)(bits & 0x7fffffff) > 0x7f800000; /* stays one, whatever its lower half was */
+    return (uint16_t)((bits + aura_if(!nan, 0x7fff + (bits >> 16 & 1))) >> 16 | aura_if(nan, 0x40));
 }
 
 /* Element i of an array of the given type. */
@@ -81,17 +84,31 @@ static inline void aura_store(void *array, aura_dtype dtype, size_t i, float x)
         ((float *)array)[i] = x;
 }
 
-/* n elements from element `first` on. */
-static inline void aura_load_row(float *x, const void *array, aura_dtype dtype, size_t first, size_t n)
+/* n elements from element `first` on; x must not overlap the array. The type is asked for once, not per element. */
+static inline void aura_load_row(float *restrict x, const void *restrict array, aura_dtype dtype, size_t first, size_t n)
 {
-    for (size_t i = 0; i < n; i++)
-        x[i] = aura_load(array, dtype, first + i);
+    if (dtype == AURA_F16)
+        for (size_t i = 0; i < n; i++)
+            x[i] = aura_f32_from_f16(((const uint16_t *)array)[first + i]);
+    else if (dtype == AURA_BF16)
+        for (size_t i = 0; i < n; i++)
+            x[i] = aura_f32_from_bf16(((const uint16_t *)array)[first + i]);
+    else
+        for (size_t i = 0; i < n; i++)
+            x[i] = ((const float *)array)[first + i];
 }
 
-static inline void aura_store_row(void *array, aura_dtype dtype, size_t first, const float *x, size_t n)
+static inline void aura_store_row(void *restrict array, aura_dtype dtype, size_t first, const float *restrict x, size_t n)
 {
-    for (size_t i = 0; i < n; i++)
-        aura_store(array, dtype, first + i, x[i]);
+    if (dtype == AURA_F16)
+        for (size_t i = 0; i < n; i++)
+            ((uint16_t *)array)[first + i] = aura_f16_from_f32(x[i]);
+    else if (dtype == AURA_BF16)
+        for (size_t i = 0; i < n; i++)
+            ((uint16_t *)array)[first + i] = aura_bf16_from_f32(x[i]);
+    else
+        for (size_t i = 0; i < n; i++)
+            ((float *)array)[first + i] = x[i];
 }
 
 #endif

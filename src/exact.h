@@ -4,12 +4,17 @@
  * a multiply and an add. gcc in its default dialect does so even between intrinsics and ignores STDC FP_CONTRACT;
  * clang does so for scalar code even with -std=c11. One pragma each stops both, for the rest of the file.
  *
+ * AURA_INLINE is what every word of a vocabulary and every template is.
+ *
  * AURA_UNROLL before a loop with a constant count keeps an array of vectors in registers, also at -O2.
  *
  * AURA_TARGET switches the instruction set for the functions between it and AURA_TARGET_END, so that no source file
- * needs flags of its own. */
+ * needs flags of its own. AURA_TARGET_ARM takes the set twice: gcc's intrinsics ask for an architecture, and clang before
+ * 16 knows features alone. */
 #ifndef AURA_EXACT_H
 #define AURA_EXACT_H
+
+#define AURA_INLINE static inline __attribute__((always_inline))
 
 #define AURA_TEXT(x) #x
 #define AURA_PRAGMA(x) _Pragma(AURA_TEXT(x))
@@ -17,11 +22,13 @@
 #if defined(__clang__)
 #pragma STDC FP_CONTRACT OFF
 #define AURA_TARGET(set) AURA_PRAGMA(clang attribute push(__attribute__((target(set))), apply_to = function))
+#define AURA_TARGET_ARM(arch, features) AURA_TARGET(features)
 #define AURA_TARGET_END AURA_PRAGMA(clang attribute pop)
 #define AURA_UNROLL AURA_PRAGMA(clang loop unroll(full))
 #else
 #pragma GCC optimize("fp-contract=off")
 #define AURA_TARGET(set) AURA_PRAGMA(GCC push_options) AURA_PRAGMA(GCC target(set))
+#define AURA_TARGET_ARM(arch, features) AURA_TARGET(arch)
 #define AURA_TARGET_END AURA_PRAGMA(GCC pop_options)
 #define AURA_UNROLL AURA_PRAGMA(GCC unroll 16)
 #endif
