@@ -123,3 +123,58 @@ aura_status aura_check_heads(struct aura_call call, uint32_t q_heads, uint32_t k
                          q_heads, kv_heads);
     return AURA_OK;
 }
+
+aura_status aura_check_cache_dim(struct aura_call call, const char *what, uint32_t dim)
+{
+    static const uint32_t dims[] = {64, 80, 96, 112, 128, 192, 256, 512};
+    for (size_t i = 0; i < sizeof dims / sizeof *dims; i++)
+        if (dims[i] == dim)
+            return AURA_OK;
+    return aura_fail(call.ctx, dim ? AURA_UNSUPPORTED : AURA_BAD_ARGUMENT,
+                     "%s: %s is %u, not 64, 80, 96, 112, 128, 192, 256 or 512", call.name, what, dim);
+}
+
+aura_status aura_check_view(struct aura_call call, const char *what, const aura_view *v)
+{
+    size_t element = v ? aura_dtype_bytes(v->dtype) : 0;
+    if (!v || !v->data)
+        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: %s%s is NULL", call.name, what, v ? ".data" : "");
+    if (!element)
+        return aura_fail(call.ctx, AURA_UNSUPPORTED, "%s: %s.dtype %d is not f32, f16 or bf16", call.name, what,
+                         (int)v->dtype);
+    if ((uintptr_t)v->data % element)
+        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: %s.data is not aligned to its %zu-byte elements", call.name,
+                         what, element);
+    return AURA_OK;
+}
+
+/* |stride| without the overflow of -PTRDIFF_MIN. */
+static size_t magnitude(ptrdiff_t stride)
+{
+    return stride < 0 ? (size_t)0 - (size_t)stride : (size_t)stride;
+}
+
+aura_status aura_check_view_extent(struct aura_call call, const char *what, const aura_view *v, size_t tokens,
+                                   uint32_t heads, uint32_t dim)
+{
+    size_t limit = PTRDIFF_MAX / aura_dtype_bytes(v->dtype) / 4; /* three such sums still fit */
+    size_t head = v->head_stride ? magnitude(v->head_stride) : dim;
+    size_t token = v->token_stride ? magnitude(v->token_stride) : aura_times(head, heads);
+    if (aura_times(head, heads) > limit || aura_times(token, tokens) > limit)
+        return aura_fail(call.ctx, AURA_TOO_LARGE, "%s: %s: %zu tokens with strides %td and %td do not fit in memory",
+                         call.name, what, tokens, v->token_stride, v->head_stride);
+    return AURA_OK;
+}
+
+aura_status aura_check_view_apart(struct aura_call call, const char *what, const aura_view *v, size_t tokens,
+                                  uint32_t heads, uint32_t dim)
+{
+    size_t head = v->head_stride ? magnitude(v->head_stride) : dim;
+    size_t token = v->token_stride ? magnitude(v->token_stride) : head * heads;
+    int head_inside = heads == 1 || tokens == 1 || token >= (heads - 1) * head + dim; /* all heads of a token, then the next */
+    int token_inside = heads == 1 || tokens == 1 || head >= (tokens - 1) * token + dim; /* or the other way round */
+    if ((heads > 1 && head < dim) || (tokens > 1 && token < dim) || !(head_inside || token_inside))
+        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: with strides %td and %td the rows of %s overlap", call.name,
+                         v->token_stride, v->head_stride, what);
+    return AURA_OK;
+}

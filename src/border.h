@@ -26,8 +26,22 @@ aura_status aura_check_apart(struct aura_call call, const struct aura_extent *a,
 aura_status aura_check_rotation(struct aura_call call, const aura_rotation *rotation, uint32_t dim);
 aura_status aura_check_codebook(struct aura_call call, const aura_codebook *book);
 
+/* That no two rows of a view that is written to overlap; its extent was checked. */
+aura_status aura_check_view_apart(struct aura_call call, const char *what, const aura_view *v, size_t tokens,
+                                  uint32_t heads, uint32_t dim);
+
 /* GQA: heads above 0 and whole groups. */
 aura_status aura_check_heads(struct aura_call call, uint32_t q_heads, uint32_t kv_heads);
+
+/* A dim that the cache is built for. */
+aura_status aura_check_cache_dim(struct aura_call call, const char *what, uint32_t dim);
+
+/* A view that a row can be read from: not NULL, of a known type, aligned to its elements. */
+aura_status aura_check_view(struct aura_call call, const char *what, const aura_view *view);
+
+/* A good view of [tokens][heads][dim]: every offset in it can be computed. */
+aura_status aura_check_view_extent(struct aura_call call, const char *what, const aura_view *view, size_t tokens,
+                                   uint32_t heads, uint32_t dim);
 
 /* A product of sizes; SIZE_MAX, which aura_check_rows refuses, when it does not fit. */
 static inline size_t aura_times(size_t a, size_t b)
