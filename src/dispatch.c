@@ -8,6 +8,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
 #endif
 
 const struct aura_isa aura_isa_list[] = {
@@ -62,36 +64,60 @@ void aura_kernels_init(struct aura_kernels *kernels, uint32_t isas)
     }
 }
 
-uint32_t aura_x86_isas(uint32_t leaf1_ecx, uint32_t leaf7_ebx, uint64_t xcr0)
+uint32_t aura_x86_isas(const struct aura_cpuid *cpu)
 {
     const uint32_t fma = 1u << 12, osxsave = 1u << 27, avx = 1u << 28, f16c = 1u << 29;
     const uint32_t avx2 = 1u << 5, bmi2 = 1u << 8, f = 1u << 16, dq = 1u << 17, bw = 1u << 30, vl = 1u << 31;
-    const uint32_t base = fma | osxsave | avx | f16c, avx512 = f | dq | bw | vl | bmi2;
+    const uint32_t vbmi = 1u << 1, vnni = 1u << 11, avx_vnni = 1u << 4;
+    const uint32_t base = fma | osxsave | avx | f16c, avx512 = f | dq | bw | vl | bmi2, avx512vnni = vbmi | vnni;
     uint32_t isas = AURA_ISA_REF;
-    if ((leaf1_ecx & base) == base && (leaf7_ebx & avx2) && (xcr0 & 0x06) == 0x06) {
-        isas |= AURA_ISA_AVX2;
-        if ((leaf7_ebx & avx512) == avx512 && (xcr0 & 0xe6) == 0xe6)
-            isas |= AURA_ISA_AVX512;
-    }
+    if ((cpu->leaf1_ecx & base) != base || !(cpu->leaf7_ebx & avx2) || (cpu->xcr0 & 0x06) != 0x06)
+        return isas;
+    isas |= AURA_ISA_AVX2;
+    if (cpu->leaf7_1_eax & avx_vnni)
+        isas |= AURA_ISA_AVXVNNI;
+    if ((cpu->leaf7_ebx & avx512) != avx512 || (cpu->xcr0 & 0xe6) != 0xe6)
+        return isas;
+    isas |= AURA_ISA_AVX512;
+    if ((cpu->leaf7_ecx & avx512vnni) == avx512vnni)
+        isas |= AURA_ISA_AVX512VNNI;
+    return isas;
+}
+
+uint32_t aura_arm_isas(uint64_t hwcap, uint64_t hwcap2)
+{
+    const uint64_t asimddp = 1u << 20, i8mm = 1u << 13;
+    uint32_t isas = AURA_ISA_REF | AURA_ISA_NEON;
+    if (hwcap & asimddp)
+        isas |= AURA_ISA_DOTPROD | (hwcap2 & i8mm ? AURA_ISA_I8MM : 0);
     return isas;
 }
 
 #if defined(__x86_64__)
 uint32_t aura_cpu_isas(void)
 {
-    uint32_t a, b, c, d, leaf1_ecx, low = 0, high = 0;
-    if (!__get_cpuid(1, &a, &b, &leaf1_ecx, &d))
+    struct aura_cpuid cpu = {0};
+    uint32_t a, b, c, d, last_subleaf, low = 0, high = 0;
+    if (!__get_cpuid(1, &a, &b, &cpu.leaf1_ecx, &d))
         return AURA_ISA_REF;
-    if (leaf1_ecx & 1u << 27) /* OSXSAVE: xgetbv may be asked which registers the system saves */
+    if (cpu.leaf1_ecx & 1u << 27) /* OSXSAVE: xgetbv may be asked which registers the system saves */
         __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d))
+    cpu.xcr0 = (uint64_t)high << 32 | low;
+    if (!__get_cpuid_count(7, 0, &last_subleaf, &cpu.leaf7_ebx, &cpu.leaf7_ecx, &d))
         return AURA_ISA_REF;
-    return aura_x86_isas(leaf1_ecx, b, (uint64_t)high << 32 | low);
+    if (last_subleaf >= 1)
+        __get_cpuid_count(7, 1, &cpu.leaf7_1_eax, &b, &c, &d);
+    return aura_x86_isas(&cpu);
+}
+#elif defined(__aarch64__) && defined(__linux__)
+uint32_t aura_cpu_isas(void)
+{
+    return aura_arm_isas(getauxval(AT_HWCAP), getauxval(AT_HWCAP2));
 }
 #elif defined(__aarch64__)
 uint32_t aura_cpu_isas(void)
 {
-    return AURA_ISA_REF | AURA_ISA_NEON;
+    return aura_arm_isas(0, 0); /* what every one has: only Linux is asked for more */
 }
 #else
 uint32_t aura_cpu_isas(void)

@@ -30,8 +30,18 @@ extern const size_t aura_isa_count;
 /* Fills the table with the reference, then with every better kernel that `isas` allows. */
 void aura_kernels_init(struct aura_kernels *kernels, uint32_t isas);
 
-/* The x86 instruction sets that these CPUID words and this XCR0 stand for: the CPU has them *and* the system saves
- * their registers. Apart from aura_cpu_isas() so that a test can ask about other machines. */
-uint32_t aura_x86_isas(uint32_t leaf1_ecx, uint32_t leaf7_ebx, uint64_t xcr0);
+/* What a CPU says of itself. Apart from aura_cpu_isas() so that a test can ask about other machines. */
+struct aura_cpuid {
+    uint32_t leaf1_ecx;              /* CPUID leaf 1 */
+    uint32_t leaf7_ebx, leaf7_ecx;   /* leaf 7, subleaf 0 */
+    uint32_t leaf7_1_eax;            /* leaf 7, subleaf 1; 0 where there is none */
+    uint64_t xcr0;                   /* the registers that the system saves */
+};
+
+/* The x86 instruction sets that these words stand for: the CPU has them *and* the system saves their registers. */
+uint32_t aura_x86_isas(const struct aura_cpuid *cpu);
+
+/* The ARM instruction sets that these words of Linux's auxiliary vector stand for. */
+uint32_t aura_arm_isas(uint64_t hwcap, uint64_t hwcap2);
 
 #endif

@@ -357,7 +357,7 @@ static void merge_blocks(struct aura_group *g, const aura_flash_pass2_args *a, s
         for (run = 0; i + run < n && l[i + run] != 0; run++)
             g->sum[0] += l[i + run] * weight[i + run];
         struct aura_rows rows = {(const uint8_t *)a->o + (row * a->num_blocks + first + i) * bytes, bytes, kind, a->dim,
-                                 g->stride, NULL};
+                                 g->stride, AURA_BLOCK * bytes, NULL};
         g->kernels->value[kind](g->acc, weight + i, AURA_BLOCK, &rows, 1, run);
     }
 }

@@ -37,7 +37,7 @@ static struct aura_rows rows_of(const struct aura_source *s, const struct aura_g
 {
     uint32_t dim = s->dim / s->parts;
     struct aura_rows rows = {s->rows + t * s->row_stride + (size_t)part * dim * s->kind / 8,
-                             s->row_stride, s->kind, dim, g->stride, s->centroid};
+                             s->row_stride, s->kind, dim, g->stride, AURA_BLOCK * s->row_stride, s->centroid};
     return rows;
 }
 

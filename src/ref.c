@@ -181,28 +181,6 @@ void aura_dequant_ref(float *x, const uint8_t *packed, const float *scale, const
             x[d] = plan->centroid[aura_ref_unpack(packed, plan->bits, d)] * scale[row];
 }
 
-/* The largest coordinate becomes Q, chosen so that the sum over a vector of 7-bit codes cannot leave 32 bits. The upper
- * byte is rounded, so that hi alone is the best one-byte query. A query with no coordinate above 2^-100 has step 0 and
- * all bytes 0: its scores are 0, and no quotient here overflows. */
-void aura_ref_query(struct aura_ref_query *out, const float *q, uint32_t dim)
-{
-    int32_t limit = INT32_MAX / (127 * (int32_t)dim);
-    float largest = 0, top = (float)(limit < 32512 ? limit : 32512);
-    for (uint32_t d = 0; d < dim; d++)
-        largest = fabsf(q[d]) > largest ? fabsf(q[d]) : largest;
-    int tiny = largest < 0x1p-100f;
-    float factor = tiny ? 0 : top / largest;
-    out->step = tiny ? 0 : largest / top;
-    out->sum = 0;
-    for (uint32_t d = 0; d < dim; d++) {
-        int32_t q15 = (int32_t)lrintf(q[d] * factor);
-        int32_t hi = (q15 + 128) >> 8;
-        out->hi[d] = (int8_t)hi;
-        out->lo[d] = (int8_t)(q15 - 256 * hi);
-        out->sum += q15;
-    }
-}
-
 /* ---- the bounds, in double ---------------------------------------------------------------------------------------- */
 
 /* Entry (i, j) of the whole matrix, from its definition rather than by butterflies. */

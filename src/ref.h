@@ -1,4 +1,4 @@
-/* What every stage means: the declarations of ref.c. */
+/* What every stage means: the declarations of ref.c, ref_attend.c and ref_tile.c. */
 #ifndef AURA_REF_H
 #define AURA_REF_H
 
@@ -19,14 +19,6 @@ float aura_ref_dot(const float *a, const float *b, uint32_t n);
 uint32_t aura_ref_unpack(const uint8_t *row, uint32_t bits, uint32_t d);
 uint32_t aura_ref_index(const struct aura_codec_plan *plan, float value);
 
-/* A rotated query as integers of 15 bits in two signed bytes: q[d] is about step * (256 hi[d] + lo[d]). */
-struct aura_ref_query {
-    float step;
-    int32_t sum; /* of 256 hi + lo: the correction for codes stored with an offset */
-    int8_t hi[AURA_MAX_DIM], lo[AURA_MAX_DIM];
-};
-void aura_ref_query(struct aura_ref_query *out, const float *q, uint32_t dim);
-
 /* ---- the same in double: bounds on the above -------------------------------------------------------------------- */
 
 /* One row. `size[d]`, where not NULL, is the sum of the magnitudes that went into y[d]. */
@@ -45,6 +37,20 @@ aura_reduce_fn aura_reduce_ref;
 
 /* Coordinate d of row t. */
 double aura_ref_coordinate(const struct aura_rows *rows, size_t t, uint32_t d);
+
+/* ---- tiles: integers, and floats in one order; the kernels of last resort ------------------------------------------ */
+
+aura_codes_fn aura_codes_ref;
+aura_query_fn aura_query_ref;
+aura_reference_fn aura_reference_ref;
+aura_unpack_fn aura_unpack_ref;
+aura_tile_score_fn aura_tile_score_ref;
+aura_tile_weight_fn aura_tile_weight_ref;
+aura_tile_value_fn aura_tile_value_ref;
+
+/* Code i along the packed axis and its level, in the given lane. */
+uint8_t aura_ref_code(const struct aura_tile *tile, uint32_t i, uint32_t lane);
+int32_t aura_ref_level(const struct aura_tile *tile, uint32_t i, uint32_t lane);
 
 /* ---- attention, in double ---------------------------------------------------------------------------------------- */
 

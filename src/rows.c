@@ -58,6 +58,25 @@ aura_status aura_signs(uint64_t seed, uint32_t stream, uint32_t dim, uint8_t *bi
     return AURA_OK;
 }
 
+/* Grid tables count in steps: every integer where there is a level 0, else every other. */
+static uint32_t spacing_of(const aura_codebook *book)
+{
+    return book->levels % 2 ? 1 : 2;
+}
+
+/* Whether levels and thresholds are what aura_codec_plan says of step, spacing and first, to the last bit. */
+static int is_arithmetic(const aura_codebook *book)
+{
+    float spacing = (float)spacing_of(book), first = -spacing * (float)(book->levels - 1) / 2;
+    int same = book->step > 0 && book->levels == (book->bits == 8 ? 255u : 1u << book->bits);
+    for (uint32_t i = 0; i < book->levels; i++) {
+        float at = spacing * (float)i + first;
+        same = same && book->centroid[i] == book->step * at;
+        same = same && (i + 1 == book->levels || book->threshold[i] == book->step * (at + spacing / 2));
+    }
+    return same;
+}
+
 void aura_codec_plan_init(struct aura_codec_plan *plan, const aura_codebook *book, uint32_t dim, aura_scale_rule rule,
                           uint32_t search)
 {
@@ -80,6 +99,9 @@ void aura_codec_plan_init(struct aura_codec_plan *plan, const aura_codebook *boo
     plan->fits[0] = 1;
     if (search)
         memcpy(plan->fits, !book->uniform ? table_fits : book->bits < 8 ? grid_fits : grid8_fits, sizeof plan->fits);
+    plan->step = book->uniform && is_arithmetic(book) ? book->step : 0;
+    plan->spacing = (float)spacing_of(book);
+    plan->first = -plan->spacing * (float)(book->levels - 1) / 2;
     for (uint32_t i = 0; i < 256; i++) {
         uint32_t index = i & ((1u << book->bits) - 1);
         plan->centroid[i] = index < book->levels ? book->centroid[index] : plan->top;

@@ -3,7 +3,14 @@
  *     K,V ─ rotate ─ encode ─▶ rows ─┐                 (and rows ─ dequant ─ undo ─▶ K,V)
  *     Q ─── rotate ──────────▶ score ─ softmax ─ value ─▶ partial ─ merge ─ undo ─▶ output
  *
- * What a stage computes is defined in ref.c, from score on in ref_attend.c. What a kernel may assume is said here:
+ * and the same over the tiles of the cache, in integers:
+ *
+ *     K,V ─ rotate ─ codes ─▶ tiles ───┐               (tiles ─ unpack ─▶ bytes, where many queries read one tile)
+ *     Q ─ rotate ─ query ─▶ tile_score ─ tile_weight ─ tile_value ─▶ partial ─ merge ─ undo ─▶ output
+ *                  └─▶ reference ──┘
+ *
+ * What a stage computes is defined in ref.c, from score on in ref_attend.c, for tiles in ref_tile.c. What a kernel may
+ * assume is said here:
  *
  *  - Arguments were checked at the border (border.c); kernels allocate nothing and cannot fail.
  *  - The float environment is IEEE default: round to nearest even, no flush to zero (fpmode.h).
@@ -11,17 +18,19 @@
  *  - Rows are contiguous. A kernel reads and writes exactly the rows it is given: not a byte before or after.
  *  - Pointers are aligned to their element and no better; output and input do not overlap, except that rotate and undo
  *    accept y == x.
- *  - rotate, undo, rotate_dense, encode and dequant are exact: the same bits on every instruction set, from IEEE
- *    + - * / sqrt in a fixed order. The others are bounded: see the tolerances in variants.h.
+ *  - A stage that variants.h calls EXACT gives the same bits on every instruction set, from integers and IEEE
+ *    + - * / sqrt in a fixed order. The others are bounded: see the tolerances there.
  */
 #ifndef AURA_STAGES_H
 #define AURA_STAGES_H
 
 #include "../include/aura.h"
+#include "format.h"
 #include "variants.h"
 
 #define AURA_LANES 16                                /* a vector of the vocabulary, on every instruction set */
 #define AURA_MAX_BLOCKS (AURA_MAX_DIM / AURA_LANES)  /* vectors in a row */
+#define AURA_TILES 4                                 /* at most so many go through a stage together */
 #define AURA_MAX_PALEY 64                            /* largest order of the Paley factor */
 
 /* A rotation made ready: built once, read by any number of calls. See rotation.c. */
@@ -48,6 +57,8 @@ struct aura_codec_plan {
     uint32_t n_fits;
     float fits[9];         /* factors on the plain fit, tried in this order */
     float sigma, top;      /* the table's unit, and its highest level */
+    float step, spacing, first; /* step > 0: level i is f32(step * (spacing * i + first)), and the threshold above it
+                                   f32(step * (spacing * i + first + spacing / 2)), exactly: no table is needed */
     float centroid[256];   /* the levels, padded to 2^bits with the highest, over and over */
     float threshold[256];  /* padded to 2^bits - 1 with +inf, which nothing exceeds */
 };
@@ -59,6 +70,7 @@ struct aura_rows {
     uint32_t kind;         /* bits, or AURA_ROW_F32 ... */
     uint32_t dim;
     size_t query_stride;   /* floats from one query to the next in q and acc; a multiple of AURA_LANES, at least dim */
+    size_t ahead;          /* bytes from a row to the one that will be read a block later, for prefetching */
     const float *centroid; /* [256], packed rows: the levels over and over, so that unused upper index bits are harmless */
 };
 
@@ -96,6 +108,70 @@ typedef void aura_value_fn(float *acc, const float *weight, size_t weight_stride
 /* out[4 i + k] = sum over w < nwg of weight[w] * partial[i][w][k], i < dim / 4: the interleaved partial layout of
  * flash_attn_vec. dim is a multiple of 16, nwg 1 to 32. */
 typedef void aura_reduce_fn(float *out, const float *weight, const float *partial, uint32_t dim, uint32_t nwg);
+
+/* code[n][dim] = the indices of encode, a byte each; scale[n] as there. */
+typedef void aura_codes_fn(uint8_t *code, float *scale, const float *y, const struct aura_codec_plan *plan, size_t n);
+
+/* A rotated query as integers of 15 bits in two signed bytes: y[d] is about step * (256 hi[d] + lo[d]). */
+struct aura_query {
+    _Alignas(64) int8_t plane[2][AURA_TILE_DIM]; /* hi, lo; zeros from dim to the next multiple of 64 */
+    int32_t sum[2];                              /* of hi; of 256 hi + lo */
+    float step;
+};
+
+/* query[n] = integers of y[n][dim], dim a multiple of 16, every y finite. */
+typedef void aura_query_fn(struct aura_query *query, const float *y, uint32_t dim, size_t n);
+
+/* product[g] = sum over d < dim of (256 hi + lo) of query g * code[d]; code is 64-byte aligned and read to the next
+ * multiple of 64. */
+typedef void aura_reference_fn(int32_t *product, const struct aura_query *query, const int8_t *code, uint32_t dim,
+                               size_t n_query);
+
+/* One side of a tile as kernels read it. A side of bytes has one byte per code: its entry in level[] up to 4 bits, the
+ * code above, in the layout of 8-bit codes. */
+struct aura_tile {
+    const uint32_t *words;  /* 64-byte aligned */
+    const uint32_t *ahead;  /* as many words that will be read next, for prefetching; any address */
+    const uint16_t *scale;  /* keys: f16 [32] */
+    const struct aura_side *side;
+    uint32_t kind;          /* that of the side, or AURA_BYTES */
+    uint32_t planes;        /* of query or weights */
+};
+
+/* words[] of an unpacked tile = tile, whose kind is that of its side. */
+typedef void aura_unpack_fn(uint32_t *words, const struct aura_tile *tile);
+
+/* logit[g][t] = (float)i * (scale[t] * factor[g]) + bias[g] for the 32 tokens t of a tile, where i is the exact sum over
+ * channels of level * q, q being hi of query g with one plane, 256 hi + lo with two. The levels' sum must fit in 31 bits,
+ * which the query's size sees to. */
+typedef void aura_tile_score_fn(float *logit, const struct aura_query *query, const struct aura_tile *keys,
+                                const float *factor, const float *bias, size_t n_query);
+
+/* The softmax of one query over the tiles it has seen. */
+struct aura_softmax_row {
+    float max;             /* -inf before the first */
+    float sum[AURA_LANES]; /* their sum counts */
+};
+
+/* The weights of one query for a tile, as integers: weight of token t = factor * (256 hi + lo), or factor * hi. */
+struct aura_weight {
+    uint8_t plane[2][AURA_TILE]; /* hi, lo */
+    float factor;
+    float keep;                  /* what the accumulator is multiplied by first */
+};
+
+/* In place: p[i][g][t] = 2^(logit - max) for tiles i, max the largest so far and in these tiles; keep of the first tile is
+ * 2^(old max - max), of the others 1. weight[i][g] = p * v_scale[i][t] as integers, the largest of a tile being 255 with
+ * one plane and 65280 with two. Logit -inf: p = 0. All -inf so far: p = 0,
+ * keep = 1. A NaN or +inf leaves the sum NaN. v_scale[t], f16, is >= 0, and 0 where there is no code. */
+typedef void aura_tile_weight_fn(struct aura_weight *weight, float *p, struct aura_softmax_row *row,
+                                 const uint16_t *const *v_scale, uint32_t planes, size_t n_query, size_t n_tiles);
+
+/* acc[g][d] = acc[g][d] * keep of weight[0][g]; then, tile by tile, fused: acc[g][d] += (float)i * factor, i the exact sum
+ * over the 32 tokens of weight[tile][g] * level. acc[g] begins at acc + g * stride, stride a multiple of AURA_LANES. The
+ * tiles are of one side, kind and number of planes. */
+typedef void aura_tile_value_fn(float *acc, size_t stride, const struct aura_weight *weight,
+                                const struct aura_tile *values, size_t n_query, size_t n_tiles);
 
 #define AURA_PADDED(dim) (((size_t)(dim) + AURA_LANES - 1) / AURA_LANES * AURA_LANES)
 

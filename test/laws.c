@@ -311,8 +311,8 @@ static void hadamard_is_as_good_as_random(void)
 
 static void query_integers(void)
 {
-    static const uint32_t dims[] = {64, 80, 128, 512, 576, 1024};
-    static struct aura_ref_query q;
+    static const uint32_t dims[] = {64, 80, 112, 128, 256, 512};
+    static struct aura_query q;
     static float y[AURA_MAX_DIM];
     for (int i = 0; i < 6; i++)
         for (int kind = 0; kind < N_VECTOR_KINDS; kind++) {
@@ -320,24 +320,24 @@ static void query_integers(void)
             int64_t worst = 0, sum = 0;
             float largest = 0;
             fill_vector(y, dim, (enum vector_kind)kind, &state);
-            aura_ref_query(&q, y, dim);
+            aura_query_ref(&q, y, dim, 1);
             for (uint32_t d = 0; d < dim; d++) {
-                int32_t q15 = 256 * q.hi[d] + q.lo[d];
+                int32_t q15 = 256 * q.plane[0][d] + q.plane[1][d];
                 largest = fmaxf(largest, fabsf(y[d]));
                 worst += 127 * (int64_t)abs(q15);
                 sum += q15;
                 EXPECT(fabs((double)q15 * q.step - y[d]) <= 0.51 * q.step + 0x1p-100, "%s: %d * %g is not %g",
                        vector_kind_name((enum vector_kind)kind), q15, (double)q.step, (double)y[d]);
-                EXPECT(abs(q15 - 256 * q.hi[d]) <= 128, "hi is not the nearest");
+                EXPECT(abs(q15 - 256 * q.plane[0][d]) <= 128, "hi is not the nearest");
             }
             EXPECT(worst <= INT32_MAX, "dim %u: a sum can reach %lld", dim, (long long)worst);
-            EXPECT(sum == q.sum, "sum %d", q.sum);
+            EXPECT(sum == q.sum[1], "sum %d", q.sum[1]);
             EXPECT((largest < 0x1p-100f) == (q.step == 0), "a query of %g has step %g", (double)largest, (double)q.step);
         }
     memset(y, 0, sizeof y);
     y[3] = 0x1p-120f; /* top / largest would be infinite */
-    aura_ref_query(&q, y, 64);
-    EXPECT(q.step == 0 && q.sum == 0 && q.hi[3] == 0 && q.lo[3] == 0, "a tiny query has step %g", (double)q.step);
+    aura_query_ref(&q, y, 64, 1);
+    EXPECT(q.step == 0 && q.sum[1] == 0 && q.plane[0][3] == 0 && q.plane[1][3] == 0, "a tiny query has step %g", (double)q.step);
 }
 
 /* ---- element types ------------------------------------------------------------------------------------------------- */

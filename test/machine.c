@@ -38,7 +38,6 @@ static void setup_all(void)
 /* Every instruction set gives the same bytes, also side by side. */
 static void masks_change_no_byte(void)
 {
-    static const uint32_t masks[] = {AURA_ISA_AVX2, AURA_ISA_AVX512, AURA_ISA_NEON, AURA_ISA_AVX2 | AURA_ISA_AVX512};
     aura_ctx_options o = AURA_CTX_OPTIONS_INIT;
     aura_ctx *plain, *other;
     static uint8_t want[sizeof all];
@@ -47,11 +46,11 @@ static void masks_change_no_byte(void)
     setup_all();
     EXPECT(!run_all(plain), "%s", aura_last_error());
     memcpy(want, &all, sizeof want);
-    for (int i = 0; i < 4; i++) {
-        o.isa_mask = masks[i];
+    for (size_t i = 0; i <= aura_isa_count; i++) { /* each one, and all of them */
+        o.isa_mask = i < aura_isa_count ? aura_isa_list[i].flag : 0;
         EXPECT(!aura_ctx_create(&o, &other), "%s", aura_last_error());
         setup_all();
-        EXPECT(!run_all(other) && !memcmp(want, &all, sizeof want), "mask 0x%x changed bytes", masks[i]);
+        EXPECT(!run_all(other) && !memcmp(want, &all, sizeof want), "mask 0x%x changed bytes", o.isa_mask);
         aura_ctx_destroy(other);
     }
     aura_ctx_destroy(plain);
@@ -76,23 +75,51 @@ static void float_modes_change_no_byte(void)
     }
 }
 
+static const struct aura_cpuid every_feature = {
+    1u << 12 | 1u << 27 | 1u << 28 | 1u << 29, 1u << 5 | 1u << 8 | 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31,
+    1u << 1 | 1u << 11, 1u << 4, 0xe7};
+
 static void cpu_without_the_system_has_nothing(void)
 {
-    const uint32_t ecx = 1u << 12 | 1u << 27 | 1u << 28 | 1u << 29, avx2 = 1u << 5;
-    const uint32_t avx512 = avx2 | 1u << 8 | 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;
-    EXPECT(aura_x86_isas(ecx, avx512, 0xe7) == (AURA_ISA_REF | AURA_ISA_AVX2 | AURA_ISA_AVX512), "all there");
-    EXPECT(aura_x86_isas(ecx, avx512, 0x07) == (AURA_ISA_REF | AURA_ISA_AVX2), "zmm not saved by the system");
-    EXPECT(aura_x86_isas(ecx, avx512, 0x03) == AURA_ISA_REF, "ymm not saved by the system");
-    EXPECT(aura_x86_isas(ecx & ~(1u << 27), avx512, 0xe7) == AURA_ISA_REF, "no OSXSAVE");
-    EXPECT(aura_x86_isas(ecx & ~(1u << 12), avx512, 0xe7) == AURA_ISA_REF, "no FMA");
-    EXPECT(aura_x86_isas(ecx, avx512 & ~(1u << 30), 0xe7) == (AURA_ISA_REF | AURA_ISA_AVX2), "no AVX-512 BW");
-    EXPECT(aura_x86_isas(ecx, 0, 0xe7) == AURA_ISA_REF, "no AVX2");
-    for (uint32_t bit = 0; bit < 32; bit++) { /* every feature that the kernels are compiled for is asked for */
-        if (ecx >> bit & 1)
-            EXPECT(aura_x86_isas(ecx & ~(1u << bit), avx512, 0xe7) == AURA_ISA_REF, "without bit %u of leaf 1", bit);
-        if (avx512 >> bit & 1 && bit != 5)
-            EXPECT(aura_x86_isas(ecx, avx512 & ~(1u << bit), 0xe7) == (AURA_ISA_REF | AURA_ISA_AVX2), "without bit %u of leaf 7", bit);
-    }
+    const uint32_t avx2 = AURA_ISA_REF | AURA_ISA_AVX2 | AURA_ISA_AVXVNNI;
+    const uint32_t all_of_it = avx2 | AURA_ISA_AVX512 | AURA_ISA_AVX512VNNI;
+    struct aura_cpuid none = {0}, ones = {~0u, ~0u, ~0u, ~0u, ~0u}, cpu = every_feature;
+    EXPECT(aura_x86_isas(&cpu) == all_of_it && aura_x86_isas(&ones) == all_of_it, "all there");
+    EXPECT(aura_x86_isas(&none) == AURA_ISA_REF, "nothing there");
+    cpu.xcr0 = 0x07;
+    EXPECT(aura_x86_isas(&cpu) == avx2, "zmm not saved by the system");
+    cpu.xcr0 = 0x03;
+    EXPECT(aura_x86_isas(&cpu) == AURA_ISA_REF, "ymm not saved by the system");
+    cpu.xcr0 = 0;
+    EXPECT(aura_x86_isas(&cpu) == AURA_ISA_REF, "nothing saved by the system");
+}
+
+/* Every feature that the kernels are compiled for is asked for: a CPU with all but one bit of a word. */
+static void without_a_bit(uint32_t *word, uint32_t asked, const struct aura_cpuid *cpu, uint32_t left, const char *name)
+{
+    for (uint32_t bit = 0; bit < 32; bit++)
+        if (asked >> bit & 1) {
+            *word ^= 1u << bit;
+            EXPECT(aura_x86_isas(cpu) == left, "without bit %u of %s: 0x%x", bit, name, aura_x86_isas(cpu));
+            *word ^= 1u << bit;
+        }
+}
+
+static void every_feature_is_asked_for(void)
+{
+    const uint32_t avx2 = AURA_ISA_REF | AURA_ISA_AVX2, every = AURA_ISA_AVX512 | AURA_ISA_AVX512VNNI | avx2;
+    struct aura_cpuid cpu = {~0u, ~0u, ~0u, ~0u, 0xe7};
+    without_a_bit(&cpu.leaf1_ecx, every_feature.leaf1_ecx, &cpu, AURA_ISA_REF, "leaf 1");
+    without_a_bit(&cpu.leaf7_ebx, 1u << 5, &cpu, AURA_ISA_REF, "leaf 7");
+    without_a_bit(&cpu.leaf7_ebx, every_feature.leaf7_ebx & ~(1u << 5), &cpu, avx2 | AURA_ISA_AVXVNNI, "leaf 7");
+    without_a_bit(&cpu.leaf7_ecx, every_feature.leaf7_ecx, &cpu, avx2 | AURA_ISA_AVXVNNI | AURA_ISA_AVX512,
+                  "leaf 7 ecx");
+    without_a_bit(&cpu.leaf7_1_eax, every_feature.leaf7_1_eax, &cpu, every, "leaf 7.1");
+
+    const uint32_t neon = AURA_ISA_REF | AURA_ISA_NEON;
+    EXPECT(aura_arm_isas(0, 0) == neon && aura_arm_isas(~(1u << 20), ~0u) == neon, "no dot products, so no I8MM");
+    EXPECT(aura_arm_isas(1u << 20, ~(1u << 13)) == (neon | AURA_ISA_DOTPROD), "dot products");
+    EXPECT(aura_arm_isas(1u << 20, 1u << 13) == (neon | AURA_ISA_DOTPROD | AURA_ISA_I8MM), "I8MM");
 }
 
 static void *thread_body(void *user)
@@ -133,6 +160,7 @@ int main(void)
     RUN(masks_change_no_byte);
     RUN(float_modes_change_no_byte);
     RUN(cpu_without_the_system_has_nothing);
+    RUN(every_feature_is_asked_for);
     RUN(threads_share_a_context);
     aura_ctx_destroy(ctx);
     return test_result();

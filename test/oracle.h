@@ -77,24 +77,43 @@ static inline uint32_t oracle_unpack(const uint8_t *row, uint32_t bits, uint32_t
     return (uint32_t)(((uint64_t)word[1] << 32 | word[0]) >> shift) & ((1u << bits) - 1);
 }
 
-/* The context under test, and every test of a program once per instruction set that the machine has. */
+/* The context under test, and every test of a program once per instruction set that the machine has. A set that has only
+ * integer dot products of its own comes with the one it builds on, and only where `derived` asks for it. */
 static aura_ctx *ctx;
 
-static inline void on_every_isa(void (*tests)(void))
+static inline void on_isas(void (*tests)(void), int derived)
 {
     static const struct {
-        uint32_t flag;
+        uint32_t flag, base;
         const char *name;
-    } isas[] = {{AURA_ISA_REF, "ref"}, {AURA_ISA_AVX2, "avx2"}, {AURA_ISA_AVX512, "avx512"}, {AURA_ISA_NEON, "neon"}};
+    } isas[] = {{AURA_ISA_REF, 0, "ref"},
+                {AURA_ISA_AVX2, 0, "avx2"},
+                {AURA_ISA_AVXVNNI, AURA_ISA_AVX2, "avxvnni"},
+                {AURA_ISA_AVX512, 0, "avx512"},
+                {AURA_ISA_AVX512VNNI, AURA_ISA_AVX512, "avx512vnni"},
+                {AURA_ISA_NEON, 0, "neon"},
+                {AURA_ISA_DOTPROD, AURA_ISA_NEON, "dotprod"},
+                {AURA_ISA_I8MM, AURA_ISA_NEON | AURA_ISA_DOTPROD, "i8mm"}};
     for (size_t i = 0; i < sizeof isas / sizeof *isas; i++) {
         aura_ctx_options options = AURA_CTX_OPTIONS_INIT;
-        options.isa_mask = isas[i].flag;
-        if (!(aura_cpu_isas() & isas[i].flag) || aura_ctx_create(&options, &ctx))
+        options.isa_mask = isas[i].flag | isas[i].base;
+        if ((isas[i].base && !derived) || !(aura_cpu_isas() & isas[i].flag) || aura_ctx_create(&options, &ctx))
             continue;
         test_suffix = isas[i].name;
         tests();
         aura_ctx_destroy(ctx);
     }
+}
+
+static inline void on_every_isa(void (*tests)(void))
+{
+    on_isas(tests, 0);
+}
+
+/* For tests that reach the integer tile stages, the only ones that the derived sets have. */
+static inline void on_every_tile_isa(void (*tests)(void))
+{
+    on_isas(tests, 1);
 }
 
 #endif

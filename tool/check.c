@@ -94,7 +94,7 @@ static void check_variant(struct result *r, const struct aura_variant *v, const 
 static void print_text(const struct result *r, const struct options *o)
 {
     const struct trial *t = &r->trial;
-    printf("%-20s %-9s", t->variant->name, outcome_names[r->outcome]);
+    printf("%-30s %-9s", t->variant->name, outcome_names[r->outcome]);
     if (r->outcome == SKIP || r->outcome == FAIL) {
         printf("%s\n", r->reason);
         if (r->outcome == FAIL)

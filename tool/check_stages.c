@@ -1,5 +1,5 @@
 /* The cases of each stage. A kernel is run between guard pages and canaries and compared with ref.c bit by bit; ref.c
- * itself is compared with double. To check a new stage, write its case and name it in check_stage() and time_stage(). */
+ * itself is compared with double. To check a new stage, write its case and name it in check_stage() and in time.c. */
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "../src/codebook.h"
 #include "../src/ref.h"
@@ -17,7 +16,7 @@
 #include "guard.h"
 #include "inputs.h"
 
-struct arena in, in2, out, out2; /* mapped at first use, kept */
+struct arena in, in2, more, more2, more3, out, out2; /* mapped at first use, kept */
 
 void fail(struct trial *t, const char *format, ...)
 {
@@ -31,7 +30,7 @@ void fail(struct trial *t, const char *format, ...)
     va_end(args);
 }
 
-static int is_ref(const struct trial *t)
+int is_ref(const struct trial *t)
 {
     return t->variant->isa_flag == AURA_ISA_REF;
 }
@@ -66,10 +65,10 @@ void same_floats(struct trial *t, const float *got, const float *want, size_t n,
 
 void check_canaries(struct trial *t)
 {
-    const struct arena *arenas[] = {&in, &in2, &out, &out2};
-    for (int i = 0; i < 4; i++)
+    const struct arena *arenas[] = {&in, &in2, &more, &more2, &more3, &out, &out2};
+    for (int i = 0; i < 7; i++)
         if (arenas[i]->data && !arena_intact(arenas[i]))
-            fail(t, "wrote outside %s", i < 2 ? "an input" : "an output");
+            fail(t, "wrote outside %s", i < 5 ? "an input" : "an output");
 }
 
 struct layout layout_of(size_t number)
@@ -172,9 +171,8 @@ static void check_dense(struct trial *t)
 
 /* ---- encode ------------------------------------------------------------------------------------------------------- */
 
-/* Any built-in table of the width, any rule, searched or not. */
-static void random_plan(struct aura_codec_plan *plan, uint32_t bits, uint32_t dim, char *name, size_t name_size,
-                        uint64_t *state)
+void random_plan(struct aura_codec_plan *plan, uint32_t bits, uint32_t dim, char *name, size_t name_size,
+                 uint64_t *state)
 {
     const aura_codebook *book;
     uint32_t search = random_bits(state) & 1;
@@ -331,91 +329,6 @@ void check_stage(struct trial *t)
         check_encode(t);
     else if (!strcmp(stage, "dequant"))
         check_dequant(t);
-    else
+    else if (!check_tile(t))
         check_attend(t);
-}
-
-/* Everything a stage may be timed with: 32 rows, 4 queries, dim 128. */
-enum { DIM = 128, ROWS = 32, QUERIES = 4 };
-static struct {
-    float x[ROWS * DIM], y[ROWS * DIM], matrix[DIM * DIM], scale[ROWS], weight[QUERIES * ROWS];
-    uint8_t packed[ROWS * DIM * 4];
-    struct aura_rotation_plan rotation;
-    struct aura_codec_plan codec;
-    struct aura_rows rows;
-} bench;
-
-static void bench_setup(const struct aura_variant *v)
-{
-    uint64_t state = 1;
-    char name[80];
-    int packed = v->kind && v->kind <= 8;
-    aura_rotation_plan_init(&bench.rotation, DIM, NULL, NULL, !strcmp(v->stage, "undo"));
-    fill_vector(bench.x, ROWS * DIM, NORMAL, &state);
-    fill_vector(bench.matrix, DIM * DIM, NORMAL, &state);
-    for (int i = 0; i < QUERIES * ROWS; i++)
-        bench.weight[i] = 0.5f, bench.scale[i % ROWS] = 1;
-    for (int i = 0; i < ROWS * DIM; i++) { /* ordinary numbers of any kind: denormals would be slow */
-        uint16_t half = v->kind == AURA_ROW_BF16 ? 0x3f80 : 0x3c00;
-        memcpy(bench.packed + 2 * i, &half, 2);
-        if (v->kind == AURA_ROW_F32)
-            memcpy(bench.packed + 4 * i, &bench.x[i], 4);
-    }
-    random_plan(&bench.codec, packed ? v->kind : 4, DIM, name, sizeof name, &state);
-    bench.codec.n_fits = 1;
-    struct aura_rows rows = {bench.packed, packed ? bench.codec.row_bytes : v->kind == AURA_ROW_F32 ? 4 * DIM : 2 * DIM,
-                             v->kind, DIM, DIM, bench.codec.centroid};
-    bench.rows = rows;
-}
-
-static void bench_run(const struct aura_variant *v)
-{
-    float max = 0, sum = 0;
-    if (!strcmp(v->stage, "rotate") || !strcmp(v->stage, "undo"))
-        ((aura_rotate_fn *)v->run)(bench.y, bench.x, &bench.rotation, ROWS);
-    else if (!strcmp(v->stage, "rotate_dense"))
-        ((aura_rotate_dense_fn *)v->run)(bench.y, bench.x, bench.matrix, DIM, ROWS);
-    else if (!strcmp(v->stage, "encode"))
-        ((aura_encode_fn *)v->run)(bench.packed, bench.scale, bench.x, &bench.codec, ROWS);
-    else if (!strcmp(v->stage, "dequant"))
-        ((aura_dequant_fn *)v->run)(bench.y, bench.packed, bench.scale, &bench.codec, ROWS);
-    else if (!strcmp(v->stage, "score"))
-        ((aura_score_fn *)v->run)(bench.weight, ROWS, bench.x, &bench.rows, bench.scale, QUERIES, ROWS);
-    else if (!strcmp(v->stage, "value"))
-        ((aura_value_fn *)v->run)(bench.y, bench.weight, ROWS, &bench.rows, QUERIES, ROWS);
-    else if (!strcmp(v->stage, "softmax"))
-        ((aura_softmax_fn *)v->run)(bench.x, &max, &sum, ROWS * DIM);
-    else
-        ((aura_reduce_fn *)v->run)(bench.y, bench.weight, bench.x, DIM, ROWS);
-}
-
-/* Bytes that a row, or for softmax and reduce all of it by 32, reads and writes. */
-static double bench_bytes(const struct aura_variant *v)
-{
-    if (!strcmp(v->stage, "encode") || !strcmp(v->stage, "dequant"))
-        return DIM * 4 + bench.codec.row_bytes + 4;
-    if (!strcmp(v->stage, "score") || !strcmp(v->stage, "value"))
-        return (double)bench.rows.stride + 4;
-    return !strcmp(v->stage, "reduce") ? DIM * 4 : DIM * 8;
-}
-
-static double now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
-
-double time_stage(const struct aura_variant *v, double seconds, double *bytes_per_row)
-{
-    double best = INFINITY, end = now() + seconds;
-    bench_setup(v);
-    *bytes_per_row = bench_bytes(v);
-    do {
-        double start = now();
-        bench_run(v);
-        double taken = now() - start;
-        best = taken < best ? taken : best;
-    } while (now() < end);
-    return best / ROWS * 1e9;
 }

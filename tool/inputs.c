@@ -25,6 +25,11 @@ float random_normal(uint64_t *state)
     return (float)sum;
 }
 
+int pick(uint64_t *state, int n)
+{
+    return (int)(random_bits(state) % (uint64_t)n);
+}
+
 const char *vector_kind_name(enum vector_kind kind)
 {
     static const char *const names[] = {"normal", "outliers", "one-hot", "constant", "zero",

@@ -9,6 +9,7 @@
 uint64_t random_bits(uint64_t *state);
 double random_uniform(uint64_t *state); /* [0, 1) */
 float random_normal(uint64_t *state);
+int pick(uint64_t *state, int n); /* 0 to n - 1 */
 
 /* Kinds of vectors, all finite. */
 enum vector_kind {

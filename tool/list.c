@@ -43,8 +43,9 @@ int command_list(int argc, char **argv)
             if (aura_isa_list[k].flag == v->isa_flag)
                 needs = aura_isa_list[k].needs;
         if (json)
-            printf("%s\n  {\"variant\": \"%s\", \"can_run\": %s, \"used\": %s, \"needs\": \"%s\"}", i ? "," : "", v->name,
-                   can ? "true" : "false", used ? "true" : "false", needs);
+            printf("%s\n  {\"variant\": \"%s\", \"isa\": \"%s\", \"built\": %s, \"can_run\": %s, \"used\": %s, "
+                   "\"needs\": \"%s\"}", i ? "," : "", v->name, v->isa, v->run ? "true" : "false", can ? "true" : "false",
+                   used ? "true" : "false", needs);
         else
             printf("%c %-20s%s%s\n", used ? '*' : can ? '-' : ' ', v->name, can ? "" : " needs ", can ? "" : needs);
     }

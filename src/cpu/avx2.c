@@ -1,4 +1,4 @@
-/* avx2: AVX2, FMA and F16C. A vec is two 256-bit registers of 8 floats, so that its 16 lanes are those of ref.c. */
+/* avx2: every stage over the words of avx2.h. */
 #if defined(__x86_64__)
 #include "../exact.h"
 
@@ -10,214 +10,33 @@
 #include "bits.h"
 
 AURA_TARGET("avx2,fma,f16c")
-#define AURA_INLINE static inline __attribute__((always_inline))
 #define AURA_ISA avx2
+#include "avx2.h"
 
-typedef struct {
-    __m256 lo, hi;
-} vec;
-typedef struct {
-    __m256i lo, hi;
-} ivec;
-
-AURA_INLINE vec vec_of(__m256 lo, __m256 hi)
+/* Each lane of sum + its four products of unsigned u and signed s bytes. */
+AURA_INLINE __m256i dot_half(__m256i sum, __m256i u, __m256i s)
 {
-    vec v = {lo, hi};
-    return v;
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(u, s), _mm256_set1_epi16(1)));
 }
-AURA_INLINE ivec ivec_of(__m256i lo, __m256i hi)
+/* Two products of a full byte and a signed one would not fit in the 16 bits of vpmaddubsw: where u or s is that wide,
+ * every other byte goes separately, even and odd being s without the others. */
+AURA_INLINE ivec dot_bytes(ivec sum, ivec u, ivec s, ivec even, ivec odd, const int wide)
 {
-    ivec v = {lo, hi};
-    return v;
+    if (!wide)
+        return ivec_of(dot_half(sum.lo, u.lo, s.lo), dot_half(sum.hi, u.hi, s.hi));
+    return ivec_of(dot_half(dot_half(sum.lo, u.lo, even.lo), u.lo, odd.lo),
+                   dot_half(dot_half(sum.hi, u.hi, even.hi), u.hi, odd.hi));
 }
-
-AURA_INLINE vec vec_load(const float *p) { return vec_of(_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)); }
-AURA_INLINE void vec_store(float *p, vec v) { _mm256_storeu_ps(p, v.lo), _mm256_storeu_ps(p + 8, v.hi); }
-/* The first n lanes, n = 8 or 16 as every dim is a multiple of 8; the others load or keep as 0, or are not stored. */
-AURA_INLINE vec vec_load_n(const float *p, uint32_t n)
+/* sum + products of keys and query bytes; wide: keys have 8 bits. */
+AURA_INLINE ivec ivec_dot_key(ivec sum, ivec keys, ivec query, const int wide)
 {
-    return vec_of(_mm256_loadu_ps(p), n > 8 ? _mm256_loadu_ps(p + 8) : _mm256_setzero_ps());
+    return dot_bytes(sum, keys, query, ivec_and(query, 0x00ff00ff), ivec_and(query, 0xff00ff00), wide);
 }
-AURA_INLINE void vec_store_n(float *p, vec v, uint32_t n)
+/* sum + products of values and weights; wide: values have 8 bits. */
+AURA_INLINE ivec ivec_dot_value(ivec sum, ivec values, ivec weights, const int wide)
 {
-    _mm256_storeu_ps(p, v.lo);
-    if (n > 8)
-        _mm256_storeu_ps(p + 8, v.hi);
+    return dot_bytes(sum, weights, values, ivec_and(values, 0x00ff00ff), ivec_and(values, 0xff00ff00), wide);
 }
-AURA_INLINE vec vec_keep(vec v, uint32_t n) { return n > 8 ? v : vec_of(v.lo, _mm256_setzero_ps()); }
-AURA_INLINE vec vec_set1(float x) { return vec_of(_mm256_set1_ps(x), _mm256_set1_ps(x)); }
-AURA_INLINE vec vec_add(vec a, vec b) { return vec_of(_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)); }
-AURA_INLINE vec vec_sub(vec a, vec b) { return vec_of(_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)); }
-AURA_INLINE vec vec_mul(vec a, vec b) { return vec_of(_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)); }
-AURA_INLINE vec vec_max(vec a, vec b) { return vec_of(_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)); }
-AURA_INLINE vec vec_abs(vec v)
-{
-    __m256 sign = _mm256_set1_ps(-0.f);
-    return vec_of(_mm256_andnot_ps(sign, v.lo), _mm256_andnot_ps(sign, v.hi));
-}
-
-/* Negates the lanes whose bit is set. */
-AURA_INLINE __m256 flip_half(__m256 v, int lanes)
-{
-    __m256i bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
-    __m256i set = _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(lanes), bit), bit);
-    return _mm256_xor_ps(v, _mm256_and_ps(_mm256_castsi256_ps(set), _mm256_set1_ps(-0.f)));
-}
-AURA_INLINE vec vec_flip(vec v, uint16_t lanes)
-{
-    return vec_of(flip_half(v.lo, lanes), flip_half(v.hi, lanes >> 8));
-}
-
-/* Lane i becomes lane i ^ stride; stride 1, 2, 4 or 8. */
-AURA_INLINE vec vec_swap(vec v, const int stride)
-{
-    if (stride == 8)
-        return vec_of(v.hi, v.lo);
-    if (stride == 4)
-        return vec_of(_mm256_permute2f128_ps(v.lo, v.lo, 1), _mm256_permute2f128_ps(v.hi, v.hi, 1));
-    if (stride == 2)
-        return vec_of(_mm256_permute_ps(v.lo, 0x4e), _mm256_permute_ps(v.hi, 0x4e));
-    return vec_of(_mm256_permute_ps(v.lo, 0xb1), _mm256_permute_ps(v.hi, 0xb1));
-}
-
-/* `count` floats, 2 or more, over and over; from 16 on, just a load. */
-AURA_INLINE vec vec_repeat(const float *p, uint32_t count)
-{
-    int64_t pair;
-    __m256 half;
-    switch (count) {
-    case 2: memcpy(&pair, p, sizeof pair), half = _mm256_castsi256_ps(_mm256_set1_epi64x(pair)); break;
-    case 4: half = _mm256_broadcast_ps((const __m128 *)p); break;
-    case 8: half = _mm256_loadu_ps(p); break;
-    default: return vec_load(p);
-    }
-    return vec_of(half, half);
-}
-
-/* The sum of all lanes by halves: i and i + 8, then i and i + 4, + 2, + 1. */
-AURA_INLINE float vec_sum(vec v)
-{
-    __m256 h8 = _mm256_add_ps(v.lo, v.hi);
-    __m128 h4 = _mm_add_ps(_mm256_castps256_ps128(h8), _mm256_extractf128_ps(h8, 1));
-    __m128 h2 = _mm_add_ps(h4, _mm_movehl_ps(h4, h4));
-    return _mm_cvtss_f32(_mm_add_ss(h2, _mm_shuffle_ps(h2, h2, 1)));
-}
-/* The largest lane. */
-AURA_INLINE float vec_top(vec v)
-{
-    __m256 h8 = _mm256_max_ps(v.lo, v.hi);
-    __m128 h4 = _mm_max_ps(_mm256_castps256_ps128(h8), _mm256_extractf128_ps(h8, 1));
-    __m128 h2 = _mm_max_ps(h4, _mm_movehl_ps(h4, h4));
-    return _mm_cvtss_f32(_mm_max_ss(h2, _mm_shuffle_ps(h2, h2, 1)));
-}
-
-AURA_INLINE ivec ivec_zero(void) { return ivec_of(_mm256_setzero_si256(), _mm256_setzero_si256()); }
-AURA_INLINE ivec ivec_add(ivec a, int x)
-{
-    return ivec_of(_mm256_add_epi32(a.lo, _mm256_set1_epi32(x)), _mm256_add_epi32(a.hi, _mm256_set1_epi32(x)));
-}
-/* index + x in the lanes where v > limit. */
-AURA_INLINE __m256i add_where_half(__m256i index, __m256 v, __m256 limit, int x)
-{
-    __m256i above = _mm256_castps_si256(_mm256_cmp_ps(v, limit, _CMP_GT_OQ));
-    return _mm256_add_epi32(index, _mm256_and_si256(above, _mm256_set1_epi32(x)));
-}
-AURA_INLINE ivec ivec_add_where(ivec index, vec v, vec limit, int x)
-{
-    return ivec_of(add_where_half(index.lo, v.lo, limit.lo, x), add_where_half(index.hi, v.hi, limit.hi, x));
-}
-/* 16 bytes to and from lanes. */
-AURA_INLINE ivec widen_bytes(__m128i bytes)
-{
-    return ivec_of(_mm256_cvtepu8_epi32(bytes), _mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8)));
-}
-AURA_INLINE ivec ivec_bytes(uint64_t lo, uint64_t hi)
-{
-    return widen_bytes(_mm_set_epi64x((long long)hi, (long long)lo));
-}
-AURA_INLINE ivec ivec_load8(const uint8_t *p) { return widen_bytes(_mm_loadu_si128((const __m128i *)p)); }
-AURA_INLINE void ivec_store8(uint8_t *p, ivec v)
-{
-    __m128i lo = _mm_packus_epi32(_mm256_castsi256_si128(v.lo), _mm256_extracti128_si256(v.lo, 1));
-    __m128i hi = _mm_packus_epi32(_mm256_castsi256_si128(v.hi), _mm256_extracti128_si256(v.hi, 1));
-    _mm_storeu_si128((__m128i *)p, _mm_packus_epi16(lo, hi));
-}
-
-/* Entry index of a table of 2^bits floats. `part`, its beginning in registers, is for those who can permute more than 16. */
-AURA_INLINE vec vec_lookup(const float *table, const vec *part, ivec index, const int bits)
-{
-    (void)part, (void)bits;
-    return vec_of(_mm256_i32gather_ps(table, index.lo, 4), _mm256_i32gather_ps(table, index.hi, 4));
-}
-/* Only the lowest 4 bits of an index count. A permutation sees 8 entries: look up in both halves of the table and
- * choose by bit 3. */
-AURA_INLINE __m256 lookup16_half(vec table, __m256i index)
-{
-    __m256 lo = _mm256_permutevar8x32_ps(table.lo, index), hi = _mm256_permutevar8x32_ps(table.hi, index);
-    return _mm256_blendv_ps(lo, hi, _mm256_castsi256_ps(_mm256_slli_epi32(index, 28)));
-}
-AURA_INLINE vec vec_lookup16(vec table, ivec index)
-{
-    return vec_of(lookup16_half(table, index.lo), lookup16_half(table, index.hi));
-}
-
-AURA_INLINE vec vec_fma(vec a, vec b, vec c)
-{
-    return vec_of(_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi));
-}
-/* b in the lanes whose bit is set, a in the others: every other lane, pair, four or eight. */
-AURA_INLINE vec vec_blend(vec a, vec b, const uint16_t lanes)
-{
-    if (lanes == 0xff00)
-        return vec_of(a.lo, b.hi);
-    if (lanes == 0xf0f0)
-        return vec_of(_mm256_blend_ps(a.lo, b.lo, 0xf0), _mm256_blend_ps(a.hi, b.hi, 0xf0));
-    if (lanes == 0xcccc)
-        return vec_of(_mm256_blend_ps(a.lo, b.lo, 0xcc), _mm256_blend_ps(a.hi, b.hi, 0xcc));
-    return vec_of(_mm256_blend_ps(a.lo, b.lo, 0xaa), _mm256_blend_ps(a.hi, b.hi, 0xaa));
-}
-/* 16 or, with n = 8, 8 numbers of 16 bits, at any address. */
-AURA_INLINE __m128i load_halves(const uint8_t *p) { return _mm_loadu_si128((const __m128i *)p); }
-AURA_INLINE vec vec_load_f16(const uint8_t *p, uint32_t n)
-{
-    return vec_of(_mm256_cvtph_ps(load_halves(p)), n > 8 ? _mm256_cvtph_ps(load_halves(p + 16)) : _mm256_setzero_ps());
-}
-AURA_INLINE __m256 widen_bf16(__m128i v)
-{
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(v), 16));
-}
-AURA_INLINE vec vec_load_bf16(const uint8_t *p, uint32_t n)
-{
-    return vec_of(widen_bf16(load_halves(p)), n > 8 ? widen_bf16(load_halves(p + 16)) : _mm256_setzero_ps());
-}
-/* Lanes 0 to 7: lo >> bits * i; lanes 8 to 15: hi >> (bits * (i - 8) + more). */
-AURA_INLINE ivec ivec_spread(uint32_t lo, uint32_t hi, const int bits, const int more)
-{
-    __m256i shift = _mm256_setr_epi32(0, bits, 2 * bits, 3 * bits, 4 * bits, 5 * bits, 6 * bits, 7 * bits);
-    return ivec_of(_mm256_srlv_epi32(_mm256_set1_epi32((int)lo), shift),
-                   _mm256_srlv_epi32(_mm256_set1_epi32((int)hi), _mm256_add_epi32(shift, _mm256_set1_epi32(more))));
-}
-/* To the nearest whole number; v * 2^n for whole n, where the result is normal; v, but 0 where x < limit. */
-AURA_INLINE vec vec_round(vec v) { return vec_of(_mm256_round_ps(v.lo, 8), _mm256_round_ps(v.hi, 8)); }
-AURA_INLINE __m256 exponent_half(__m256 v, __m256 n)
-{
-    return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(v), _mm256_slli_epi32(_mm256_cvtps_epi32(n), 23)));
-}
-AURA_INLINE vec vec_exponent(vec v, vec n) { return vec_of(exponent_half(v.lo, n.lo), exponent_half(v.hi, n.hi)); }
-AURA_INLINE __m256 below_half(__m256 x, float limit, __m256 v)
-{
-    return _mm256_andnot_ps(_mm256_cmp_ps(x, _mm256_set1_ps(limit), _CMP_LT_OQ), v);
-}
-AURA_INLINE vec vec_below(vec x, float limit, vec v)
-{
-    return vec_of(below_half(x.lo, limit, v.lo), below_half(x.hi, limit, v.hi));
-}
-
-/* 16 registers, two a vector: 4 heads of one token, or of one vector of the accumulator. */
-enum { SCORE_TOGETHER = 1, VALUE_VECS = 1 };
-
-AURA_INLINE uint64_t pack8(uint64_t bytes, const int bits) { return bits_pack8(bytes, bits); }
-AURA_INLINE uint64_t unpack8(uint64_t packed, const int bits) { return bits_unpack8(packed, bits); }
 
 #include "templates.h"
 AURA_TARGET_END

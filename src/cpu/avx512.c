@@ -1,4 +1,4 @@
-/* avx512: F, BW, DQ and VL, with BMI2. A vec is one 512-bit register of 16 floats, an ivec one of 16 int32. */
+/* avx512: every stage over the words of avx512.h. */
 #if defined(__x86_64__)
 #include "../exact.h"
 
@@ -10,127 +10,38 @@
 #include "bits.h"
 
 AURA_TARGET("avx512f,avx512bw,avx512dq,avx512vl,bmi2")
-#define AURA_INLINE static inline __attribute__((always_inline))
 #define AURA_ISA avx512
+#include "avx512.h"
 
-typedef __m512 vec;
-typedef __m512i ivec;
-
-AURA_INLINE vec vec_load(const float *p) { return _mm512_loadu_ps(p); }
-AURA_INLINE void vec_store(float *p, vec v) { _mm512_storeu_ps(p, v); }
-/* The first n lanes, n = 1 to 16; the others load as 0, keep as 0, or are not stored. */
-AURA_INLINE __mmask16 first_lanes(uint32_t n) { return (__mmask16)(0xffffu >> (16 - n)); }
-AURA_INLINE vec vec_load_n(const float *p, uint32_t n) { return _mm512_maskz_loadu_ps(first_lanes(n), p); }
-AURA_INLINE void vec_store_n(float *p, vec v, uint32_t n) { _mm512_mask_storeu_ps(p, first_lanes(n), v); }
-AURA_INLINE vec vec_keep(vec v, uint32_t n) { return _mm512_maskz_mov_ps(first_lanes(n), v); }
-AURA_INLINE vec vec_set1(float x) { return _mm512_set1_ps(x); }
-AURA_INLINE vec vec_add(vec a, vec b) { return _mm512_add_ps(a, b); }
-AURA_INLINE vec vec_sub(vec a, vec b) { return _mm512_sub_ps(a, b); }
-AURA_INLINE vec vec_mul(vec a, vec b) { return _mm512_mul_ps(a, b); }
-AURA_INLINE vec vec_max(vec a, vec b) { return _mm512_max_ps(a, b); }
-AURA_INLINE vec vec_abs(vec v) { return _mm512_abs_ps(v); }
-/* Negates the lanes whose bit is set. */
-AURA_INLINE vec vec_flip(vec v, uint16_t lanes) { return _mm512_mask_xor_ps(v, lanes, v, _mm512_set1_ps(-0.f)); }
-
-/* Lane i becomes lane i ^ stride; stride 1, 2, 4 or 8. */
-AURA_INLINE vec vec_swap(vec v, const int stride)
+/* Entry of a table for each byte, of which only the low 4 bits count. */
+AURA_INLINE ivec ivec_lookup(ivec table, ivec codes)
 {
-    return stride == 1   ? _mm512_permute_ps(v, 0xb1)
-           : stride == 2 ? _mm512_permute_ps(v, 0x4e)
-           : stride == 4 ? _mm512_shuffle_f32x4(v, v, 0xb1)
-                         : _mm512_shuffle_f32x4(v, v, 0x4e);
+    return _mm512_shuffle_epi8(table, ivec_and(codes, 0x0f0f0f0f));
 }
 
-/* `count` floats, 2 or more, over and over; from 16 on, just a load. */
-AURA_INLINE vec vec_repeat(const float *p, uint32_t count)
+/* Each lane of sum + its four products of unsigned u and signed s bytes. Two products of a full byte and a signed one
+ * would not fit in the 16 bits of vpmaddubsw: where u or s is that wide, every other byte goes separately. */
+AURA_INLINE ivec dot_bytes(ivec sum, ivec u, ivec s, ivec even, ivec odd, const int wide)
 {
-    int64_t pair;
-    switch (count) {
-    case 2: memcpy(&pair, p, sizeof pair); return _mm512_castsi512_ps(_mm512_set1_epi64(pair));
-    case 4: return _mm512_broadcast_f32x4(_mm_loadu_ps(p));
-    case 8: return _mm512_broadcast_f32x8(_mm256_loadu_ps(p));
-    default: return _mm512_loadu_ps(p);
-    }
+    const ivec ones = _mm512_set1_epi16(1);
+    if (!wide)
+        return _mm512_add_epi32(sum, _mm512_madd_epi16(_mm512_maddubs_epi16(u, s), ones));
+    sum = _mm512_add_epi32(sum, _mm512_madd_epi16(_mm512_maddubs_epi16(u, even), ones));
+    return _mm512_add_epi32(sum, _mm512_madd_epi16(_mm512_maddubs_epi16(u, odd), ones));
+}
+/* sum + products of keys and query bytes; wide: keys have 8 bits. */
+AURA_INLINE ivec ivec_dot_key(ivec sum, ivec keys, ivec query, const int wide)
+{
+    return dot_bytes(sum, keys, query, ivec_and(query, 0x00ff00ff), ivec_and(query, 0xff00ff00), wide);
+}
+/* sum + products of values and weights; wide: values have 8 bits. */
+AURA_INLINE ivec ivec_dot_value(ivec sum, ivec values, ivec weights, const int wide)
+{
+    return dot_bytes(sum, weights, values, ivec_and(values, 0x00ff00ff), ivec_and(values, 0xff00ff00), wide);
 }
 
-/* The sum of all lanes by halves: i and i + 8, then i and i + 4, + 2, + 1. */
-AURA_INLINE float vec_sum(vec v)
-{
-    __m256 h8 = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
-    __m128 h4 = _mm_add_ps(_mm256_castps256_ps128(h8), _mm256_extractf128_ps(h8, 1));
-    __m128 h2 = _mm_add_ps(h4, _mm_movehl_ps(h4, h4));
-    return _mm_cvtss_f32(_mm_add_ss(h2, _mm_shuffle_ps(h2, h2, 1)));
-}
-/* The largest lane. */
-AURA_INLINE float vec_top(vec v) { return _mm512_reduce_max_ps(v); }
-
-AURA_INLINE ivec ivec_zero(void) { return _mm512_setzero_si512(); }
-AURA_INLINE ivec ivec_add(ivec a, int x) { return _mm512_add_epi32(a, _mm512_set1_epi32(x)); }
-/* index + x in the lanes where v > limit. */
-AURA_INLINE ivec ivec_add_where(ivec index, vec v, vec limit, int x)
-{
-    return _mm512_mask_add_epi32(index, _mm512_cmp_ps_mask(v, limit, _CMP_GT_OQ), index, _mm512_set1_epi32(x));
-}
-/* 16 bytes to and from lanes. */
-AURA_INLINE ivec ivec_bytes(uint64_t lo, uint64_t hi)
-{
-    return _mm512_cvtepu8_epi32(_mm_set_epi64x((long long)hi, (long long)lo));
-}
-AURA_INLINE ivec ivec_load8(const uint8_t *p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p)); }
-AURA_INLINE void ivec_store8(uint8_t *p, ivec v) { _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(v)); }
-
-/* Entry index of a table of 2^bits floats, whose beginning is in `part` too: 32 and 64 entries are permutations of two
- * and four registers. */
-AURA_INLINE vec vec_lookup(const float *table, const vec *part, ivec index, const int bits)
-{
-    if (bits == 5)
-        return _mm512_permutex2var_ps(part[0], index, part[1]);
-    if (bits == 6)
-        return _mm512_mask_blend_ps(_mm512_test_epi32_mask(index, _mm512_set1_epi32(32)),
-                                    _mm512_permutex2var_ps(part[0], index, part[1]),
-                                    _mm512_permutex2var_ps(part[2], index, part[3]));
-    return _mm512_i32gather_ps(index, table, 4);
-}
-/* Only the lowest 4 bits of an index count. */
-AURA_INLINE vec vec_lookup16(vec table, ivec index) { return _mm512_permutexvar_ps(index, table); }
-
-AURA_INLINE vec vec_fma(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c); }
-/* b in the lanes whose bit is set, a in the others. */
-AURA_INLINE vec vec_blend(vec a, vec b, const uint16_t lanes) { return _mm512_mask_blend_ps(lanes, a, b); }
-/* 16 or, with n = 8, 8 numbers of 16 bits, at any address. */
-AURA_INLINE __m256i load_halves(const uint8_t *p, uint32_t n)
-{
-    return n > 8 ? _mm256_loadu_si256((const __m256i *)p) : _mm256_zextsi128_si256(_mm_loadu_si128((const __m128i *)p));
-}
-AURA_INLINE vec vec_load_f16(const uint8_t *p, uint32_t n) { return _mm512_cvtph_ps(load_halves(p, n)); }
-AURA_INLINE vec vec_load_bf16(const uint8_t *p, uint32_t n)
-{
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(load_halves(p, n)), 16));
-}
-/* Lanes 0 to 7: lo >> bits * i; lanes 8 to 15: hi >> (bits * (i - 8) + more). */
-AURA_INLINE ivec ivec_spread(uint32_t lo, uint32_t hi, const int bits, const int more)
-{
-    __m512i both = _mm512_mask_set1_epi32(_mm512_set1_epi32((int)lo), 0xff00, (int)hi);
-    __m512i shift = _mm512_setr_epi32(0, bits, 2 * bits, 3 * bits, 4 * bits, 5 * bits, 6 * bits, 7 * bits, more,
-                                      more + bits, more + 2 * bits, more + 3 * bits, more + 4 * bits, more + 5 * bits,
-                                      more + 6 * bits, more + 7 * bits);
-    return _mm512_srlv_epi32(both, shift);
-}
-/* To the nearest whole number; v * 2^n for whole n, where the result is normal; v, but 0 where x < limit. */
-AURA_INLINE vec vec_round(vec v) { return _mm512_roundscale_ps(v, 8); }
-AURA_INLINE vec vec_exponent(vec v, vec n) { return _mm512_scalef_ps(v, n); }
-AURA_INLINE vec vec_below(vec x, float limit, vec v)
-{
-    return _mm512_mask_mov_ps(v, _mm512_cmp_ps_mask(x, _mm512_set1_ps(limit), _CMP_LT_OQ), _mm512_setzero_ps());
-}
-
-/* 32 registers: 4 heads x 4 tokens, and 4 heads x 4 vectors, are kept at once. */
-enum { SCORE_TOGETHER = 4, VALUE_VECS = 4 };
-
-/* Eight codes between bytes and a packed stream. */
-AURA_INLINE uint64_t lowest_bits(const int bits) { return 0x0101010101010101u * ((1u << bits) - 1); }
-AURA_INLINE uint64_t pack8(uint64_t bytes, const int bits) { return _pext_u64(bytes, lowest_bits(bits)); }
-AURA_INLINE uint64_t unpack8(uint64_t packed, const int bits) { return _pdep_u64(packed, lowest_bits(bits)); }
+/* Keys go in unsigned, weights are. 4 queries together, 2 with two planes: with 8 and 4 the file was half as large again. */
+enum { KEYS_UNSIGNED = 1, WEIGHTS_SIGNED = 0, TILE_VECS = 2, TILE_ROWS = 4, TILE_SUMS = 16, WEIGHT_ROWS = 4 };
 
 #include "templates.h"
 AURA_TARGET_END

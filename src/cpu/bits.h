@@ -1,6 +1,6 @@
 /* Eight codes of one byte each to and from a packed stream, inside one 64-bit word: pairs are pushed together, then
  * pairs of pairs, then the halves. BMI2's pext and pdep do it in one instruction, which
- * avx512.c uses; on older CPUs they are microcoded, and ARM has no such thing. */
+ * avx512.h uses; on older CPUs they are microcoded, and ARM has no such thing. */
 #ifndef AURA_CPU_BITS_H
 #define AURA_CPU_BITS_H
 

@@ -1,4 +1,4 @@
-/* rotate and undo, written once over the words of an instruction set (see avx512.c for the shortest set).
+/* rotate and undo, written once over the words of an instruction set (see avx512.h for the shortest set).
  *
  * The naive loop is dim * dim multiplications. Butterflies make it dim * log2(inner); those of stride 1 to 8 stay
  * inside a vector, the longer ones add and subtract whole vectors. The Paley factor is a short sum: when inner is below

@@ -26,11 +26,11 @@ AURA_INLINE vec row_vec(const struct aura_rows *rows, const struct table *centro
     return table_lookup(centroid, codes_unpack16(row + d * bits / 8, bits), bits);
 }
 
-/* Asks for the row that comes a block later. A caller goes through keys, then values, AURA_BLOCK rows at a time: while one
- * side is read, the other's next rows arrive. Addresses past the end are never loaded from. */
+/* Asks for the row that comes a block later. A caller goes through keys, then values, a block at a time: while one side is
+ * read, the other's next rows arrive. Addresses past the end are never loaded from. */
 AURA_INLINE void row_prefetch(const struct aura_rows *rows, size_t t, const int kind)
 {
-    uintptr_t row = (uintptr_t)rows->data + (t + 64) * rows->stride;
+    uintptr_t row = (uintptr_t)rows->data + t * rows->stride + rows->ahead;
     size_t bytes = kind <= 8 ? (size_t)rows->dim * (size_t)kind / 8 : (size_t)rows->dim * (kind == AURA_ROW_F32 ? 4 : 2);
     for (size_t at = 0; at < bytes; at += 64)
         __builtin_prefetch((const void *)(row + at), 0, 2);

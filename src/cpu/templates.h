@@ -12,3 +12,7 @@
 
 #include "reduce.tmpl.h"
 #include "softmax.tmpl.h"
+
+#include "tiles.h"
+#include "query.tmpl.h"
+#include "tile_weight.tmpl.h"

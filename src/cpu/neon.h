@@ -1,0 +1,380 @@
+/* neon: what every 64-bit ARM has. A vec is four 128-bit registers of 4 floats, so that its 16 lanes are those of
+ * ref.c. Included after AURA_TARGET, if there is one, by a file that has included arm_neon.h before it. */
+#ifndef AURA_CPU_NEON_H
+#define AURA_CPU_NEON_H
+
+/* gcc 12 schedules before it assigns registers: all loads of an unrolled loop first, and then it spills what it loaded.
+ * Without that, tile_score_b4p1_dotprod goes to the stack 66 times instead of 473. */
+#if !defined(__clang__)
+#pragma GCC optimize("no-schedule-insns")
+#endif
+
+/* clang before 16 declares these only where the whole file is compiled for them; 34 is its name for int32x4_t. */
+#if defined(__clang__) && __clang_major__ < 16
+#define vdotq_s32(sum, a, b) \
+    ((int32x4_t)__builtin_neon_vdotq_v((int8x16_t)(sum), (int8x16_t)(a), (int8x16_t)(b), 34))
+#define vusdotq_s32(sum, a, b) \
+    ((int32x4_t)__builtin_neon_vusdotq_v((int8x16_t)(sum), (int8x16_t)(a), (int8x16_t)(b), 34))
+#endif
+
+typedef float32x4x4_t vec;
+typedef uint32x4x4_t ivec;
+
+AURA_INLINE vec vec_of(float32x4_t a, float32x4_t b, float32x4_t c, float32x4_t d)
+{
+    vec v = {{a, b, c, d}};
+    return v;
+}
+AURA_INLINE vec vec_load(const float *p)
+{
+    return vec_of(vld1q_f32(p), vld1q_f32(p + 4), vld1q_f32(p + 8), vld1q_f32(p + 12));
+}
+AURA_INLINE void vec_store(float *p, vec v)
+{
+    for (int i = 0; i < 4; i++)
+        vst1q_f32(p + 4 * i, v.val[i]);
+}
+/* The first n lanes, n = 8 or 16 as every dim is a multiple of 8; the others load or keep as 0, or are not stored. */
+AURA_INLINE vec vec_load_n(const float *p, uint32_t n)
+{
+    float32x4_t zero = vdupq_n_f32(0);
+    return n > 8 ? vec_load(p) : vec_of(vld1q_f32(p), vld1q_f32(p + 4), zero, zero);
+}
+AURA_INLINE void vec_store_n(float *p, vec v, uint32_t n)
+{
+    for (uint32_t i = 0; i < n / 4; i++)
+        vst1q_f32(p + 4 * i, v.val[i]);
+}
+AURA_INLINE vec vec_keep(vec v, uint32_t n)
+{
+    float32x4_t zero = vdupq_n_f32(0);
+    return n > 8 ? v : vec_of(v.val[0], v.val[1], zero, zero);
+}
+AURA_INLINE vec vec_set1(float x)
+{
+    return vec_of(vdupq_n_f32(x), vdupq_n_f32(x), vdupq_n_f32(x), vdupq_n_f32(x));
+}
+AURA_INLINE vec vec_add(vec a, vec b)
+{
+    for (int i = 0; i < 4; i++)
+        a.val[i] = vaddq_f32(a.val[i], b.val[i]);
+    return a;
+}
+AURA_INLINE vec vec_sub(vec a, vec b)
+{
+    for (int i = 0; i < 4; i++)
+        a.val[i] = vsubq_f32(a.val[i], b.val[i]);
+    return a;
+}
+AURA_INLINE vec vec_mul(vec a, vec b)
+{
+    for (int i = 0; i < 4; i++)
+        a.val[i] = vmulq_f32(a.val[i], b.val[i]);
+    return a;
+}
+AURA_INLINE vec vec_max(vec a, vec b)
+{
+    for (int i = 0; i < 4; i++)
+        a.val[i] = vmaxq_f32(a.val[i], b.val[i]);
+    return a;
+}
+AURA_INLINE vec vec_abs(vec v)
+{
+    for (int i = 0; i < 4; i++)
+        v.val[i] = vabsq_f32(v.val[i]);
+    return v;
+}
+/* Negates the lanes whose bit is set. */
+AURA_INLINE vec vec_flip(vec v, uint16_t lanes)
+{
+    static const uint32_t bits[4] = {1, 2, 4, 8};
+    uint32x4_t bit = vld1q_u32(bits), sign = vdupq_n_u32(0x80000000);
+    for (int i = 0; i < 4; i++) {
+        uint32x4_t set = vandq_u32(vtstq_u32(vdupq_n_u32((uint32_t)lanes >> (4 * i)), bit), sign);
+        v.val[i] = vreinterpretq_f32_u32(veorq_u32(vreinterpretq_u32_f32(v.val[i]), set));
+    }
+    return v;
+}
+
+/* Lane i becomes lane i ^ stride; stride 1, 2, 4 or 8. */
+AURA_INLINE vec vec_swap(vec v, const int stride)
+{
+    if (stride == 8)
+        return vec_of(v.val[2], v.val[3], v.val[0], v.val[1]);
+    if (stride == 4)
+        return vec_of(v.val[1], v.val[0], v.val[3], v.val[2]);
+    for (int i = 0; i < 4; i++)
+        v.val[i] = stride == 2 ? vextq_f32(v.val[i], v.val[i], 2) : vrev64q_f32(v.val[i]);
+    return v;
+}
+
+/* `count` floats, 2 or more, over and over; from 16 on, just a load. */
+AURA_INLINE vec vec_repeat(const float *p, uint32_t count)
+{
+    float32x4_t a, b;
+    switch (count) {
+    case 2: a = vcombine_f32(vld1_f32(p), vld1_f32(p)); return vec_of(a, a, a, a);
+    case 4: a = vld1q_f32(p); return vec_of(a, a, a, a);
+    case 8: a = vld1q_f32(p), b = vld1q_f32(p + 4); return vec_of(a, b, a, b);
+    default: return vec_load(p);
+    }
+}
+
+/* The sum of all lanes by halves: i and i + 8, then i and i + 4, + 2, + 1. */
+AURA_INLINE float vec_sum(vec v)
+{
+    float32x4_t h4 = vaddq_f32(vaddq_f32(v.val[0], v.val[2]), vaddq_f32(v.val[1], v.val[3]));
+    float32x2_t h2 = vadd_f32(vget_low_f32(h4), vget_high_f32(h4));
+    return vget_lane_f32(h2, 0) + vget_lane_f32(h2, 1);
+}
+/* The largest lane. */
+AURA_INLINE float vec_top(vec v)
+{
+    return vmaxvq_f32(vmaxq_f32(vmaxq_f32(v.val[0], v.val[1]), vmaxq_f32(v.val[2], v.val[3])));
+}
+
+AURA_INLINE ivec ivec_of(uint32x4_t a, uint32x4_t b, uint32x4_t c, uint32x4_t d)
+{
+    ivec v = {{a, b, c, d}};
+    return v;
+}
+AURA_INLINE ivec ivec_zero(void)
+{
+    uint32x4_t zero = vdupq_n_u32(0);
+    return ivec_of(zero, zero, zero, zero);
+}
+AURA_INLINE ivec ivec_add(ivec a, int x)
+{
+    for (int i = 0; i < 4; i++)
+        a.val[i] = vaddq_u32(a.val[i], vdupq_n_u32((uint32_t)x));
+    return a;
+}
+/* index + x in the lanes where v > limit. */
+AURA_INLINE ivec ivec_add_where(ivec index, vec v, vec limit, int x)
+{
+    for (int i = 0; i < 4; i++) {
+        uint32x4_t above = vcgtq_f32(v.val[i], limit.val[i]);
+        index.val[i] = vaddq_u32(index.val[i], vandq_u32(above, vdupq_n_u32((uint32_t)x)));
+    }
+    return index;
+}
+/* 16 bytes to and from lanes. */
+AURA_INLINE ivec widen_bytes(uint8x8_t first, uint8x8_t second)
+{
+    uint16x8_t lo = vmovl_u8(first), hi = vmovl_u8(second);
+    ivec v = {{vmovl_u16(vget_low_u16(lo)), vmovl_high_u16(lo), vmovl_u16(vget_low_u16(hi)), vmovl_high_u16(hi)}};
+    return v;
+}
+AURA_INLINE ivec ivec_bytes(uint64_t lo, uint64_t hi) { return widen_bytes(vcreate_u8(lo), vcreate_u8(hi)); }
+AURA_INLINE ivec ivec_load8(const uint8_t *p) { return widen_bytes(vld1_u8(p), vld1_u8(p + 8)); }
+AURA_INLINE void ivec_store8(uint8_t *p, ivec v)
+{
+    vst1_u8(p, vmovn_u16(vcombine_u16(vmovn_u32(v.val[0]), vmovn_u32(v.val[1]))));
+    vst1_u8(p + 8, vmovn_u16(vcombine_u16(vmovn_u32(v.val[2]), vmovn_u32(v.val[3]))));
+}
+
+/* Entry index of a table of 2^bits floats. No gather here: four loads a register. `part`, its beginning in
+ * registers, is for those who can permute more than 16. */
+AURA_INLINE vec vec_lookup(const float *table, const vec *part, ivec index, const int bits)
+{
+    vec v;
+    (void)part, (void)bits;
+    for (int i = 0; i < 4; i++) {
+        float32x4_t x = vdupq_n_f32(table[vgetq_lane_u32(index.val[i], 0)]);
+        x = vsetq_lane_f32(table[vgetq_lane_u32(index.val[i], 1)], x, 1);
+        x = vsetq_lane_f32(table[vgetq_lane_u32(index.val[i], 2)], x, 2);
+        v.val[i] = vsetq_lane_f32(table[vgetq_lane_u32(index.val[i], 3)], x, 3);
+    }
+    return v;
+}
+/* tbl looks up bytes in 64: entry n is bytes 4 n to 4 n + 3. Only the lowest 4 bits of an index count. */
+AURA_INLINE vec vec_lookup16(vec table, ivec index)
+{
+    uint8x16x4_t bytes;
+    vec v;
+    for (int i = 0; i < 4; i++)
+        bytes.val[i] = vreinterpretq_u8_f32(table.val[i]);
+    for (int i = 0; i < 4; i++) {
+        uint32x4_t low = vandq_u32(index.val[i], vdupq_n_u32(15));
+        uint32x4_t which = vmlaq_n_u32(vdupq_n_u32(0x03020100), low, 0x04040404);
+        v.val[i] = vreinterpretq_f32_u8(vqtbl4q_u8(bytes, vreinterpretq_u8_u32(which)));
+    }
+    return v;
+}
+
+AURA_INLINE vec vec_fma(vec a, vec b, vec c)
+{
+    for (int i = 0; i < 4; i++)
+        c.val[i] = vfmaq_f32(c.val[i], a.val[i], b.val[i]);
+    return c;
+}
+/* b in the lanes whose bit is set, a in the others: every other lane, pair, four or eight. */
+AURA_INLINE vec vec_blend(vec a, vec b, const uint16_t lanes)
+{
+    static const uint32_t bits[4] = {1, 2, 4, 8};
+    for (int i = 0; i < 4; i++) {
+        uint32x4_t set = vtstq_u32(vdupq_n_u32((uint32_t)lanes >> (4 * i)), vld1q_u32(bits));
+        a.val[i] = vbslq_f32(set, b.val[i], a.val[i]);
+    }
+    return a;
+}
+/* 16 or, with n = 8, 8 numbers of 16 bits, at any address. */
+AURA_INLINE uint16x4_t load_halves(const uint8_t *p) { return vreinterpret_u16_u8(vld1_u8(p)); }
+AURA_INLINE vec vec_load_f16(const uint8_t *p, uint32_t n)
+{
+    vec v = vec_set1(0);
+    for (uint32_t i = 0; i < n / 4; i++)
+        v.val[i] = vcvt_f32_f16(vreinterpret_f16_u16(load_halves(p + 8 * i)));
+    return v;
+}
+AURA_INLINE vec vec_load_bf16(const uint8_t *p, uint32_t n)
+{
+    vec v = vec_set1(0);
+    for (uint32_t i = 0; i < n / 4; i++)
+        v.val[i] = vreinterpretq_f32_u32(vshll_n_u16(load_halves(p + 8 * i), 16));
+    return v;
+}
+/* Lanes 0 to 7: lo >> bits * i; lanes 8 to 15: hi >> (bits * (i - 8) + more). */
+AURA_INLINE ivec ivec_spread(uint32_t lo, uint32_t hi, const int bits, const int more)
+{
+    const int32_t count[4] = {0, -bits, -2 * bits, -3 * bits};
+    int32x4_t shift = vld1q_s32(count);
+    ivec v = {{vshlq_u32(vdupq_n_u32(lo), shift), vshlq_u32(vdupq_n_u32(lo), vsubq_s32(shift, vdupq_n_s32(4 * bits))),
+               vshlq_u32(vdupq_n_u32(hi), vsubq_s32(shift, vdupq_n_s32(more))),
+               vshlq_u32(vdupq_n_u32(hi), vsubq_s32(shift, vdupq_n_s32(4 * bits + more)))}};
+    return v;
+}
+/* To the nearest whole number; v * 2^n for whole n, where the result is normal; v, but 0 where x < limit. */
+AURA_INLINE vec vec_round(vec v)
+{
+    for (int i = 0; i < 4; i++)
+        v.val[i] = vrndnq_f32(v.val[i]);
+    return v;
+}
+AURA_INLINE vec vec_exponent(vec v, vec n)
+{
+    for (int i = 0; i < 4; i++) {
+        int32x4_t add = vshlq_n_s32(vcvtnq_s32_f32(n.val[i]), 23);
+        v.val[i] = vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(v.val[i]), add));
+    }
+    return v;
+}
+AURA_INLINE vec vec_below(vec x, float limit, vec v)
+{
+    for (int i = 0; i < 4; i++) {
+        uint32x4_t below = vcltq_f32(x.val[i], vdupq_n_f32(limit));
+        v.val[i] = vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32(v.val[i]), below));
+    }
+    return v;
+}
+
+/* 32 registers, four a vector: 4 heads of one token, or of one vector of the accumulator. */
+enum { SCORE_TOGETHER = 1, VALUE_VECS = 1 };
+
+AURA_INLINE uint64_t pack8(uint64_t bytes, const int bits) { return bits_pack8(bytes, bits); }
+AURA_INLINE uint64_t unpack8(uint64_t packed, const int bits) { return bits_unpack8(packed, bits); }
+
+/* ---- integers of a tile: an ivec is also 64 bytes ----
+ * Without loops over the four registers: gcc 12 would keep arrays of such vectors in memory. */
+
+AURA_INLINE uint32x4_t load_quarter(const uint8_t *p) { return vreinterpretq_u32_u8(vld1q_u8(p)); }
+AURA_INLINE ivec ivec_load(const void *p)
+{
+    const uint8_t *b = p;
+    return ivec_of(load_quarter(b), load_quarter(b + 16), load_quarter(b + 32), load_quarter(b + 48));
+}
+AURA_INLINE void ivec_store(uint32_t *p, ivec v)
+{
+    vst1q_u32(p, v.val[0]), vst1q_u32(p + 4, v.val[1]);
+    vst1q_u32(p + 8, v.val[2]), vst1q_u32(p + 12, v.val[3]);
+}
+AURA_INLINE ivec ivec_set1(int32_t x)
+{
+    uint32x4_t all = vdupq_n_u32((uint32_t)x);
+    return ivec_of(all, all, all, all);
+}
+AURA_INLINE ivec ivec_plus(ivec a, ivec b)
+{
+    return ivec_of(vaddq_u32(a.val[0], b.val[0]), vaddq_u32(a.val[1], b.val[1]), vaddq_u32(a.val[2], b.val[2]),
+                   vaddq_u32(a.val[3], b.val[3]));
+}
+/* Shifts by a constant: left, right, right with the sign. Written as operators, which take a constant that a function
+ * was called with also where nothing is optimised; the intrinsics do not. */
+AURA_INLINE ivec ivec_shl(ivec v, const int n)
+{
+    return ivec_of(v.val[0] << n, v.val[1] << n, v.val[2] << n, v.val[3] << n);
+}
+AURA_INLINE ivec ivec_shr(ivec v, const int n)
+{
+    return n ? ivec_of(v.val[0] >> n, v.val[1] >> n, v.val[2] >> n, v.val[3] >> n) : v;
+}
+AURA_INLINE uint32x4_t sar_quarter(uint32x4_t v, const int n)
+{
+    return vreinterpretq_u32_s32(vreinterpretq_s32_u32(v) >> n);
+}
+AURA_INLINE ivec ivec_sar(ivec v, const int n)
+{
+    return ivec_of(sar_quarter(v.val[0], n), sar_quarter(v.val[1], n), sar_quarter(v.val[2], n), sar_quarter(v.val[3], n));
+}
+AURA_INLINE ivec ivec_and(ivec v, uint32_t mask)
+{
+    uint32x4_t m = vdupq_n_u32(mask);
+    return ivec_of(vandq_u32(v.val[0], m), vandq_u32(v.val[1], m), vandq_u32(v.val[2], m), vandq_u32(v.val[3], m));
+}
+/* a in the bits of the mask, b in the others. */
+AURA_INLINE ivec ivec_select(uint32_t mask, ivec a, ivec b)
+{
+    uint32x4_t m = vdupq_n_u32(mask);
+    return ivec_of(vbslq_u32(m, a.val[0], b.val[0]), vbslq_u32(m, a.val[1], b.val[1]), vbslq_u32(m, a.val[2], b.val[2]),
+                   vbslq_u32(m, a.val[3], b.val[3]));
+}
+/* x added to every byte. */
+AURA_INLINE ivec ivec_add8(ivec v, int x)
+{
+    uint8x16_t all = vdupq_n_u8((uint8_t)x);
+    for (int i = 0; i < 4; i++)
+        v.val[i] = vreinterpretq_u32_u8(vaddq_u8(vreinterpretq_u8_u32(v.val[i]), all));
+    return v;
+}
+/* A table of 16 bytes, and the entry for each byte, of which only the low 4 bits count. */
+AURA_INLINE ivec ivec_table(const int8_t *p)
+{
+    uint32x4_t all = vreinterpretq_u32_s8(vld1q_s8(p));
+    return ivec_of(all, all, all, all);
+}
+AURA_INLINE uint32x4_t lookup_quarter(uint32x4_t table, uint32x4_t codes)
+{
+    uint8x16_t low = vandq_u8(vreinterpretq_u8_u32(codes), vdupq_n_u8(15));
+    return vreinterpretq_u32_u8(vqtbl1q_u8(vreinterpretq_u8_u32(table), low));
+}
+AURA_INLINE ivec ivec_lookup(ivec table, ivec codes)
+{
+    return ivec_of(lookup_quarter(table.val[0], codes.val[0]), lookup_quarter(table.val[1], codes.val[1]),
+                   lookup_quarter(table.val[2], codes.val[2]), lookup_quarter(table.val[3], codes.val[3]));
+}
+/* The sum of all lanes. */
+AURA_INLINE int32_t ivec_total(ivec v)
+{
+    return (int32_t)vaddvq_u32(vaddq_u32(vaddq_u32(v.val[0], v.val[1]), vaddq_u32(v.val[2], v.val[3])));
+}
+AURA_INLINE float32x4_t from_int_quarter(uint32x4_t v) { return vcvtq_f32_s32(vreinterpretq_s32_u32(v)); }
+/* v * 2^n for whole n; 0 where n <= -126. */
+AURA_INLINE vec vec_scale2(vec v, vec n) { return vec_below(n, -125.5f, vec_exponent(v, n)); }
+AURA_INLINE vec vec_from_int(ivec v)
+{
+    return vec_of(from_int_quarter(v.val[0]), from_int_quarter(v.val[1]), from_int_quarter(v.val[2]),
+                  from_int_quarter(v.val[3]));
+}
+/* To the nearest whole number, ties to even. */
+AURA_INLINE uint32x4_t from_vec_quarter(float32x4_t v) { return vreinterpretq_u32_s32(vcvtnq_s32_f32(v)); }
+AURA_INLINE ivec ivec_from_vec(vec v)
+{
+    return ivec_of(from_vec_quarter(v.val[0]), from_vec_quarter(v.val[1]), from_vec_quarter(v.val[2]),
+                   from_vec_quarter(v.val[3]));
+}
+
+/* 32 registers, four a vector: 4 queries with one plane, 2 with two. Keys are signed; whether weights are, the dot
+ * product says. */
+enum { KEYS_UNSIGNED = 0, TILE_VECS = 1, TILE_ROWS = 4, TILE_SUMS = 4, WEIGHT_ROWS = 2 };
+
+#endif

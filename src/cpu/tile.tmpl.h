@@ -1,0 +1,71 @@
+/* Quads out of the words of a tile: the one place where packed codes are decoded for attention, on every instruction set.
+ *
+ * A vector holds one word of 16 lanes (tokens for keys, channels for values). Codes stay in their byte, so a quad is a
+ * shift, and then a table lookup (2 to 4 bits) or the join of two planes (5 and 6 bits); 8 bits are there already. Bits of
+ * the neighbours that a shift brings along are ignored by the lookup or masked by the join.
+ *
+ * Needs: ivec_load, ivec_shl, ivec_shr, ivec_and, ivec_select, ivec_lookup. */
+
+/* Quad k of 16 lanes: bytes of the level table up to 4 bits, codes above. `low` and `high` are the words of this run in
+ * either plane, `lanes` words apart; k and kind are constants. */
+AURA_INLINE ivec tile_quad(const uint32_t *low, const uint32_t *high, size_t lanes, ivec table, const int k, const int kind)
+{
+    const int nibble = 4 * (k % 2), pair = 2 * (k % 4);
+    if (kind == 8 || kind == AURA_BYTES)
+        return ivec_load(low + (size_t)k * lanes);
+    if (kind == 2)
+        return ivec_lookup(table, ivec_shr(ivec_load(low + (size_t)(k / 4) * lanes), pair));
+    if (kind == 3 && k >= 6) {
+        const int at = k == 6 ? 3 : 7;
+        ivec bit0 = ivec_shr(ivec_load(low), at), bit1 = ivec_shr(ivec_load(low + lanes), at - 1);
+        ivec bit2 = ivec_shr(ivec_load(low + 2 * lanes), at - 2);
+        return ivec_lookup(table, ivec_select(0x01010101, bit0, ivec_select(0x02020202, bit1, bit2)));
+    }
+    ivec four = ivec_shr(ivec_load(low + (size_t)(k / 2) * lanes), nibble);
+    if (kind <= 4)
+        return ivec_lookup(table, four);
+    if (kind == 5) {
+        ivec one = ivec_load(high);
+        one = k < 4 ? ivec_shl(one, 4 - k) : ivec_shr(one, k - 4);
+        return ivec_and(ivec_select(0x0f0f0f0f, four, one), 0x1f1f1f1f);
+    }
+    ivec two = ivec_load(high + (size_t)(k / 4) * lanes);
+    two = pair < 4 ? ivec_shl(two, 4 - pair) : ivec_shr(two, pair - 4);
+    return ivec_and(ivec_select(0x0f0f0f0f, four, two), 0x3f3f3f3f);
+}
+
+/* Where the words of a run begin in either plane. */
+struct run {
+    size_t low, high;
+};
+
+AURA_INLINE struct run tile_run(const struct aura_side *s, uint32_t run, const int kind)
+{
+    const size_t low = kind == AURA_BYTES ? 8 : kind == 5 || kind == 6 ? 4 : kind;
+    const size_t high = kind == 5 ? 1 : kind == 6 ? 2 : 0;
+    struct run at = {run * low * s->lanes, (s->runs * low + run * high) * s->lanes};
+    return at;
+}
+
+/* Asks for the lines that will be read where these are now: one for each of the words of 16 lanes. A burst for a whole
+ * tile at once is too many: the core can wait for only so many lines. Into the second cache: the first waits for 16 lines at
+ * most, which is less than the memory can deliver. */
+AURA_INLINE void tile_prefetch(const struct aura_tile *tile, struct run at, size_t lane, const int kind)
+{
+    const int low = kind == 5 || kind == 6 ? 4 : kind, high = kind == 5 ? 1 : kind == 6 ? 2 : 0;
+    uintptr_t ahead = (uintptr_t)tile->ahead;
+    AURA_UNROLL
+    for (int w = 0; w < low; w++)
+        __builtin_prefetch((const void *)(ahead + 4 * (at.low + (size_t)w * tile->side->lanes + lane)), 0, 2);
+    AURA_UNROLL
+    for (int w = 0; w < high; w++)
+        __builtin_prefetch((const void *)(ahead + 4 * (at.high + (size_t)w * tile->side->lanes + lane)), 0, 2);
+}
+
+/* Four bytes of a query or of weights in every lane. */
+AURA_INLINE ivec tile_four(const void *bytes, uint32_t flip)
+{
+    uint32_t four;
+    memcpy(&four, bytes, sizeof four);
+    return ivec_set1((int32_t)(four ^ flip));
+}

@@ -1,0 +1,7 @@
+/* The stages of a tile that multiply integers, stamped with the words that the including file has defined: what an
+ * instruction set with a better dot product stamps again. */
+#include "tile.tmpl.h"
+
+#include "reference.tmpl.h"
+#include "tile_score.tmpl.h"
+#include "tile_value.tmpl.h"

@@ -1,0 +1,52 @@
+/* Sizes and levels of each kind of side. */
+#include "exact.h"
+#include "format.h"
+
+#include <math.h>
+
+#include "codebook.h"
+
+static const aura_codebook *grid(uint32_t bits)
+{
+    for (size_t i = 0; i < aura_codebook_count; i++)
+        if (aura_codebook_list[i].id == 16 * (uint32_t)AURA_TABLE_GRID + bits)
+            return &aura_codebook_list[i];
+    return NULL;
+}
+
+static void side_init(struct aura_side *s, uint32_t kind, uint32_t dim, int values)
+{
+    memset(s, 0, sizeof *s);
+    s->kind = kind;
+    s->dim = dim;
+    if (!aura_is_packed(kind)) {
+        s->bytes = AURA_TILE * dim * (kind == AURA_ROW_F32 ? 4 : 2);
+        return;
+    }
+    const aura_codebook *book = grid(kind);
+    s->runs = values ? AURA_TILE / AURA_RUN : aura_padded_run(dim) / AURA_RUN;
+    s->lanes = values ? dim : AURA_TILE;
+    s->bytes = s->runs * kind * s->lanes * 4;
+    s->scale_bytes = AURA_TILE * 2;
+    s->step = book->step;
+    s->mul = kind == 5 || kind == 6 ? 2 : 1;
+    s->add = kind == 5 ? -31 : kind == 6 ? -63 : 0;
+    for (uint32_t i = 0; kind <= 4 && i < 16; i++)
+        s->level[i] = (int8_t)lrintf(book->centroid[i % book->levels] / book->step);
+}
+
+void aura_layout_init(struct aura_layout *l, aura_format format, uint32_t k_dim, uint32_t v_dim)
+{
+    side_init(&l->k, (uint32_t)format.k, k_dim, 0);
+    side_init(&l->v, (uint32_t)format.v, v_dim, 1);
+    l->v_at = l->k.bytes;
+    l->k_scale_at = l->v_at + l->v.bytes;
+    l->v_scale_at = l->k_scale_at + l->k.scale_bytes;
+    l->tile_bytes = l->v_scale_at + l->v.scale_bytes;
+    l->reference_at = AURA_PAGE_TILES * l->tile_bytes;
+    l->reference_scale_at = l->reference_at + (aura_padded_run(k_dim) + 63) / 64 * 64;
+    l->head_bytes = l->reference_at;
+    l->reference_step = grid(8)->step;
+    if (aura_is_packed(l->k.kind))
+        l->head_bytes = l->reference_scale_at + 64;
+}

@@ -1,0 +1,161 @@
+/* The bytes of the cache. doc/format.md draws them; this file and format.c are what the drawings are of.
+ *
+ * A page holds 256 consecutive tokens of one sequence. For each KV head, one after the other:
+ *
+ *     tile 0 ... tile 7         32 tokens each
+ *     reference codes           s8 [padded k_dim]       what the page's keys are encoded relative to
+ *     reference scale           f16, padded to 64 bytes
+ *
+ * and a tile is
+ *
+ *     keys                      packed: u32 [words][32 tokens];   plain: [32 tokens][k_dim]
+ *     values                    packed: u32 [words][v_dim];       plain: [32 tokens][v_dim]
+ *     key scales, value scales  f16 [32] each, 64 bytes; absent for a plain side
+ *
+ * Packing runs along the channels of a token for keys, so that a lane is a token, and along the tokens of a channel for
+ * values, so that a lane is a channel. 32 codes along that axis are a run: eight quads, quad k being codes 4 k ... 4 k + 3,
+ * one in each byte. A run takes as many words as a code has bits, and a code stays in its byte, so that quads come out of
+ * words by shifts and masks alone:
+ *
+ *     2 bits   byte i of word w:  bits 2 j, 2 j + 1 = code 16 w + 4 j + i
+ *     4 bits   byte i of word w:  low nibble = code 8 w + i, high nibble = code 8 w + 4 + i
+ *     8 bits   byte i of word w:  code 4 w + i
+ *     3 bits   words 0 to 2 as with 4 bits, codes 0 to 23 in the low three bits of the nibbles; of quads 6 and 7, bit b is
+ *              the top bit of the low and of the high nibbles of word b
+ *     5 bits   the low 4 bits as with 4 bits, in a plane of their own; then one word: byte i, bit k = bit 4 of code 4 k + i
+ *     6 bits   the low 4 bits likewise; then two words as with 2 bits
+ *
+ * All words of the low plane come before all words of the high one. Columns without an encoded token hold anything. */
+#ifndef AURA_FORMAT_H
+#define AURA_FORMAT_H
+
+#include <string.h>
+
+#include "../include/aura.h"
+#include "variants.h"
+
+enum {
+    AURA_TILE = 32,
+    AURA_PAGE = 256,
+    AURA_PAGE_TILES = AURA_PAGE / AURA_TILE,
+    AURA_RUN = 32,      /* codes */
+    AURA_PINNED = 4,    /* tokens at the beginning of a sequence that stay in f16 */
+    AURA_TILE_DIM = 512 /* largest dim of a cache */
+};
+
+/* One side of a tile. */
+struct aura_side {
+    uint32_t kind, dim;
+    uint32_t runs;       /* packed: along the packed axis */
+    uint32_t lanes;      /* packed: words side by side, 32 tokens or dim channels */
+    uint32_t bytes;      /* of the words or rows of a tile */
+    uint32_t scale_bytes; /* 64, or 0 for a plain side */
+    float step;          /* packed: a number is scale * step * level */
+    int32_t mul, add;    /* packed: level = mul * x + add, where x is the code, or its entry in level[] up to 4 bits */
+    int8_t level[16];    /* up to 4 bits: the entries over and over */
+};
+
+struct aura_layout {
+    struct aura_side k, v;
+    uint32_t v_at, k_scale_at, v_scale_at, tile_bytes; /* in a tile */
+    uint32_t reference_at, reference_scale_at;         /* in the part of a page that belongs to one KV head */
+    uint32_t head_bytes;
+    float reference_step;                              /* the reference is scale * step * code */
+};
+
+/* Both kinds and dims are known good. */
+void aura_layout_init(struct aura_layout *layout, aura_format format, uint32_t k_dim, uint32_t v_dim);
+
+static inline int aura_is_packed(uint32_t kind)
+{
+    return kind <= 8;
+}
+
+static inline uint32_t aura_padded_run(uint32_t dim)
+{
+    return (dim + AURA_RUN - 1) / AURA_RUN * AURA_RUN;
+}
+
+/* Words of a run in the low plane; the high plane has the others. */
+static inline uint32_t aura_low_words(uint32_t kind)
+{
+    return kind == 5 || kind == 6 ? 4 : kind;
+}
+
+/* Where word i < kind of a run is, counted in words from the beginning of the side, for lane 0. */
+static inline size_t aura_word_at(const struct aura_side *s, uint32_t run, uint32_t i)
+{
+    uint32_t low = aura_low_words(s->kind);
+    size_t row = i < low ? (size_t)run * low + i : (size_t)s->runs * low + (size_t)run * (s->kind - low) + (i - low);
+    return row * s->lanes;
+}
+
+static inline uint32_t aura_each_byte(uint32_t x)
+{
+    return x * 0x01010101u;
+}
+
+/* word[kind] = the codes of a run, given as quads. A code has no bits above its width. */
+static inline void aura_pack_run(uint32_t *word, const uint32_t *quad, uint32_t kind)
+{
+    uint32_t low = aura_each_byte(kind == 3 ? 7 : 15);
+    switch (kind) {
+    case 2:
+        for (int w = 0; w < 2; w++)
+            word[w] = quad[4 * w] | quad[4 * w + 1] << 2 | quad[4 * w + 2] << 4 | quad[4 * w + 3] << 6;
+        return;
+    case 8:
+        memcpy(word, quad, 8 * sizeof *word);
+        return;
+    case 3:
+        for (int b = 0; b < 3; b++)
+            word[b] = quad[2 * b] | quad[2 * b + 1] << 4 | (quad[6] >> b & aura_each_byte(1)) << 3 |
+                      (quad[7] >> b & aura_each_byte(1)) << 7;
+        return;
+    default: /* 4, 5, 6 */
+        for (int w = 0; w < 4; w++)
+            word[w] = (quad[2 * w] & low) | (quad[2 * w + 1] & low) << 4;
+    }
+    if (kind == 5)
+        word[4] = 0;
+    for (int k = 0; kind == 5 && k < 8; k++)
+        word[4] |= (quad[k] >> 4 & aura_each_byte(1)) << k;
+    for (int w = 0; kind == 6 && w < 2; w++)
+        word[4 + w] = (quad[4 * w] >> 4 & aura_each_byte(3)) | (quad[4 * w + 1] >> 4 & aura_each_byte(3)) << 2 |
+                      (quad[4 * w + 2] >> 4 & aura_each_byte(3)) << 4 | (quad[4 * w + 3] >> 4 & aura_each_byte(3)) << 6;
+}
+
+/* The other way: quad k of a run from its words. */
+static inline uint32_t aura_unpack_quad(const uint32_t *word, int k, uint32_t kind)
+{
+    if (kind == 2)
+        return word[k / 4] >> 2 * (k % 4) & aura_each_byte(3);
+    if (kind == 8)
+        return word[k];
+    if (kind == 3 && k >= 6) {
+        int at = k == 6 ? 3 : 7;
+        return (word[0] >> at & aura_each_byte(1)) | (word[1] >> at & aura_each_byte(1)) << 1 |
+               (word[2] >> at & aura_each_byte(1)) << 2;
+    }
+    uint32_t nibble = word[k / 2] >> 4 * (k % 2) & aura_each_byte(kind == 3 ? 7 : 15);
+    if (kind == 5)
+        return nibble | (word[4] >> k & aura_each_byte(1)) << 4;
+    if (kind == 6)
+        return nibble | (word[4 + k / 4] >> 2 * (k % 4) & aura_each_byte(3)) << 4;
+    return nibble;
+}
+
+/* The code that is stored for an index of the grid table: 8-bit codes are signed. */
+static inline uint8_t aura_code_of_index(uint32_t index, uint32_t kind)
+{
+    return (uint8_t)(kind == 8 ? index - 127 : index);
+}
+
+/* The level, a whole number, that a code stands for. */
+static inline int32_t aura_level_of_code(const struct aura_side *s, uint8_t code)
+{
+    int32_t x = s->kind <= 4 ? s->level[code & 15] : s->kind == 8 ? (int8_t)code : code;
+    return s->mul * x + s->add;
+}
+
+#endif
