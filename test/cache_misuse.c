@@ -1,0 +1,365 @@
+/* The cache used wrongly: every misuse has its error and a message that names the call, and changes and writes nothing. */
+#include "cache_attend.h"
+
+/* A cache with two sequences, their models, and arguments that are right. */
+enum { TOKENS = 100, QUERIES = 3 };
+
+static struct {
+    struct scene scene;
+    aura_cache *cache;
+    aura_seq seq[2];
+    struct attention at;
+    struct call call;
+    aura_append_job append;
+    struct tensor k, v; /* what decode writes to */
+    size_t bytes;
+} g;
+
+static void setup(void)
+{
+    aura_config config = config_of(AURA_KIND_B4, AURA_KIND_B3, 64, 80, 2);
+    config.q_heads = 4;
+    g.scene = scene_new(config, TOKENS);
+    g.cache = scene_cache(ctx, &g.scene, &g.seq[0]);
+    g.seq[1] = seq_new(g.cache);
+    g.at = attention_new(g.scene.model, QUERIES, 4, 1);
+    g.call = call_new(&g.at, g.seq[0], AURA_F32, AURA_F32, DENSE);
+    g.append = append_job(g.seq[1], &g.scene.k, &g.scene.v, 0, 10);
+    g.k = tensor_new(TOKENS, 2, 64, AURA_F32, PADDED), g.v = tensor_new(TOKENS, 2, 80, AURA_F32, PADDED);
+    g.bytes = aura_cache_bytes(g.cache);
+}
+
+static void teardown(void)
+{
+    aura_cache_destroy(g.cache);
+    scene_free(&g.scene);
+    attention_free(&g.at);
+    call_free(&g.call);
+    tensor_free(&g.k), tensor_free(&g.v);
+}
+
+static int is_poison(const void *memory, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++)
+        if (((const unsigned char *)memory)[i] != 0xff)
+            return 0;
+    return 1;
+}
+
+/* No output byte was written, and the cache is what it was. */
+static void expect_untouched(const char *what)
+{
+    EXPECT(is_poison(g.call.out.memory, g.call.out.elements * 4) && is_poison(g.call.lse, QUERIES * 4 * 4), "%s: out or lse was written", what);
+    EXPECT(is_poison(g.k.memory, g.k.elements * 4) && is_poison(g.v.memory, g.v.elements * 4), "%s: k or v was written", what);
+    EXPECT(aura_cache_bytes(g.cache) == g.bytes && seq_tokens(g.cache, g.seq[1]) == 0, "%s: the cache has changed", what);
+    expect_model(g.cache, g.seq[0], g.scene.model, what);
+}
+
+/* Runs a misuse: its status, a message that begins with the name of the call, nothing changed. */
+static void refused(aura_status status, aura_status expected, const char *call, const char *why)
+{
+    EXPECT(status == expected, "%s, %s: %s, %s", call, why, aura_status_text(status), aura_last_error());
+    EXPECT(strncmp(aura_last_error(), call, strcspn(call, "(")) == 0, "%s: the message is %s", call, aura_last_error());
+    expect_untouched(why);
+    teardown(), setup();
+}
+#define REFUSED(call, expected) refused((call), (expected), #call, "")
+#define WRONG(assignment, call, expected) ((assignment), refused((call), (expected), #call, #assignment))
+
+/* ---- formats -------------------------------------------------------------------------------------------------------------- */
+
+static void formats_by_name(void)
+{
+    static const char *const texts[] = {"2", "3", "4", "5", "6", "8", "f32", "f16", "bf16"};
+    static const char *const wrong[] = {"",      "k",     "k4",    "v4",     "k4v",   "kv4",  "k4v4 ",   " k4v4",    "k4v4x",           "K4V4", "k7v4",
+                                        "k4v1",  "k04v4", "k4v44", "kf64v4", "kf8v4", "k-4v4", "best",    "balance",  "k4v4k4v4",        "kf16vf16vf16vf16"};
+    static const struct {
+        const char *name;
+        aura_kind kind;
+    } presets[] = {{"max", AURA_KIND_B8}, {"safe", AURA_KIND_B6}, {"quality", AURA_KIND_B5}, {"balanced", AURA_KIND_B4}, {"small", AURA_KIND_B3}};
+    for (uint32_t i = 0; i < N_KINDS; i++)
+        for (uint32_t j = 0; j < N_KINDS; j++) {
+            char want[32], name[16];
+            aura_format format = {(aura_kind)0, (aura_kind)0};
+            snprintf(want, sizeof want, "k%sv%s", texts[i], texts[j]);
+            EXPECT(!aura_format_parse(want, &format) && format.k == kinds[i] && format.v == kinds[j], "%s", want);
+            EXPECT(!aura_format_name(format, name) && !strcmp(name, want), "%s, not %s", name, want);
+        }
+    for (int i = 0; i < 5; i++) {
+        aura_format format = {(aura_kind)0, (aura_kind)0};
+        EXPECT(!aura_format_parse(presets[i].name, &format) && format.k == presets[i].kind && format.v == presets[i].kind, "%s", presets[i].name);
+    }
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        aura_format format = {AURA_KIND_B2, AURA_KIND_F16};
+        EXPECT(aura_format_parse(wrong[i], &format) == AURA_BAD_ARGUMENT && format.k == AURA_KIND_B2 && format.v == AURA_KIND_F16, "\"%s\"", wrong[i]);
+    }
+    aura_format format = {(aura_kind)7, AURA_KIND_B4};
+    char name[16] = "untouched";
+    EXPECT(aura_format_parse(NULL, &format) == AURA_BAD_ARGUMENT && aura_format_parse("k4v4", NULL) == AURA_BAD_ARGUMENT, "NULL");
+    EXPECT(aura_format_name(format, name) == AURA_BAD_ARGUMENT && !strcmp(name, "untouched"), "kind 7 is %s", name);
+    EXPECT(aura_format_name(format, NULL) == AURA_BAD_ARGUMENT, "NULL");
+}
+
+/* ---- create ------------------------------------------------------------------------------------------------------------------ */
+
+static void expect_no_cache(aura_config config, aura_status expected, const char *what)
+{
+    aura_cache *cache = (aura_cache *)&cache;
+    aura_status status = aura_cache_create(ctx, &config, &cache);
+    EXPECT(status == expected, "%s: %s", what, aura_status_text(status));
+    EXPECT(cache == (aura_cache *)&cache, "%s: *cache was written", what);
+    EXPECT(!strncmp(aura_last_error(), "aura_cache_create", 17), "%s: message: %s", what, aura_last_error());
+}
+
+/* A good configuration in which one field is wrong. */
+#define NO_CACHE(field, value, expected)                                       \
+    do {                                                                       \
+        aura_config c_ = config_of(AURA_KIND_B4, AURA_KIND_B4, 64, 64, 2);     \
+        c_.field = (value);                                                    \
+        expect_no_cache(c_, (expected), #field " " #value);                    \
+    } while (0)
+
+static void create_misuse(void)
+{
+    static const uint32_t no_dims[] = {32, 72, 100, 160, 320, 511, 576, 1024};
+    static const float factors[] = {0, -1, 0.1f, 8.5f, NAN, INFINITY, 1e-30f};
+    aura_config good = config_of(AURA_KIND_B4, AURA_KIND_B4, 64, 0, 2);
+    float *balance = some_balance(2, 64);
+    aura_cache *cache = NULL;
+    EXPECT(aura_cache_create(NULL, &good, &cache) == AURA_BAD_ARGUMENT && !cache, "no context");
+    EXPECT(aura_cache_create(ctx, NULL, &cache) == AURA_BAD_ARGUMENT && !cache, "no config");
+    EXPECT(aura_cache_create(ctx, &good, NULL) == AURA_BAD_ARGUMENT, "no place");
+    NO_CACHE(size, sizeof(aura_config) - 1, AURA_BAD_ARGUMENT);
+    NO_CACHE(q_heads, 0, AURA_BAD_ARGUMENT);
+    NO_CACHE(kv_heads, 0, AURA_BAD_ARGUMENT);
+    NO_CACHE(q_heads, 5, AURA_BAD_ARGUMENT);
+    NO_CACHE(flags, 32, AURA_BAD_ARGUMENT);
+    NO_CACHE(flags, AURA_NO_OPEN, AURA_BAD_ARGUMENT);
+    NO_CACHE(rollback, 33, AURA_BAD_ARGUMENT);
+    NO_CACHE(format.k, (aura_kind)7, AURA_UNSUPPORTED);
+    NO_CACHE(format.v, (aura_kind)1, AURA_UNSUPPORTED);
+    NO_CACHE(format.v, (aura_kind)12, AURA_UNSUPPORTED);
+    for (size_t i = 0; i < sizeof no_dims / sizeof *no_dims; i++) {
+        NO_CACHE(k_dim, no_dims[i], AURA_UNSUPPORTED);
+        NO_CACHE(v_dim, no_dims[i], AURA_UNSUPPORTED);
+    }
+    for (size_t i = 0; i < sizeof factors / sizeof *factors; i++) {
+        balance[77] = factors[i];
+        NO_CACHE(balance, balance, AURA_BAD_VALUE);
+    }
+    balance[77] = 0.125f, balance[78] = 8;
+    good.balance = balance;
+    EXPECT(!aura_cache_create(ctx, &good, &cache), "1/8 and 8 are factors: %s", aura_last_error());
+    aura_cache_destroy(cache);
+    good.format.k = AURA_KIND_F16;
+    expect_no_cache(good, AURA_BAD_ARGUMENT, "balance for plain keys");
+    aura_cache_destroy(NULL);
+    free(balance);
+}
+
+/* ---- sequences and tokens ----------------------------------------------------------------------------------------------------- */
+
+/* Every call that takes an id, with one that is none. */
+static void try_id(aura_seq id)
+{
+    aura_seq_info info = AURA_SEQ_INFO_INIT;
+    aura_append_job append = g.append;
+    aura_attend_job attend = g.call.job;
+    size_t bytes;
+    append.seq = attend.seq = id;
+    EXPECT(aura_seq_release(g.cache, id) == AURA_BAD_ARGUMENT, "release %u", id);
+    EXPECT(aura_seq_get_info(g.cache, id, &info) == AURA_BAD_ARGUMENT, "info %u", id);
+    EXPECT(aura_seq_reserve(g.cache, id, 10) == AURA_BAD_ARGUMENT, "reserve %u", id);
+    EXPECT(aura_truncate(g.cache, id, 0) == AURA_BAD_ARGUMENT, "truncate %u", id);
+    EXPECT(aura_append(g.cache, &append, 1) == AURA_BAD_ARGUMENT, "append %u", id);
+    EXPECT(aura_cache_decode(g.cache, id, 0, 1, &g.k.view, &g.v.view) == AURA_BAD_ARGUMENT, "decode %u", id);
+    EXPECT(aura_attend(g.cache, &attend, 1, NULL) == AURA_BAD_ARGUMENT, "attend %u", id);
+    EXPECT(aura_attend_workspace(g.cache, &attend, 1, 0, &bytes) == AURA_BAD_ARGUMENT, "workspace %u", id);
+    expect_untouched("an id that is none");
+}
+
+static void ids_of_sequences(void)
+{
+    aura_seq_info info = AURA_SEQ_INFO_INIT;
+    aura_cache_info cache_info = AURA_CACHE_INFO_INIT;
+    setup();
+    aura_seq gone = seq_new(g.cache);
+    EXPECT(gone != g.seq[0] && gone != g.seq[1], "ids are unique");
+    EXPECT(!aura_seq_release(g.cache, gone), "%s", aura_last_error());
+    g.bytes = aura_cache_bytes(g.cache);
+    try_id(0), try_id(gone), try_id(UINT32_MAX), try_id(77);
+    EXPECT(aura_seq_create(NULL, &gone) == AURA_BAD_ARGUMENT && aura_seq_create(g.cache, NULL) == AURA_BAD_ARGUMENT, "NULL");
+    EXPECT(aura_seq_release(NULL, g.seq[0]) == AURA_BAD_ARGUMENT && aura_truncate(NULL, g.seq[0], 0) == AURA_BAD_ARGUMENT, "NULL");
+    EXPECT(aura_seq_reserve(NULL, g.seq[0], 1) == AURA_BAD_ARGUMENT && aura_seq_get_info(NULL, g.seq[0], &info) == AURA_BAD_ARGUMENT, "NULL");
+    EXPECT(aura_seq_get_info(g.cache, g.seq[0], NULL) == AURA_BAD_ARGUMENT && aura_cache_get_info(g.cache, NULL) == AURA_BAD_ARGUMENT, "NULL");
+    info.size = 5, cache_info.size = 5;
+    EXPECT(aura_seq_get_info(g.cache, g.seq[0], &info) == AURA_BAD_ARGUMENT && aura_cache_get_info(g.cache, &cache_info) == AURA_BAD_ARGUMENT, "size");
+    EXPECT(aura_cache_get_info(NULL, &cache_info) == AURA_BAD_ARGUMENT, "NULL");
+    for (int i = 0; i < 300; i++) { /* they come and go: no id means two */
+        aura_seq id = seq_new(g.cache);
+        EXPECT(id != g.seq[0] && id != g.seq[1] && !aura_seq_release(g.cache, id) && aura_truncate(g.cache, id, 0) == AURA_BAD_ARGUMENT, "id %u", id);
+    }
+    expect_untouched("sequences come and go");
+    teardown();
+}
+
+static void append_misuse(void)
+{
+    setup();
+    REFUSED(aura_append(NULL, &g.append, 1), AURA_BAD_ARGUMENT);
+    REFUSED(aura_append(g.cache, NULL, 1), AURA_BAD_ARGUMENT);
+    WRONG(g.append.size = 8, aura_append(g.cache, &g.append, 1), AURA_BAD_ARGUMENT);
+    WRONG(g.append.k.data = NULL, aura_append(g.cache, &g.append, 1), AURA_BAD_ARGUMENT);
+    WRONG(g.append.v.data = NULL, aura_append(g.cache, &g.append, 1), AURA_BAD_ARGUMENT);
+    WRONG(g.append.k.dtype = (aura_dtype)3, aura_append(g.cache, &g.append, 1), AURA_UNSUPPORTED);
+    WRONG(g.append.v.dtype = (aura_dtype)-1, aura_append(g.cache, &g.append, 1), AURA_UNSUPPORTED);
+    WRONG(g.append.k.data = (char *)g.append.k.data + 1, aura_append(g.cache, &g.append, 1), AURA_BAD_ARGUMENT);
+    aura_append_job twice[2] = {g.append, g.append};
+    REFUSED(aura_append(g.cache, twice, 2), AURA_BAD_ARGUMENT);
+    teardown();
+}
+
+/* A vector that cannot be stored, in every place: nothing of the call is kept, not even what other jobs brought. */
+static void bad_vectors_are_refused(void)
+{
+    static const float bad[] = {NAN, INFINITY, -INFINITY, 60100, -1e30f};
+    static const uint32_t places[][2] = {{0, 0}, {9, 1}, {5, 0}};
+    setup();
+    for (uint32_t i = 0; i < 5 * 3 * 2; i++) {
+        struct tensor k = tensor_new(10, 2, 64, AURA_F32, DENSE), v = tensor_new(10, 2, 80, AURA_F32, DENSE), *wrong = i % 2 ? &k : &v;
+        aura_append_job jobs[2] = {append_job(g.seq[0], &g.scene.k, &g.scene.v, 0, 60), append_job(g.seq[1], &k, &v, 0, 10)};
+        float *x = calloc(10 * 2 * 80, sizeof *x);
+        tensor_set(&k, x), tensor_set(&v, x);
+        ((float *)wrong->memory)[tensor_at(wrong, places[i / 2 % 3][0], places[i / 2 % 3][1]) + i] = bad[i / 6];
+        EXPECT(aura_append(g.cache, jobs, 2) == AURA_BAD_VALUE, "%g in %s: %s", (double)bad[i / 6], i % 2 ? "a key" : "a value", aura_last_error());
+        EXPECT(!strncmp(aura_last_error(), "aura_append", 11), "message: %s", aura_last_error());
+        expect_untouched("a bad vector");
+        tensor_free(&k), tensor_free(&v);
+        free(x);
+    }
+    teardown();
+}
+
+/* A single token with these values; the key is 0. */
+static aura_status append_value(aura_kind kind, const float *x)
+{
+    static const float zero[64];
+    aura_config config = config_of(kind, kind, 64, 64, 1);
+    struct tensor k = tensor_new(1, 1, 64, AURA_F32, DENSE), v = tensor_new(1, 1, 64, AURA_F32, DENSE);
+    aura_cache *cache = cache_new(ctx, &config);
+    aura_seq seq = seq_new(cache);
+    tensor_set(&k, zero), tensor_set(&v, x);
+    aura_status status = append(cache, seq, &k, &v, 0, 1);
+    EXPECT(seq_tokens(cache, seq) == !status, "%llu tokens", (unsigned long long)seq_tokens(cache, seq));
+    aura_cache_destroy(cache);
+    tensor_free(&k), tensor_free(&v);
+    return status;
+}
+
+/* The limit of 60 000 is one of length, after balance: no coordinate alone decides. Plain numbers must be finite. */
+static void the_longest_vector(void)
+{
+    static const float lengths[] = {59990, 60010};
+    float balance[64], x[64];
+    for (int d = 0; d < 64; d++)
+        balance[d] = 4;
+    for (uint32_t i = 0; i < 12; i++) {
+        aura_config config = config_of(kinds[i / 2], AURA_KIND_F32, 64, 64, 1);
+        struct tensor k = tensor_new(1, 1, 64, AURA_F32, DENSE);
+        for (int d = 0; d < 64; d++)
+            x[d] = lengths[i % 2] / 8 * (d % 3 ? 1.f : -1.f);
+        aura_status status = append_value(kinds[i / 2], x);
+        EXPECT(status == (i % 2 ? AURA_BAD_VALUE : AURA_OK), "a value of length %g: %s", (double)lengths[i % 2], aura_status_text(status));
+        for (int d = 0; d < 64; d++)
+            x[d] /= 4;
+        config.balance = balance;
+        tensor_set(&k, x);
+        aura_cache *cache = cache_new(ctx, &config);
+        status = append(cache, seq_new(cache), &k, &k, 0, 1);
+        EXPECT(status == (i % 2 ? AURA_BAD_VALUE : AURA_OK), "a balanced key of length %g: %s", (double)lengths[i % 2], aura_status_text(status));
+        aura_cache_destroy(cache);
+        tensor_free(&k);
+    }
+    for (uint32_t i = 6; i < N_KINDS; i++) {
+        memset(x, 0, sizeof x);
+        x[3] = NAN;
+        EXPECT(append_value(kinds[i], x) == AURA_BAD_VALUE, "NaN in plain values of kind %u", kinds[i]);
+        x[3] = INFINITY;
+        EXPECT(append_value(kinds[i], x) == AURA_BAD_VALUE, "Inf in plain values of kind %u", kinds[i]);
+    }
+    x[3] = 65520; /* becomes infinite in f16 */
+    EXPECT(append_value(AURA_KIND_F16, x) == AURA_BAD_VALUE, "65520 in f16");
+    x[3] = 65519;
+    EXPECT(append_value(AURA_KIND_F16, x) == AURA_OK, "65519 in f16: %s", aura_last_error());
+}
+
+static void decode_misuse(void)
+{
+    aura_view none = AURA_VIEW_INIT;
+    setup();
+    REFUSED(aura_cache_decode(NULL, g.seq[0], 0, 1, &g.k.view, &g.v.view), AURA_BAD_ARGUMENT);
+    REFUSED(aura_cache_decode(g.cache, g.seq[0], 0, TOKENS + 1, &g.k.view, &g.v.view), AURA_BAD_ARGUMENT);
+    REFUSED(aura_cache_decode(g.cache, g.seq[0], TOKENS, 1, &g.k.view, &g.v.view), AURA_BAD_ARGUMENT);
+    REFUSED(aura_cache_decode(g.cache, g.seq[0], UINT64_MAX, 2, &g.k.view, &none), AURA_BAD_ARGUMENT);
+    WRONG(g.k.view.dtype = (aura_dtype)9, aura_cache_decode(g.cache, g.seq[0], 0, 5, &g.k.view, &none), AURA_UNSUPPORTED);
+    WRONG(g.k.view.head_stride = 63, aura_cache_decode(g.cache, g.seq[0], 0, 5, &g.k.view, &none), AURA_BAD_ARGUMENT);
+    WRONG(g.v.view.token_stride = 79, aura_cache_decode(g.cache, g.seq[0], 0, 5, &none, &g.v.view), AURA_BAD_ARGUMENT);
+    WRONG(g.v.view.data = (char *)g.v.view.data + 1, aura_cache_decode(g.cache, g.seq[0], 0, 5, &none, &g.v.view), AURA_BAD_ARGUMENT);
+    teardown();
+}
+
+/* ---- attend -------------------------------------------------------------------------------------------------------------------- */
+
+static void attend_misuse(void)
+{
+    static float mask[QUERIES * TOKENS];
+    aura_attend_job *job = &g.call.job;
+    aura_attend_options *o = &g.at.options;
+    setup();
+    REFUSED(aura_attend(NULL, job, 1, NULL), AURA_BAD_ARGUMENT);
+    REFUSED(aura_attend(g.cache, NULL, 1, NULL), AURA_BAD_ARGUMENT);
+    WRONG(job->size = 3, aura_attend(g.cache, job, 1, o), AURA_BAD_ARGUMENT);
+    WRONG(o->size = 3, aura_attend(g.cache, job, 1, o), AURA_BAD_ARGUMENT);
+    WRONG(job->q.data = NULL, aura_attend(g.cache, job, 1, o), AURA_BAD_ARGUMENT);
+    WRONG(job->out.data = NULL, aura_attend(g.cache, job, 1, o), AURA_BAD_ARGUMENT);
+    WRONG(job->q.dtype = (aura_dtype)4, aura_attend(g.cache, job, 1, o), AURA_UNSUPPORTED);
+    WRONG(job->out.dtype = (aura_dtype)4, aura_attend(g.cache, job, 1, o), AURA_UNSUPPORTED);
+    WRONG(job->q.data = (char *)job->q.data + 2, aura_attend(g.cache, job, 1, o), AURA_BAD_ARGUMENT);
+    WRONG(job->out.head_stride = 79, aura_attend(g.cache, job, 1, o), AURA_BAD_ARGUMENT);
+    WRONG(job->out.token_stride = 80, aura_attend(g.cache, job, 1, o), AURA_BAD_ARGUMENT);
+    WRONG(job->queries = TOKENS + 1, aura_attend(g.cache, job, 1, o), AURA_BAD_ARGUMENT);
+    WRONG((job->mask = mask, job->mask_keys = TOKENS + 1), aura_attend(g.cache, job, 1, o), AURA_BAD_ARGUMENT);
+    WRONG((job->mask = mask, job->mask_keys = 20, job->mask_stride = 19), aura_attend(g.cache, job, 1, o), AURA_BAD_ARGUMENT);
+    WRONG(o->planes = 3, aura_attend(g.cache, job, 1, o), AURA_BAD_ARGUMENT);
+    WRONG(o->not_causal = 2, aura_attend(g.cache, job, 1, o), AURA_BAD_ARGUMENT);
+    WRONG(o->scale = NAN, aura_attend(g.cache, job, 1, o), AURA_BAD_ARGUMENT);
+    WRONG(o->scale = INFINITY, aura_attend(g.cache, job, 1, o), AURA_BAD_ARGUMENT);
+    WRONG(o->softcap = -1, aura_attend(g.cache, job, 1, o), AURA_BAD_ARGUMENT);
+    WRONG(o->softcap = NAN, aura_attend(g.cache, job, 1, o), AURA_BAD_ARGUMENT);
+    aura_attend_job jobs[2] = {g.call.job, g.call.job};
+    jobs[1].q.data = NULL;
+    REFUSED(aura_attend(g.cache, jobs, 2, NULL), AURA_BAD_ARGUMENT);
+    REFUSED(aura_attend_workspace(g.cache, job, 1, 0, NULL), AURA_BAD_ARGUMENT);
+    REFUSED(aura_attend_workspace(NULL, job, 1, 0, &g.bytes), AURA_BAD_ARGUMENT);
+    EXPECT(!aura_attend(g.cache, NULL, 0, NULL), "no jobs: %s", aura_last_error());
+    job->queries = 0;
+    EXPECT(!aura_attend(g.cache, job, 1, NULL), "no queries: %s", aura_last_error());
+    expect_untouched("nothing to do");
+    teardown();
+}
+
+int main(void)
+{
+    if (aura_ctx_create(NULL, &ctx))
+        return 1;
+    RUN(formats_by_name);
+    RUN(create_misuse);
+    RUN(ids_of_sequences);
+    RUN(append_misuse);
+    RUN(bad_vectors_are_refused);
+    RUN(the_longest_vector);
+    RUN(decode_misuse);
+    RUN(attend_misuse);
+    aura_ctx_destroy(ctx);
+    return test_result();
+}
