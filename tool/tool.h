@@ -6,6 +6,7 @@
 int command_check(int argc, char **argv);
 int command_list(int argc, char **argv);
 int command_bench(int argc, char **argv);
+int command_attend(int argc, char **argv);
 
 /* The CPU's name as the system has it; "unknown CPU" where it has none. A static string. */
 const char *cpu_name(void);

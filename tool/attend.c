@@ -1,0 +1,190 @@
+/* aura attend: recorded queries, keys and values through a cache, and how far the result is from attention in double. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../include/aura.h"
+#include "options.h"
+#include "recording.h"
+#include "tool.h"
+
+static const char name[] = "aura attend";
+
+enum { ALL = 1000000000 }; /* as a layer: one that no file has */
+
+struct command {
+    const char *file, *out, *cache, *isa;
+    uint32_t layer, planes, threads, seed;
+    int no_reference, no_pinned, no_balance, no_search, no_rollback, json;
+    struct recording_options options;
+    char format[16];
+};
+
+/* The tensors that --out will write: for each layer the output and the log-sum-exp. */
+struct outputs {
+    struct tensor_out *tensors;
+    size_t count;
+};
+
+static int parse(struct command *c, int argc, char **argv, aura_ctx **ctx)
+{
+    const struct option options[] = {{OPTION_NUMBER, "--layer", &c->layer, 0, 999999999},
+                                     {OPTION_TEXT, "--cache", &c->cache, 0, 0},
+                                     {OPTION_NUMBER, "--planes", &c->planes, 1, 2},
+                                     {OPTION_FLAG, "--no-reference", &c->no_reference, 0, 0},
+                                     {OPTION_FLAG, "--no-pinned", &c->no_pinned, 0, 0},
+                                     {OPTION_FLAG, "--no-balance", &c->no_balance, 0, 0},
+                                     {OPTION_FLAG, "--no-search", &c->no_search, 0, 0},
+                                     {OPTION_FLAG, "--no-rollback", &c->no_rollback, 0, 0},
+                                     {OPTION_NUMBER, "--threads", &c->threads, 1, 1024},
+                                     {OPTION_TEXT, "--isa", &c->isa, 0, 0},
+                                     {OPTION_NUMBER, "--seed", &c->seed, 0, UINT32_MAX},
+                                     {OPTION_TEXT, "--out", &c->out, 0, 0},
+                                     {OPTION_FLAG, "--json", &c->json, 0, 0},
+                                     {OPTION_END, NULL, NULL, 0, 0}};
+    aura_ctx_options context = AURA_CTX_OPTIONS_INIT;
+    if (parse_options(name, argc, argv, options, &c->file) || parse_isa(name, c->isa, &context.isa_mask))
+        return 2;
+    if (!c->file)
+        return fprintf(stderr, "%s: needs a file of tensors layer.N.q, layer.N.k and layer.N.v\n", name), 2;
+    if (aura_format_parse(c->cache, &c->options.format) || aura_format_name(c->options.format, c->format))
+        return fprintf(stderr, "%s: --cache: %s\n", name, aura_last_error()), 2;
+    c->options.flags = (c->no_reference ? AURA_NO_REFERENCE : 0) | (c->no_pinned ? AURA_NO_PINNED : 0) |
+                       (c->no_search ? AURA_NO_SEARCH : 0) | (c->no_rollback ? AURA_NO_ROLLBACK : 0);
+    c->options.planes = c->planes, c->options.seed = c->seed, c->options.balance = !c->no_balance;
+    context.threads = c->threads;
+    if (aura_ctx_create(&context, ctx))
+        return fprintf(stderr, "%s: %s\n", name, aura_last_error()), 1;
+    return 0;
+}
+
+static void print_head(const struct command *c)
+{
+    const char *balance = c->no_balance || c->options.format.k >= AURA_KIND_F32 ? "none" : "the file's own queries";
+    static const char *const planes[] = {"auto", "1", "2"}, *const without[] = {"true", "false"};
+    if (!c->json) {
+        printf("%s: %s, planes %s, seed %u%s%s%s%s\n", c->file, c->format, planes[c->planes], c->seed,
+               c->no_reference ? ", no reference" : "", c->no_pinned ? ", nothing pinned" : "",
+               c->no_search ? ", no search" : "", c->no_rollback ? ", no rollback" : "");
+        printf("balance from: %s\nin f16: tokens pinned + open, which are exact\nKL: from the keys as decoded and the queries as "
+               "recorded, so of the codec alone; output and lse: from aura_attend\n\n", balance);
+        printf("%5s %7s %8s %10s %11s %13s %13s %13s %13s\n", "layer", "tokens", "in f16", "bits/value", "queries", "output error",
+               "attention KL", "lse max", "lse mean");
+        return;
+    }
+    printf("{\"file\": ");
+    print_json_string(c->file);
+    printf(", \"cache\": \"%s\", \"planes\": \"%s\", \"seed\": %u, \"reference\": %s, \"pinned\": %s, \"search\": %s, "
+           "\"rollback\": %s, \"balance\": \"%s\", \"layers\": [", c->format, planes[c->planes], c->seed,
+           without[c->no_reference], without[c->no_pinned], without[c->no_search], without[c->no_rollback], balance);
+}
+
+static void print_layer(const struct command *c, const struct recording *r, const struct recording_result *result,
+                        const struct recording_errors *e, int first)
+{
+    char size[32];
+    snprintf(size, sizeof size, "%u x %u", r->queries, r->q_heads);
+    if (c->json)
+        printf("%s\n  {\"layer\": %u, \"tokens\": %u, \"queries\": %u, \"q_heads\": %u, \"kv_heads\": %u, \"k_dim\": %u, "
+               "\"v_dim\": %u, \"bits_per_value\": %.4f, \"pinned\": %u, \"open\": %u, \"output_error\": %.6g, "
+               "\"attention_kl\": %.6g, \"lse_error_max\": %.6g, \"lse_error_mean\": %.6g}", first ? "" : ",", r->layer,
+               r->tokens, r->queries, r->q_heads, r->kv_heads, r->k_dim, r->v_dim, result->bits_per_value, result->pinned,
+               result->open, e->output, e->kl, e->lse_max, e->lse_mean);
+    else
+        printf("%5u %7u %3u + %-2u %10.3f %11s %13.4g %13.4g %13.4g %13.4g\n", r->layer, r->tokens, result->pinned,
+               result->open, result->bits_per_value, size, e->output, e->kl, e->lse_max, e->lse_mean);
+    fflush(stdout);
+}
+
+/* Keeps o and lse of a layer for --out; takes them out of the result. */
+static int keep(struct outputs *outputs, const struct recording *r, struct recording_result *result)
+{
+    struct tensor_out *t = &outputs->tensors[outputs->count];
+    for (int i = 0; i < 2; i++) {
+        char *tensor = malloc(32);
+        if (!tensor)
+            return -1;
+        snprintf(tensor, 32, "layer.%u.%s", r->layer, i ? "lse" : "o");
+        t[i].name = tensor, t[i].rank = i ? 2 : 3, t[i].data = i ? result->lse : result->o;
+        t[i].shape[0] = r->queries, t[i].shape[1] = r->q_heads, t[i].shape[2] = r->v_dim;
+        outputs->count++;
+        if (i)
+            result->lse = NULL;
+        else
+            result->o = NULL;
+    }
+    return 0;
+}
+
+static void free_outputs(struct outputs *outputs)
+{
+    for (size_t i = 0; i < outputs->count; i++)
+        free((void *)(uintptr_t)outputs->tensors[i].name), free((void *)(uintptr_t)outputs->tensors[i].data);
+    free(outputs->tensors);
+}
+
+static int run_layer(const struct command *c, aura_ctx *ctx, const struct safetensors *file, uint32_t layer, int first,
+                     struct outputs *outputs)
+{
+    struct recording r;
+    struct recording_result result = {0};
+    char error[256] = "out of memory";
+    struct recording_exact exact = {0};
+    int bad = recording_load(&r, ctx, file, layer, error) || recording_run(&r, ctx, &c->options, &result, error) ||
+              recording_attend(&r, r.k, r.v, 0, &exact);
+    if (!bad) {
+        struct recording_errors errors = recording_compare(&r, &result, &exact);
+        print_layer(c, &r, &result, &errors, first);
+        bad = keep(outputs, &r, &result);
+    }
+    if (bad)
+        fprintf(stderr, "%s: %s: %s\n", name, c->file, error);
+    recording_result_free(&result);
+    recording_exact_free(&exact);
+    recording_free(&r);
+    return bad ? 1 : 0;
+}
+
+static int run_file(const struct command *c, aura_ctx *ctx, const struct safetensors *file)
+{
+    size_t count;
+    uint32_t *layers = recording_layers(file, &count);
+    struct outputs outputs = {calloc(2 * count + 1, sizeof *outputs.tensors), 0};
+    int status = 0, asked = 0, done = 0;
+    for (size_t i = 0; i < count; i++)
+        asked += c->layer == ALL || c->layer == layers[i];
+    if (!asked && c->layer == ALL)
+        status = (fprintf(stderr, "%s: %s: no tensor is called layer.N.q\n", name, c->file), 1);
+    else if (!asked)
+        status = (fprintf(stderr, "%s: %s: there is no layer.%u.q\n", name, c->file, c->layer), 1);
+    else
+        print_head(c);
+    for (size_t i = 0; i < count && !status && outputs.tensors; i++)
+        if (c->layer == ALL || c->layer == layers[i])
+            status = run_layer(c, ctx, file, layers[i], !done++, &outputs);
+    if (asked && c->json)
+        printf("\n]}\n");
+    if (!status && c->out && safetensors_write(c->out, outputs.tensors, outputs.count))
+        status = (fprintf(stderr, "%s: %s: cannot be written: %s\n", name, c->out, strerror(errno)), 1);
+    free_outputs(&outputs);
+    free(layers);
+    return status;
+}
+
+int command_attend(int argc, char **argv)
+{
+    struct command c = {.cache = "balanced", .layer = ALL, .threads = online_cpus(), .seed = 1};
+    struct safetensors file;
+    aura_ctx *ctx = NULL;
+    int status = parse(&c, argc, argv, &ctx);
+    if (status)
+        return status;
+    if (safetensors_read(&file, c.file))
+        status = (fprintf(stderr, "%s: %s: %s\n", name, c.file, file.error), 1);
+    else
+        status = run_file(&c, ctx, &file);
+    safetensors_free(&file);
+    aura_ctx_destroy(ctx);
+    return status;
+}
