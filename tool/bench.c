@@ -1,307 +1,262 @@
-/* aura bench rows: how fast the row kernels are, one thread, beside the reference and a plain read of the same bytes.
- * Everything is measured in one run, in turns, and the median of the turns is shown: compare within a run. */
+/* aura bench: how fast the cache is, beside a plain read of the same number of bytes and beside an f16 cache. */
 #define _GNU_SOURCE
-#include <math.h>
+#include "bench.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+#include <unistd.h>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
-#include "../include/aura.h"
-#include "inputs.h"
+#include "options.h"
 #include "tool.h"
 
-enum { TURNS = 15 };
+static const char name[] = "aura bench";
 
-static double now(void)
+void print_progress(const char *text)
 {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+    if (isatty(2))
+        fprintf(stderr, "\r%-78s\r%s", "", text ? text : "");
+    else if (text)
+        fprintf(stderr, "%s\n", text);
+    fflush(stderr);
 }
 
-static int by_size(const void *a, const void *b)
+void print_bench_head(const struct bench *b, const char *what)
 {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* ---- a plain read -------------------------------------------------------------------------------------------------- */
-
-static volatile uint64_t sink; /* so that the read is not left out */
-
-static void read_plain(const uint8_t *data, size_t bytes)
-{
-    uint64_t sum[8] = {0};
-    for (size_t i = 0; i + 64 <= bytes; i += 64)
-        for (int k = 0; k < 8; k++) {
-            uint64_t x;
-            memcpy(&x, data + i + 8 * k, 8);
-            sum[k] ^= x;
-        }
-    for (int k = 0; k < 8; k++)
-        sink ^= sum[k];
-}
-
-#if defined(__x86_64__)
-/* 32-byte loads, four in flight: as fast as this core reads. */
-__attribute__((target("avx2"))) static void read_avx2(const uint8_t *data, size_t bytes)
-{
-    __m256i sum[4] = {_mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256()};
-    for (size_t i = 0; i + 128 <= bytes; i += 128)
-        for (int k = 0; k < 4; k++)
-            sum[k] = _mm256_xor_si256(sum[k], _mm256_loadu_si256((const __m256i *)(data + i + 32 * k)));
-    sum[0] = _mm256_xor_si256(_mm256_xor_si256(sum[0], sum[1]), _mm256_xor_si256(sum[2], sum[3]));
-    sink ^= (uint64_t)_mm256_extract_epi64(sum[0], 0) ^ (uint64_t)_mm256_extract_epi64(sum[0], 2);
-}
-static void read_all(const uint8_t *data, size_t bytes)
-{
-    (aura_cpu_isas() & AURA_ISA_AVX2 ? read_avx2 : read_plain)(data, bytes);
-}
-#else
-static void read_all(const uint8_t *data, size_t bytes)
-{
-    read_plain(data, bytes);
-}
-#endif
-
-/* ---- the problem ---------------------------------------------------------------------------------------------------- */
-
-/* One allocation holds every input, so that reading it plainly reads what a kernel reads. */
-struct problem {
-    uint8_t *data;
-    size_t bytes, used;
-    uint32_t dim, q_heads, kv_heads;
-    size_t tokens;
-    aura_packed k, v;
-    aura_flash_attn_vec_args vec;
-    aura_flash_pass2_args pass2;
-    aura_flash_attn_vec_reduce_args reduce;
-    aura_rotation rotation;
-    float *q, *out, *scores;
-};
-
-static void *take(struct problem *p, size_t bytes)
-{
-    void *at = p->data + p->used;
-    p->used += (bytes + 63) / 64 * 64;
-    if (p->used > p->bytes)
-        abort();
-    return at;
-}
-
-static aura_packed packed_rows(struct problem *p, uint32_t bits, uint64_t *state)
-{
-    size_t rows = p->kv_heads * p->tokens, bytes = rows * aura_row_bytes(p->dim, bits);
-    uint64_t *codes = take(p, bytes);
-    float *norms = take(p, rows * sizeof *norms);
-    aura_codebook book;
-    aura_codebook_get(AURA_TABLE_GRID, bits, &book);
-    for (size_t i = 0; i < bytes / 8; i++)
-        codes[i] = random_bits(state);
-    for (size_t i = 0; i < rows; i++)
-        norms[i] = 0.05f;
-    aura_packed packed = {bits, codes, norms, book.centroid, AURA_F32, AURA_F32, 0};
-    return packed;
-}
-
-static struct problem *make_problem(uint32_t dim, uint32_t q_heads, uint32_t kv_heads, size_t tokens, size_t bytes)
-{
-    static struct problem p;
-    uint64_t state = 1;
-    free(p.data), free(p.q), free(p.out), free(p.scores);
-    memset(&p, 0, sizeof p);
-    p.dim = dim, p.q_heads = q_heads, p.kv_heads = kv_heads, p.tokens = tokens, p.bytes = bytes;
-    if (posix_memalign((void **)&p.data, 2 << 20, bytes))
-        exit(2);
-    memset(p.data, 0, bytes);
-    p.q = malloc(q_heads * dim * sizeof *p.q);
-    p.out = malloc(q_heads * dim * sizeof *p.out);
-    p.scores = malloc(q_heads * tokens * sizeof *p.scores + 64);
-    fill_vector(p.q, q_heads * dim, NORMAL, &state);
-    for (size_t i = 0; i < q_heads * tokens; i++)
-        p.scores[i] = 1 / (float)tokens;
-    return &p;
-}
-
-static void run_sdpa(const aura_ctx *ctx, struct problem *p)
-{
-    aura_flash_sdpa_args a = AURA_FLASH_SDPA_ARGS_INIT;
-    a.keys = p->k, a.values = p->v, a.dim = p->dim, a.q_heads = p->q_heads, a.kv_heads = p->kv_heads;
-    a.tokens = p->tokens, a.q = p->q, a.out = p->out;
-    if (aura_flash_sdpa(ctx, &a))
-        fprintf(stderr, "%s\n", aura_last_error()), exit(1);
-}
-
-static void run_score(const aura_ctx *ctx, struct problem *p)
-{
-    aura_score_args a = AURA_SCORE_ARGS_INIT;
-    a.keys = p->k, a.dim = p->dim, a.q_heads = p->q_heads, a.kv_heads = p->kv_heads, a.tokens = p->tokens;
-    a.q = p->q, a.scores = p->scores;
-    if (aura_score(ctx, &a))
-        fprintf(stderr, "%s\n", aura_last_error()), exit(1);
-}
-
-static void run_value(const aura_ctx *ctx, struct problem *p)
-{
-    aura_value_args a = AURA_VALUE_ARGS_INIT;
-    a.values = p->v, a.dim = p->dim, a.q_heads = p->q_heads, a.kv_heads = p->kv_heads, a.tokens = p->tokens;
-    a.weights = p->scores, a.out = p->out;
-    if (aura_value(ctx, &a))
-        fprintf(stderr, "%s\n", aura_last_error()), exit(1);
-}
-
-static void run_vec(const aura_ctx *ctx, struct problem *p)
-{
-    if (aura_flash_attn_vec(ctx, &p->vec))
-        fprintf(stderr, "%s\n", aura_last_error()), exit(1);
-}
-
-static void run_pass2(const aura_ctx *ctx, struct problem *p)
-{
-    if (aura_flash_pass2(ctx, &p->pass2))
-        fprintf(stderr, "%s\n", aura_last_error()), exit(1);
-}
-
-static void run_reduce(const aura_ctx *ctx, struct problem *p)
-{
-    if (aura_flash_attn_vec_reduce(ctx, &p->reduce))
-        fprintf(stderr, "%s\n", aura_last_error()), exit(1);
-}
-
-/* ---- measuring ------------------------------------------------------------------------------------------------------- */
-
-struct contexts {
-    aura_ctx *best, *plain;
-    int json, shown;
-};
-
-/* The kernel and the plain read in turns; the reference, which is slow, fewer times. */
-static void measure(struct contexts *c, const char *name, void (*run)(const aura_ctx *, struct problem *), struct problem *p,
-                    double units, const char *unit)
-{
-    double fast[TURNS], read[TURNS], slow[3];
-    run(c->best, p);
-    for (int i = 0; i < TURNS; i++) {
-        double start = now();
-        run(c->best, p);
-        double middle = now();
-        read_all(p->data, p->used);
-        fast[i] = middle - start, read[i] = now() - middle;
+    if (b->json) {
+        printf("{\"bench\": \"%s\", \"cpu\": ", what);
+        print_json_string(cpu_name());
+        printf(", \"version\": \"%s\", \"compiler\": ", aura_version());
+        print_json_string(__VERSION__);
+        printf(", \"threads\": %u, \"isa\": \"%s\", \"rows\": [", b->threads, isa_name(aura_ctx_isas(b->ctx)));
+    } else {
+        printf("aura %s on %s, tool compiled by %s, %u threads, %s; medians of turns taken in one run\n", aura_version(),
+               cpu_name(), __VERSION__, b->threads, isa_name(aura_ctx_isas(b->ctx)));
     }
-    for (int i = 0; i < 3; i++) {
-        double start = now();
-        run(c->plain, p);
-        slow[i] = now() - start;
-    }
-    qsort(fast, TURNS, sizeof *fast, by_size), qsort(read, TURNS, sizeof *read, by_size), qsort(slow, 3, sizeof *slow, by_size);
-    double time = fast[TURNS / 2], reading = read[TURNS / 2], bytes = (double)p->used;
-    if (c->json)
-        printf("%s\n  {\"name\": \"%s\", \"ns_per_%s\": %.3f, \"gb_per_s\": %.3f, \"read_gb_per_s\": %.3f, \"read_ratio\": %.3f, "
-               "\"times_ref\": %.1f, \"spread\": %.3f}", c->shown++ ? "," : "", name, unit, time / units * 1e9, bytes / time / 1e9,
-               bytes / reading / 1e9, reading / time, slow[1] / time, (fast[TURNS * 3 / 4] - fast[TURNS / 4]) / time);
-    else
-        printf("%-34s %8.2f ns/%-11s %7.2f GB/s %7.2f GB/s %5.0f %% %7.1fx  %3.0f %%\n", name, time / units * 1e9, unit,
-               bytes / time / 1e9, bytes / reading / 1e9, reading / time * 100, slow[1] / time,
-               (fast[TURNS * 3 / 4] - fast[TURNS / 4]) / time * 100);
     fflush(stdout);
 }
 
-static void bench_packed(struct contexts *c, uint32_t kb, uint32_t vb)
+int measure_row(struct row *row, struct crew *crew, struct ask *a, struct ask *f16, double budget)
 {
-    char name[64];
-    uint64_t state = 2;
-    struct problem *p = make_problem(128, 32, 8, 4096, (size_t)32 << 20);
-    double pairs = (double)p->q_heads * (double)p->tokens;
-    p->k = packed_rows(p, kb, &state);
-    snprintf(name, sizeof name, "score int%u, D 128, GQA 4", kb);
-    measure(c, name, run_score, p, pairs, "head_token");
-    p->v = packed_rows(p, vb, &state);
-    snprintf(name, sizeof name, "sdpa k%uv%u, D 128, GQA 4", kb, vb);
-    measure(c, name, run_sdpa, p, pairs, "head_token");
-    p->used = 0;
-    p->v = packed_rows(p, vb, &state);
-    snprintf(name, sizeof name, "value int%u, D 128, GQA 4", vb);
-    measure(c, name, run_value, p, pairs, "head_token");
+    struct plain_read read = {0}, f16_read = {0};
+    struct contender c[4] = {{ask_run, a, 0, 0}, {plain_read_run, &read, 0, 0}, {ask_run, f16, 0, 0},
+                             {plain_read_run, &f16_read, 0, 0}};
+    memset(row, 0, sizeof *row);
+    row->shape = a->filled->shape, row->queries = a->queries, row->planes = a->options.planes, row->bytes = a->filled->bytes;
+    int bad = plain_read_open(&read, crew, (size_t)row->bytes) ||
+              (f16 && plain_read_open(&f16_read, crew, (size_t)f16->filled->bytes));
+    if (bad) {
+        fprintf(stderr, "%s: no memory to read\n", name);
+    } else {
+        row->turns = take_turns(c, f16 ? 4 : 2, budget);
+        row->seconds = c[0].median, row->spread = c[0].spread, row->read_seconds = c[1].median;
+        if (f16)
+            row->f16_bytes = f16->filled->bytes, row->f16_seconds = c[2].median, row->f16_read_seconds = c[3].median;
+    }
+    plain_read_close(&read), plain_read_close(&f16_read);
+    return bad ? -1 : 0;
 }
 
-static void bench_vec(struct contexts *c)
+/* ---- one configuration ---------------------------------------------------------------------------------------------- */
+
+/* Query head x token x query. */
+static double pairs(const struct shape *s, uint32_t queries)
 {
-    struct problem *p = make_problem(256, 16, 8, 8192, (size_t)72 << 20);
-    size_t bytes = (size_t)p->kv_heads * p->tokens * p->dim * 2;
-    aura_flash_attn_vec_args a = AURA_FLASH_ATTN_VEC_ARGS_INIT;
-    uint16_t *k = take(p, bytes), *v = take(p, bytes);
-    for (size_t i = 0; i < bytes / 2; i++)
-        k[i] = v[i] = (uint16_t)(0x3000 + i % 977); /* ordinary f16 numbers */
-    a.k.dtype = a.v.dtype = AURA_F16, a.k.rows = k, a.v.rows = v, a.dim = 256, a.q_heads = 16, a.kv_heads = 8;
-    a.tokens = a.capacity = 8192, a.q = p->q, a.out = p->out, a.scale = 0.0625f;
-    p->vec = a;
-    measure(c, "flash_attn_vec f16, D 256, GQA 2", run_vec, p, 16 * 8192.0, "head_token");
+    return (double)s->q_heads * s->tokens * s->batch * queries;
 }
 
-static void bench_merges(struct contexts *c)
-{
-    enum { ROWS = 1024, PARTS = 32 };
-    uint64_t state = 3;
-    struct problem *p = make_problem(256, ROWS, 1, 1, (size_t)48 << 20);
-    aura_flash_pass2_args a = AURA_FLASH_PASS2_ARGS_INIT;
-    float *o = take(p, ROWS * PARTS * 256 * 4), *m = take(p, ROWS * PARTS * 4), *l = take(p, ROWS * PARTS * 4);
-    fill_vector(o, ROWS * PARTS * 256, NORMAL, &state);
-    fill_vector(m, ROWS * PARTS, NORMAL, &state);
-    for (int i = 0; i < ROWS * PARTS; i++)
-        l[i] = 2;
-    a.dim = 256, a.q_heads = ROWS, a.num_blocks = PARTS, a.o = o, a.m = m, a.l = l, a.out = p->out;
-    p->pass2 = a;
-    measure(c, "pass 2, 1024 x 32, D 256", run_pass2, p, ROWS, "row");
+static const char *const planes_names[] = {"auto", "1", "2"};
 
-    aura_flash_attn_vec_reduce_args r = AURA_FLASH_ATTN_VEC_REDUCE_ARGS_INIT;
-    aura_rotation rotation = AURA_ROTATION_INIT;
-    p->used = 0;
-    float *temp = take(p, ROWS * PARTS * 258 * 4);
-    for (size_t i = ROWS * PARTS * 256; i < ROWS * PARTS * 258; i += 2)
-        temp[i] = 2, temp[i + 1] = random_normal(&state);
-    rotation.dim = 256, rotation.signs = aura_tq_signs(256);
-    p->rotation = rotation;
-    r.dim = 256, r.rows = ROWS, r.nwg = PARTS, r.temp = temp, r.out = p->out, r.undo = &p->rotation;
-    p->reduce = r;
-    measure(c, "reduce + undo, 1024 x 32, D 256", run_reduce, p, ROWS, "row");
+void print_json_row(const struct row *r, double append, int first)
+{
+    char format[16];
+    double n = pairs(&r->shape, r->queries);
+    const struct shape *s = &r->shape;
+    aura_format_name(s->format, format);
+    printf("%s\n  {\"format\": \"%s\", \"dim\": %u, \"heads\": %u, \"kv_heads\": %u, \"tokens\": %u, \"batch\": %u, "
+           "\"queries\": %u, \"planes\": \"%s\", \"turns\": %d, \"us\": %.2f, \"ns\": %.4f, \"gb_per_s\": %.3f, "
+           "\"read_gb_per_s\": %.3f, \"read_ratio\": %.4f, \"spread\": %.4f", first ? "" : ",", format, s->dim, s->q_heads,
+           s->kv_heads, s->tokens, s->batch, r->queries, planes_names[r->planes], r->turns, r->seconds * 1e6,
+           r->seconds / n * 1e9, r->bytes / r->seconds / 1e9, r->bytes / r->read_seconds / 1e9, r->read_seconds / r->seconds,
+           r->spread);
+    if (r->f16_seconds > 0)
+        printf(", \"f16_ns\": %.4f, \"f16_gb_per_s\": %.3f, \"f16_read_gb_per_s\": %.3f, \"f16_read_ratio\": %.4f, "
+               "\"times_f16\": %.3f", r->f16_seconds / n * 1e9, r->f16_bytes / r->f16_seconds / 1e9,
+               r->f16_bytes / r->f16_read_seconds / 1e9, r->f16_read_seconds / r->f16_seconds, r->f16_seconds / r->seconds);
+    printf(", \"append_vectors_per_s\": %.0f}", append);
+}
+
+static void print_one(const struct row *r, double append, double append_spread)
+{
+    char format[16];
+    const struct shape *s = &r->shape;
+    double n = pairs(s, r->queries), f16_bytes = r->f16_bytes;
+    aura_format_name(s->format, format);
+    printf("D %u, %u query heads, %u KV heads, %u tokens, batch %u, %u %s, planes %s, %d turns\n\n", s->dim, s->q_heads,
+           s->kv_heads, s->tokens, s->batch, r->queries, r->queries == 1 ? "query" : "queries", planes_names[r->planes], r->turns);
+    printf("%-10s %12s %22s %12s %12s %7s\n", "", "time", "ns/(head token query)", "cache", "plain read", "ratio");
+    printf("%-10s %9.1f us %22.3f %7.2f GB/s %7.2f GB/s %5.1f %%\n", format, r->seconds * 1e6, r->seconds / n * 1e9,
+           r->bytes / r->seconds / 1e9, r->bytes / r->read_seconds / 1e9, r->read_seconds / r->seconds * 100);
+    if (r->f16_seconds > 0)
+        printf("%-10s %9.1f us %22.3f %7.2f GB/s %7.2f GB/s %5.1f %%\n\n%.2f times as fast as kf16vf16", "kf16vf16",
+               r->f16_seconds * 1e6, r->f16_seconds / n * 1e9, f16_bytes / r->f16_seconds / 1e9,
+               f16_bytes / r->f16_read_seconds / 1e9, r->f16_read_seconds / r->f16_seconds * 100, r->f16_seconds / r->seconds);
+    printf("\nspread of %s %.1f %%; append %.0f vectors/s on one thread, spread %.1f %%\n", format, r->spread * 100, append,
+           append_spread * 100);
+}
+
+static int is_f16(aura_format format)
+{
+    return format.k == AURA_KIND_F16 && format.v == AURA_KIND_F16;
+}
+
+int bench_one(const struct bench *b)
+{
+    struct filled filled = {0}, f16 = {0};
+    struct ask ask = {0}, ask16 = {0};
+    struct shape shape16 = b->shape;
+    struct row row;
+    double spread = 0, append = 0;
+    int compare = !is_f16(b->shape.format);
+    shape16.format.k = shape16.format.v = AURA_KIND_F16;
+    print_progress("filling");
+    int bad = filled_open(&filled, b->ctx, &b->shape) || ask_open(&ask, &filled, b->queries, b->planes) ||
+              (compare && (filled_open(&f16, b->ctx, &shape16) || ask_open(&ask16, &f16, b->queries, 0)));
+    print_progress("measuring");
+    bad = bad || measure_row(&row, b->crew, &ask, compare ? &ask16 : NULL, 4) ||
+          (append = append_speed(b->isa_mask, &b->shape, 2, &spread)) <= 0;
+    print_progress(NULL);
+    if (!bad) {
+        print_bench_head(b, "one");
+        if (b->json)
+            print_json_row(&row, append, 1);
+        else
+            print_one(&row, append, spread);
+        fputs(b->json ? "\n]}\n" : "", stdout);
+    }
+    ask_close(&ask), ask_close(&ask16);
+    filled_close(&filled), filled_close(&f16);
+    return bad ? 1 : 0;
+}
+
+/* ---- many queries at once ------------------------------------------------------------------------------------------- */
+
+int bench_prefill(const struct bench *b)
+{
+    struct filled filled = {0};
+    struct ask ask = {0};
+    struct peak peak = {b->crew, aura_ctx_isas(b->ctx)};
+    struct contender c[2] = {{ask_run, &ask, 0, 0}, {peak_run, &peak, 0, 0}};
+    const struct shape *s = &b->shape;
+    double products = byte_products(s, b->queries, b->planes);
+    char format[16];
+    aura_format_name(b->shape.format, format);
+    print_progress("filling");
+    int bad = filled_open(&filled, b->ctx, &b->shape) || ask_open(&ask, &filled, b->queries, b->planes);
+    print_progress("measuring");
+    if (!bad)
+        take_turns(c, 2, 8);
+    print_progress(NULL);
+    double speed = products / c[0].median, best = (double)PEAK_PRODUCTS * b->threads / c[1].median;
+    if (!bad) {
+        print_bench_head(b, "prefill");
+        if (b->json)
+            printf("\n  {\"format\": \"%s\", \"dim\": %u, \"heads\": %u, \"kv_heads\": %u, \"tokens\": %u, \"queries\": %u, "
+                   "\"ms\": %.3f, \"products_per_s\": %.4g, \"peak_products_per_s\": %.4g, \"peak_instruction\": \"%s\", "
+                   "\"peak_ratio\": %.4f, \"spread\": %.4f}\n]}\n", format, s->dim, s->q_heads, s->kv_heads, s->tokens, b->queries,
+                   c[0].median * 1e3, speed, best, peak_name(peak.isas), speed / best, c[0].spread);
+        else
+            printf("%s, D %u, %u query heads, %u KV heads: the last %u queries of %u tokens, causal\n%.1f ms, %.1f G int8 "
+                   "products/s; %s alone does %.1f G/s: %.1f %% of the peak, spread %.1f %%\n", format, s->dim, s->q_heads,
+                   s->kv_heads, b->queries, s->tokens, c[0].median * 1e3, speed / 1e9, peak_name(peak.isas), best / 1e9,
+                   speed / best * 100, c[0].spread * 100);
+    }
+    ask_close(&ask);
+    filled_close(&filled);
+    return bad ? 1 : 0;
+}
+
+/* ---- the command ----------------------------------------------------------------------------------------------------- */
+
+struct command {
+    const char *k, *v, *planes, *isa;
+    uint32_t dim, heads, kv_heads, tokens, batch, queries, threads;
+    int prefill, targets, json;
+};
+
+/* Whether the arguments ask for a configuration; otherwise for the table. */
+static int is_given(const struct command *c)
+{
+    return c->k || c->v || c->planes || c->dim || c->heads || c->kv_heads || c->tokens || c->batch || c->queries;
+}
+
+static uint32_t or_else(uint32_t given, uint32_t otherwise)
+{
+    return given ? given : otherwise;
+}
+
+/* Fills in the defaults. 0 when good. */
+static int prepare(struct bench *b, const struct command *c)
+{
+    char format[32];
+    aura_ctx_options options = AURA_CTX_OPTIONS_INIT;
+    snprintf(format, sizeof format, "k%.8sv%.8s", c->k ? c->k : "4", c->v ? c->v : "4");
+    if (aura_format_parse(format, &b->shape.format))
+        return fprintf(stderr, "%s: %s\n", name, aura_last_error()), 2;
+    if (c->planes && strcmp(c->planes, "auto") && strcmp(c->planes, "1") && strcmp(c->planes, "2"))
+        return fprintf(stderr, "%s: --planes %s: must be auto, 1 or 2\n", name, c->planes), 2;
+    b->planes = !c->planes || !strcmp(c->planes, "auto") ? 0 : c->planes[0] == '1' ? 1 : 2;
+    b->shape.dim = or_else(c->dim, 128), b->shape.q_heads = or_else(c->heads, 32), b->shape.kv_heads = or_else(c->kv_heads, 8);
+    b->shape.tokens = or_else(c->tokens, c->prefill ? 8192 : 32768), b->shape.batch = or_else(c->batch, 1);
+    b->queries = or_else(c->queries, c->prefill ? 512 : 1), b->json = c->json, b->threads = or_else(c->threads, online_cpus());
+    if (b->queries > b->shape.tokens)
+        return fprintf(stderr, "%s: %u queries at the end of %u tokens\n", name, b->queries, b->shape.tokens), 2;
+    if (c->prefill && (b->shape.format.k >= AURA_KIND_F32 || b->shape.format.v >= AURA_KIND_F32))
+        return fprintf(stderr, "%s: --prefill counts int8 products: both sides must be of 2 to 8 bits\n", name), 2;
+    if (parse_isa(name, c->isa, &b->isa_mask))
+        return 2;
+    options.threads = b->threads, options.isa_mask = b->isa_mask;
+    if (aura_ctx_create(&options, &b->ctx))
+        return fprintf(stderr, "%s: %s\n", name, aura_last_error()), 1;
+    if (!(b->crew = crew_create(b->threads)))
+        return fprintf(stderr, "%s: no threads to be had\n", name), 1;
+    return 0;
 }
 
 int command_bench(int argc, char **argv)
 {
-    static const uint32_t pairs[][2] = {{4, 4}, {4, 2}, {3, 3}, {5, 5}, {6, 6}, {8, 8}};
-    struct contexts c = {NULL, NULL, 0, 0};
-    aura_ctx_options only_ref = AURA_CTX_OPTIONS_INIT;
-    int rows = 0;
-    for (int i = 0; i < argc; i++) {
-        if (!strcmp(argv[i], "--json"))
-            c.json = 1;
-        else if (!strcmp(argv[i], "rows"))
-            rows = 1;
-        else
-            return fprintf(stderr, "aura bench: unknown argument %s\n", argv[i]), 2;
-    }
-    if (!rows)
-        return fprintf(stderr, "aura bench: say what: rows\n"), 2;
-    only_ref.isa_mask = AURA_ISA_REF;
-    if (aura_ctx_create(NULL, &c.best) || aura_ctx_create(&only_ref, &c.plain))
-        return fprintf(stderr, "%s\n", aura_last_error()), 1;
-    if (c.json)
-        printf("{\"cpu\": \"%s\", \"version\": \"%s\", \"rows\": [", cpu_name(), aura_version());
-    else
-        printf("aura %s on %s, tool compiled by %s, one thread, median of %d turns\n%-34s %23s %12s %12s %7s %8s %6s\n",
-               aura_version(), cpu_name(), __VERSION__, TURNS, "", "time", "kernel", "plain read", "ratio", "ref", "spread");
-    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
-        bench_packed(&c, pairs[i][0], pairs[i][1]);
-    bench_vec(&c);
-    bench_merges(&c);
-    if (c.json)
-        printf("\n]}\n");
-    aura_ctx_destroy(c.best);
-    aura_ctx_destroy(c.plain);
-    return 0;
+    struct command c = {0};
+    struct bench b = {0};
+    const char *what = NULL;
+    const struct option options[] = {{OPTION_TEXT, "--k", &c.k, 0, 0},
+                                     {OPTION_TEXT, "--v", &c.v, 0, 0},
+                                     {OPTION_TEXT, "--planes", &c.planes, 0, 0},
+                                     {OPTION_TEXT, "--isa", &c.isa, 0, 0},
+                                     {OPTION_NUMBER, "--dim", &c.dim, 8, AURA_MAX_DIM},
+                                     {OPTION_NUMBER, "--heads", &c.heads, 1, 65536},
+                                     {OPTION_NUMBER, "--kv-heads", &c.kv_heads, 1, 65536},
+                                     {OPTION_NUMBER, "--tokens", &c.tokens, 1, 1u << 30},
+                                     {OPTION_NUMBER, "--batch", &c.batch, 1, 65536},
+                                     {OPTION_NUMBER, "--queries", &c.queries, 1, 65536},
+                                     {OPTION_NUMBER, "--threads", &c.threads, 1, 1024},
+                                     {OPTION_FLAG, "--prefill", &c.prefill, 0, 0},
+                                     {OPTION_FLAG, "--targets", &c.targets, 0, 0},
+                                     {OPTION_FLAG, "--json", &c.json, 0, 0},
+                                     {OPTION_END, NULL, NULL, 0, 0}};
+    int status = parse_options(name, argc, argv, options, &what);
+    if (status)
+        return status;
+    if (what && strcmp(what, "rows"))
+        return fprintf(stderr, "%s: unknown argument %s\n", name, what), 2;
+    if (what && (is_given(&c) || c.isa || c.threads || c.prefill || c.targets))
+        return fprintf(stderr, "%s rows: takes no option but --json\n", name), 2;
+    if (c.targets && (is_given(&c) || c.prefill))
+        return fprintf(stderr, "%s: --targets says itself what is measured\n", name), 2;
+    if (what)
+        return bench_rows(c.json);
+    if (!(status = prepare(&b, &c)))
+        status = (c.targets ? bench_targets : c.prefill ? bench_prefill : is_given(&c) ? bench_one : bench_table)(&b);
+    crew_destroy(b.crew);
+    aura_ctx_destroy(b.ctx);
+    return status;
 }
