@@ -124,11 +124,66 @@ static int tq_line(char *line, size_t size, const aura_ctx *ctx, uint32_t bits, 
     return 1;
 }
 
+/* Memory for a cache, zeroed, so that columns without a token are 0; the last piece of `slab_bytes` is the one with pages. */
+static size_t slab_bytes;
+static void *slab;
+
+static void *zeroed(void *user, size_t bytes, size_t align)
+{
+    size_t rounded = (bytes + align - 1) / align * align;
+    void *memory = aligned_alloc(align, rounded);
+    (void)user;
+    if (memory)
+        memset(memory, 0, rounded);
+    if (bytes == slab_bytes)
+        slab = memory;
+    return memory;
+}
+
+static void release(void *user, void *memory, size_t bytes)
+{
+    (void)user, (void)bytes;
+    free(memory);
+}
+
+/* The bytes of a page with two closed tiles, a reference included. */
+static int page_line(char *line, size_t size, uint32_t isas, uint32_t bits, uint32_t dim)
+{
+    static float x[16 * ROWS * 512];
+    aura_ctx_options options = AURA_CTX_OPTIONS_INIT;
+    aura_config config = AURA_CONFIG_INIT;
+    aura_cache_info info = AURA_CACHE_INFO_INIT;
+    aura_append_job job = AURA_APPEND_JOB_INIT;
+    aura_ctx *ctx;
+    aura_cache *cache;
+    options.isa_mask = isas;
+    options.allocator.alloc = zeroed, options.allocator.free = release;
+    config.format.k = config.format.v = (aura_kind)bits, config.q_heads = config.kv_heads = 2, config.k_dim = dim;
+    config.flags = AURA_NO_PINNED | AURA_NO_ROLLBACK, config.seed = 42;
+    for (uint32_t i = 0; i < 16; i++)
+        fill(x + i * ROWS * dim, dim, bits + 100 * i);
+    job.tokens = 64, job.k.data = x, job.v.data = x;
+    slab_bytes = 0;
+    if (aura_ctx_create(&options, &ctx) || aura_cache_create(ctx, &config, &cache) || aura_cache_get_info(cache, &info))
+        return 0;
+    slab_bytes = info.page_bytes + 64; /* one page, and the slab's own 64 bytes */
+    if (aura_seq_create(cache, &job.seq) || aura_append(cache, &job, 1) || !slab)
+        return 0;
+    const uint8_t *page = slab;
+    snprintf(line, size, "page k%uv%u dim %u bytes %zu %016llx first %02x%02x%02x%02x%02x%02x%02x%02x", bits, bits, dim,
+             info.page_bytes, (unsigned long long)hash(0xcbf29ce484222325u, page, info.page_bytes), page[0], page[1],
+             page[2], page[3], page[4], page[5], page[6], page[7]);
+    aura_cache_destroy(cache);
+    aura_ctx_destroy(ctx);
+    return 1;
+}
+
 /* Line number `i` of the file; 0 past the last. */
 static int golden_line(char *line, size_t size, const aura_ctx *ctx, int i)
 {
     static const uint32_t rotate_dims[] = {8, 64, 72, 80, 88, 96, 112, 120, 128, 192, 256, 320, 512, 576, 1024};
     static const uint32_t encode_dims[] = {64, 72, 80, 96, 112, 128, 192, 256, 512};
+    static const uint32_t page_dims[] = {64, 80, 128, 512};
     static const uint32_t widths[] = {2, 3, 4, 5, 6, 8};
     int n = sizeof rotate_dims / sizeof *rotate_dims, at;
     if (i < 2 * n)
@@ -148,6 +203,10 @@ static int golden_line(char *line, size_t size, const aura_ctx *ctx, int i)
         for (uint32_t dim = 256; dim <= 512; dim += 256)
             if (at++ == i)
                 return tq_line(line, size, ctx, widths[w], dim);
+    for (int w = 0; w < 6; w++)
+        for (int d = 0; d < 4; d++)
+            if (at++ == i)
+                return page_line(line, size, aura_ctx_isas(ctx), widths[w], page_dims[d]);
     return 0;
 }
 

@@ -14,7 +14,7 @@ unset CC CXX CFLAGS CXXFLAGS CPPFLAGS LDFLAGS MAKEFLAGS MAKELEVEL MFLAGS # each 
 export LC_ALL=C
 self=test/run.sh
 out=build/test
-jobs='plant-neon asan neon plant-avx2 isa plant-avx512 plain install tsan gcc clang symbols header tables union' # long first
+jobs='asan neon isa plain plant-neon gcc clang plant-avx2 plant-avx512 tool install tsan symbols header tables union' # long first
 time_limit=1150 # seconds; a job that takes longer hangs, and all of them together should take less than 20 minutes
 
 # ---- what jobs are made of ------------------------------------------------------------------------------------------
@@ -61,12 +61,12 @@ program() {
     fi
 }
 
-# programs DIR [WRAPPER...]: every test program of a build.
+# programs DIR [WRAPPER...]: every test program of a build, except those named in $except, which other jobs run.
 programs() {
     local dir=$1 name
     shift
     for name in $(cd test && ls ./*.c | sed 's,./\(.*\)\.c,\1,' | grep -vx header); do
-        program "$name" "$@" "$dir/test_$name"
+        case " ${except-} " in *" $name "*) ;; *) program "$name" "$@" "$dir/test_$name" ;; esac
     done
 }
 
@@ -90,7 +90,12 @@ check() {
 can_run() {
     local isa=$1
     shift
-    "$@" list --json | grep -q "_$isa\", \"can_run\": true"
+    "$@" list --json | grep -q "\"isa\": \"$isa\", \"built\": true, \"can_run\": true"
+}
+
+# isas AURA...: the instruction sets that this build has kernels of.
+isas() {
+    "$@" list --json | sed -n 's/.*"isa": "\([^"]*\)", "built": true.*/\1/p' | uniq
 }
 
 # ---- builds that run everything -------------------------------------------------------------------------------------
@@ -102,7 +107,9 @@ job_gcc() {
 }
 
 job_clang() {
+    export AURA_QUICK=1
     try build build $out/clang -DCMAKE_C_COMPILER=clang || return
+    local except='cache_cover cache_edges cache_same recorded' # the gcc job runs them
     programs $out/clang
     check $out/check-clang.json $out/clang/aura check --no-times
 }
@@ -110,26 +117,39 @@ job_clang() {
 # Debug, so that assertions are on. Without detect_stack_use_after_return: gcc 12 gives the stack it fakes an alignment
 # of 32 and then loads 64-byte vectors from it as aligned (gcc bug 110027).
 job_asan() {
-    export UBSAN_OPTIONS=print_stacktrace=1
+    export UBSAN_OPTIONS=print_stacktrace=1 AURA_QUICK=1
     try build build $out/asan -DCMAKE_C_COMPILER=gcc -DCMAKE_BUILD_TYPE=Debug \
         -DCMAKE_C_FLAGS='-fsanitize=address,undefined -fno-sanitize-recover=all -O1' || return
+    local except='cache_cover cache_edges cache_same recorded' # minutes, over code that the others reach
     programs $out/asan
     check $out/check-asan.json $out/asan/aura check --no-times
 }
 
-# The threads that machine.c starts; the rest has none.
+# Those that start threads; the rest has none.
 job_tsan() {
     try configure cmake -S . -B $out/tsan -DCMAKE_C_COMPILER=gcc -DCMAKE_C_FLAGS='-fsanitize=thread -O1' || return
-    try build cmake --build $out/tsan --target test_machine || return
+    try build cmake --build $out/tsan --target test_machine test_threads test_threads_start test_cache_threads || return
     program machine $out/tsan/test_machine
+    program threads $out/tsan/test_threads
+    program threads_start $out/tsan/test_threads_start
+    program cache_threads $out/tsan/test_cache_threads
 }
 
+# Dot products and I8MM too: an emulator that lacks one of them is a failure here, as nothing else runs those kernels.
 job_neon() {
+    local isa
+    export AURA_QUICK=1
     try build build $out/neon -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
         -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DCMAKE_EXE_LINKER_FLAGS=-static || return
-    programs $out/neon qemu-aarch64
-    check $out/check-neon.json qemu-aarch64 $out/neon/aura check --no-times --isa neon --strict
-    check $out/check-neon-ref.json qemu-aarch64 $out/neon/aura check --no-times --isa ref --strict
+    # An emulated second is thirty: of the cache, what depends on the instruction set, its bytes and its attention.
+    local except='cache_cover cache_edges cache_misuse cache_pool cache_same cache_threads cache_truncate calibrate formats merge
+        recorded safetensors threads threads_start view'
+    except=$(echo $except)
+    programs $out/neon qemu-aarch64 -cpu max
+    rm -f $out/check-arm-*.json
+    for isa in $(isas qemu-aarch64 -cpu max $out/neon/aura); do
+        check $out/check-arm-$isa.json qemu-aarch64 -cpu max $out/neon/aura check --no-times --isa $isa --strict
+    done
 }
 
 # The files may be of any compiler in any dialect: the bytes are the same.
@@ -137,7 +157,6 @@ job_plain() {
     plain 'gcc' gcc
     plain 'gcc -O3 -march=native' gcc -O3 -march=native
     plain 'clang' clang
-    plain 'clang -O3 -march=native' clang -O3 -march=native
     plain 'aarch64 gcc' aarch64-linux-gnu-gcc -static
 }
 
@@ -148,7 +167,7 @@ plain() {
     mkdir -p "$dir"
     [ "$1" != aarch64-linux-gnu-gcc ] || run=qemu-aarch64
     (cd "$dir" && try "plain $name" "$@" -c "$top"/src/*.c "$top"/src/*/*.c) || return
-    try "plain $name: link" "$@" test/golden.c "$dir"/*.o -lm -o "$dir/golden" || return
+    try "plain $name: link" "$@" -pthread test/golden.c "$dir"/*.o -lm -o "$dir/golden" || return
     program "plain $name" $run "$dir/golden"
 }
 
@@ -159,7 +178,7 @@ plain() {
 job_isa() {
     local isa pattern old='qemu-x86_64 -cpu Nehalem' max='qemu-x86_64 -cpu max'
     gcc_build || return
-    for isa in ref avx2 avx512; do
+    for isa in $(isas $out/gcc/aura); do
         if can_run $isa $out/gcc/aura; then
             try "isa $isa" $out/gcc/aura check --isa $isa --no-times --strict
             try "isa $isa is used when nothing else may be" only $isa
@@ -179,7 +198,7 @@ job_isa() {
     program 'isa old CPU' $old $out/gcc/test_golden
     # Not the widths above 4 bits: they gather, and qemu 7.2 takes ymm4 as an index register for "no index".
     if can_run avx2 $max $out/gcc/aura; then
-        for pattern in rotate undo _b2 _b3 _b4; do
+        for pattern in rotate undo encode_b3 tile_score_b4p1 tile_value_b3p2; do
             try "isa emulated AVX2: $pattern" $max $out/gcc/aura check $pattern --isa avx2 --no-times --strict
         done
     else
@@ -187,15 +206,19 @@ job_isa() {
     fi
 }
 
+# only ISA: with a mask of that set alone, all of its kernels are used, and beside them the reference, where it has none.
 only() {
-    ! $out/gcc/aura list --isa "$1" --json | grep '"used": true' | grep -v "_$1\""
+    local list=$out/isa.only.txt
+    $out/gcc/aura list --isa "$1" --json >$list &&
+        ! grep "\"isa\": \"$1\"" $list | grep '"used": false' &&
+        ! grep '"used": true' $list | grep -v "\"isa\": \"$1\"" | grep -v '"isa": "ref"'
 }
 
 # A kernel that no job has run is a failure; those that this machine's CPU cannot run are a skip.
 job_union() {
     local status isa names
     [ -e $out/gcc/aura ] || gcc_build || return
-    $out/gcc/aura check --union $out/check-x86.json $out/check-neon.json >$out/union.txt
+    $out/gcc/aura check --union $out/check-x86.json $out/check-arm-*.json >$out/union.txt
     status=$?
     cat $out/union.txt
     if [ $status != 1 ]; then
@@ -204,17 +227,76 @@ job_union() {
     fi
     for isa in $(sed -n 's/^never ran: .*_//p' $out/union.txt | sort -u); do
         names=$(sed -n "s/^never ran: \(.*_$isa\)\$/\1/p" $out/union.txt | tr '\n' ' ')
-        if [ $isa = neon ] || can_run $isa $out/gcc/aura; then
+        if can_run $isa $out/gcc/aura || can_run $isa qemu-aarch64 -cpu max $out/neon/aura; then
             echo "FAIL union: never ran: $names"
         else
-            echo "skip union: this CPU lacks $isa, so nobody ran: $names"
+            echo "skip union: neither this CPU nor qemu has $isa, so nobody ran: $names"
         fi
     done
 }
 
-job_plant-avx2() { test/plant.sh avx2 $out/plant; }
-job_plant-avx512() { test/plant.sh avx512 $out/plant; }
-job_plant-neon() { test/plant.sh neon $out/plant; }
+job_plant-avx2() { test/plant.sh avx2 avxvnni; }
+job_plant-avx512() { test/plant.sh avx512 avx512vnni; }
+job_plant-neon() { test/plant.sh neon dotprod i8mm; }
+
+# ---- the tool's commands --------------------------------------------------------------------------------------------
+
+# That they run, print what they say, and end with the code that --help promises. How near and how fast the results are is
+# the business of test/recorded.c and of whoever reads `aura bench`.
+job_tool() {
+    local aura=$out/gcc/aura file=data/smollm2-attention.safetensors
+    gcc_build || return
+    ends 0 'attend' $aura attend $file --layer 18 --cache k4v4 --planes 2 --json
+    holds 'attend: JSON' '"layer": 18, .*"output_error": 0\.[0-9]*, "attention_kl": '
+    ends 0 'attend: without each part' $aura attend $file --layer 1 --no-reference --no-pinned --no-balance --no-search \
+        --no-rollback --threads 3 --isa ref
+    holds 'attend: says where the balance is from' 'balance from: none'
+    ends 0 'attend: --out' $aura attend $file --cache kf16vf16 --out $out/tool.safetensors
+    try 'attend: --out has six tensors' test "$(grep -ao '"layer[^"]*":' $out/tool.safetensors | wc -l)" = 6
+    ends 2 'attend: no file' $aura attend
+    ends 2 'attend: no such format' $aura attend $file --cache k9v9
+    ends 2 'attend: no such option' $aura attend $file --unknown
+    ends 2 'attend: a number out of range' $aura attend $file --planes 3
+    ends 2 'attend: an option without its value' $aura attend $file --layer
+    ends 1 'attend: no such layer' $aura attend $file --layer 2
+    ends 1 'attend: not such a file' $aura attend README.md
+    ends 1 'attend: nothing recorded' $aura attend $out/tool.safetensors
+    ends 1 'attend: nowhere to write' $aura attend $file --layer 1 --out $out/no/such/folder
+
+    ends 0 'bench' $aura bench --k 4 --v f16 --dim 64 --heads 6 --kv-heads 2 --tokens 300 --batch 3 --queries 5 --planes 2 --json
+    holds 'bench: JSON' '"format": "k4vf16", "dim": 64, .*"read_ratio": [0-9.]*, .*"times_f16": '
+    ends 0 'bench: for people' $aura bench --dim 64 --heads 4 --kv-heads 1 --tokens 512 --threads 3
+    ends 0 'bench: prefill' $aura bench --prefill --dim 64 --heads 4 --kv-heads 1 --tokens 512 --queries 40 --isa ref --json
+    holds 'bench: prefill, JSON' '"peak_ratio": '
+    ends 2 'bench: no such planes' $aura bench --planes 3
+    ends 2 'bench: prefill of f16' $aura bench --prefill --k f16
+    ends 2 'bench: more queries than tokens' $aura bench --tokens 4 --queries 5
+    ends 1 'bench: no such dim' $aura bench --dim 72 --tokens 100
+    ends 2 'bench: rows with options' $aura bench rows --dim 64
+    ends 2 'no command' $aura
+}
+
+# ends CODE NAME COMMAND...: its exit code; what it printed is in tool.txt.
+ends() {
+    local code=$1 name=$2 status
+    shift 2
+    echo "+ $*"
+    "$@" >$out/tool.txt 2>$out/tool.err
+    status=$?
+    cat $out/tool.txt $out/tool.err
+    if [ $status != "$code" ]; then
+        echo "FAIL $name: exit status $status, not $code"
+    elif [ "$code" != 0 ] && [ ! -s $out/tool.err ]; then
+        echo "FAIL $name: no message"
+    else
+        echo "ok $name"
+    fi
+}
+
+# holds NAME PATTERN: what the last command printed.
+holds() {
+    try "$1" grep -q "$2" $out/tool.txt
+}
 
 # ---- what others see ------------------------------------------------------------------------------------------------
 
