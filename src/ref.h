@@ -43,7 +43,6 @@ double aura_ref_coordinate(const struct aura_rows *rows, size_t t, uint32_t d);
 aura_codes_fn aura_codes_ref;
 aura_query_fn aura_query_ref;
 aura_reference_fn aura_reference_ref;
-aura_unpack_fn aura_unpack_ref;
 aura_tile_score_fn aura_tile_score_ref;
 aura_tile_weight_fn aura_tile_weight_ref;
 aura_tile_value_fn aura_tile_value_ref;

@@ -69,51 +69,34 @@ uint8_t aura_ref_code(const struct aura_tile *tile, uint32_t i, uint32_t lane)
     return (uint8_t)(aura_unpack_quad(word, (int)(i % AURA_RUN / 4), s->kind) >> 8 * (i % 4));
 }
 
-/* The level there: from a code, or from the byte of an unpacked tile. */
 int32_t aura_ref_level(const struct aura_tile *tile, uint32_t i, uint32_t lane)
 {
-    const struct aura_side *s = tile->side;
-    if (tile->kind != AURA_BYTES)
-        return aura_level_of_code(s, aura_ref_code(tile, i, lane));
-    return s->mul * (int8_t)(tile->words[(size_t)(i / 4) * s->lanes + lane] >> 8 * (i % 4)) + s->add;
-}
-
-void aura_unpack_ref(uint32_t *words, const struct aura_tile *tile)
-{
-    const struct aura_side *s = tile->side;
-    for (uint32_t i = 0; i < s->runs * AURA_RUN; i += 4)
-        for (uint32_t lane = 0; lane < s->lanes; lane++) {
-            uint32_t quad = 0;
-            for (uint32_t k = 0; k < 4; k++) {
-                uint8_t code = aura_ref_code(tile, i + k, lane);
-                quad |= (uint32_t)(s->kind <= 4 ? (uint8_t)s->level[code] : code) << 8 * k;
-            }
-            words[(size_t)(i / 4) * s->lanes + lane] = quad;
-        }
+    return aura_level_of_code(tile->side, aura_ref_code(tile, i, lane));
 }
 
 void aura_tile_score_ref(float *logit, const struct aura_query *query, const struct aura_tile *keys, const float *factor,
-                         const float *bias, size_t n_query)
+                         const float *bias, size_t n_query, size_t n_tiles)
 {
-    for (size_t g = 0; g < n_query; g++)
-        for (uint32_t t = 0; t < AURA_TILE; t++) {
-            int32_t sum = 0;
-            for (uint32_t d = 0; d < keys->side->dim; d++)
-                sum += query_integer(&query[g], d, keys->planes) * aura_ref_level(keys, d, t);
-            logit[g * AURA_TILE + t] = (float)sum * (aura_f32_from_f16(keys->scale[t]) * factor[g]) + bias[g];
-        }
+    for (size_t i = 0; i < n_tiles; i++, keys++, logit += n_query * AURA_TILE, bias += n_query)
+        for (size_t g = 0; g < n_query; g++)
+            for (uint32_t t = 0; t < AURA_TILE; t++) {
+                int32_t sum = 0;
+                for (uint32_t d = 0; d < keys->side->dim; d++)
+                    sum += query_integer(&query[g], d, keys->planes) * aura_ref_level(keys, d, t);
+                logit[g * AURA_TILE + t] = (float)sum * (aura_f32_from_f16(keys->scale[t]) * factor[g]) + bias[g];
+            }
 }
 
 /* Sums in double, rounded at the end. The integers are those of the f32 products. */
-static void weights(struct aura_weight *weight, const float *p, const uint16_t *v_scale, uint32_t planes)
+static void weights(struct aura_weight *weight, const float *p, const struct aura_scales *scales, uint32_t planes)
 {
     float product[AURA_TILE], top = 0, most = planes == 1 ? 255 : 65280;
     for (uint32_t t = 0; t < AURA_TILE; t++) {
-        product[t] = p[t] * aura_f32_from_f16(v_scale[t]);
+        product[t] = p[t] * aura_f32_from_f16(scales->v[t]);
         top = product[t] > top ? product[t] : top;
     }
     int none = !(top >= 0x1p-100f);
-    weight->factor = none ? 0 : top * (1 / most);
+    weight->factor = none ? 0 : top * (1 / most) * scales->step;
     for (uint32_t t = 0; t < AURA_TILE; t++) {
         uint32_t w = none ? 0 : (uint32_t)lrintf(product[t] * (most / top));
         weight->plane[0][t] = (uint8_t)(planes == 1 ? w : w >> 8);
@@ -122,7 +105,7 @@ static void weights(struct aura_weight *weight, const float *p, const uint16_t *
 }
 
 void aura_tile_weight_ref(struct aura_weight *weight, float *p, struct aura_softmax_row *row,
-                          const uint16_t *const *v_scale, uint32_t planes, size_t n_query, size_t n_tiles)
+                          const struct aura_scales *scales, uint32_t planes, size_t n_query, size_t n_tiles)
 {
     for (size_t g = 0; g < n_query; g++, row++) {
         float m = row->max;
@@ -140,7 +123,7 @@ void aura_tile_weight_ref(struct aura_weight *weight, float *p, struct aura_soft
                 x[t] = (float)one;
             }
             weight[i * n_query + g].keep = i ? 1 : keep;
-            weights(&weight[i * n_query + g], x, v_scale[i], planes);
+            weights(&weight[i * n_query + g], x, &scales[i], planes);
         }
         for (uint32_t i = 0; i < AURA_LANES; i++)
             row->sum[i] *= keep;

@@ -5,7 +5,7 @@
  *
  * and the same over the tiles of the cache, in integers:
  *
- *     K,V ─ rotate ─ codes ─▶ tiles ───┐               (tiles ─ unpack ─▶ bytes, where many queries read one tile)
+ *     K,V ─ rotate ─ codes ─▶ tiles ───┐
  *     Q ─ rotate ─ query ─▶ tile_score ─ tile_weight ─ tile_value ─▶ partial ─ merge ─ undo ─▶ output
  *                  └─▶ reference ──┘
  *
@@ -127,25 +127,20 @@ typedef void aura_query_fn(struct aura_query *query, const float *y, uint32_t di
 typedef void aura_reference_fn(int32_t *product, const struct aura_query *query, const int8_t *code, uint32_t dim,
                                size_t n_query);
 
-/* One side of a tile as kernels read it. A side of bytes has one byte per code: its entry in level[] up to 4 bits, the
- * code above, in the layout of 8-bit codes. */
+/* One side of a tile as kernels read it. */
 struct aura_tile {
     const uint32_t *words;  /* 64-byte aligned */
-    const uint32_t *ahead;  /* as many words that will be read next, for prefetching; any address */
+    const uint8_t *ahead;   /* what will be read next, for prefetching three quarters of a side's bytes: any address */
     const uint16_t *scale;  /* keys: f16 [32] */
     const struct aura_side *side;
-    uint32_t kind;          /* that of the side, or AURA_BYTES */
     uint32_t planes;        /* of query or weights */
 };
 
-/* words[] of an unpacked tile = tile, whose kind is that of its side. */
-typedef void aura_unpack_fn(uint32_t *words, const struct aura_tile *tile);
-
-/* logit[g][t] = (float)i * (scale[t] * factor[g]) + bias[g] for the 32 tokens t of a tile, where i is the exact sum over
- * channels of level * q, q being hi of query g with one plane, 256 hi + lo with two. The levels' sum must fit in 31 bits,
- * which the query's size sees to. */
+/* logit[i][g][t] = (float)sum * (scale[t] * factor[g]) + bias[i][g] for the 32 tokens t of tile i, where sum is the exact
+ * sum over channels of level * q, q being hi of query g with one plane, 256 hi + lo with two. It must fit in 31 bits, which
+ * the query's size sees to. The tiles are of one side and number of planes. */
 typedef void aura_tile_score_fn(float *logit, const struct aura_query *query, const struct aura_tile *keys,
-                                const float *factor, const float *bias, size_t n_query);
+                                const float *factor, const float *bias, size_t n_query, size_t n_tiles);
 
 /* The softmax of one query over the tiles it has seen. */
 struct aura_softmax_row {
@@ -160,16 +155,24 @@ struct aura_weight {
     float keep;                  /* what the accumulator is multiplied by first */
 };
 
+/* What tile_weight needs of a tile. */
+struct aura_scales {
+    const uint16_t *v;    /* f16 [32], >= 0, and 0 where there is no code */
+    const uint8_t *ahead; /* lines that will be read next, for prefetching; any address */
+    size_t lines;
+    float step;           /* of the levels: weight factors are multiplied by it */
+};
+
 /* In place: p[i][g][t] = 2^(logit - max) for tiles i, max the largest so far and in these tiles; keep of the first tile is
- * 2^(old max - max), of the others 1. weight[i][g] = p * v_scale[i][t] as integers, the largest of a tile being 255 with
- * one plane and 65280 with two. Logit -inf: p = 0. All -inf so far: p = 0,
- * keep = 1. A NaN or +inf leaves the sum NaN. v_scale[t], f16, is >= 0, and 0 where there is no code. */
+ * 2^(old max - max), of the others 1. weight[i][g] = p * scales[i].v[t] as integers, the largest of a tile being 255 with
+ * one plane and 65280 with two, and factor * step. Logit -inf: p = 0. All -inf so far: p = 0,
+ * keep = 1. A NaN or +inf leaves the sum NaN. */
 typedef void aura_tile_weight_fn(struct aura_weight *weight, float *p, struct aura_softmax_row *row,
-                                 const uint16_t *const *v_scale, uint32_t planes, size_t n_query, size_t n_tiles);
+                                 const struct aura_scales *scales, uint32_t planes, size_t n_query, size_t n_tiles);
 
 /* acc[g][d] = acc[g][d] * keep of weight[0][g]; then, tile by tile, fused: acc[g][d] += (float)i * factor, i the exact sum
  * over the 32 tokens of weight[tile][g] * level. acc[g] begins at acc + g * stride, stride a multiple of AURA_LANES. The
- * tiles are of one side, kind and number of planes. */
+ * tiles are of one side and number of planes. */
 typedef void aura_tile_value_fn(float *acc, size_t stride, const struct aura_weight *weight,
                                 const struct aura_tile *values, size_t n_query, size_t n_tiles);
 

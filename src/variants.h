@@ -2,10 +2,9 @@
  *
  * A kernel is called aura_<stage>_<shape>_<isa>, and the name is an address:
  *     stage  its meaning is at aura_<stage>_ref in ref.c, ref_attend.c or, for the stages of a tile, ref_tile.c; its
- *            contract is in stages.h, its body in cpu/<stage>.tmpl.h; undo is in rotate.tmpl.h, codes in encode.tmpl.h,
- *            unpack in query.tmpl.h
+ *            contract is in stages.h, its body in cpu/<stage>.tmpl.h; undo is in rotate.tmpl.h, codes in encode.tmpl.h
  *     shape  b2 ... b8: codes of that many bits; f32, f16, bf16: plain numbers; any: there is nothing to fix;
- *            p1, p2: one or two bytes of query or weight per product, bytes: an unpacked tile
+ *            p1, p2: one or two bytes of query or weight per product
  *     isa    the vector words it is built from are in cpu/<isa>.h, or in those that cpu/<isa>.c includes
  *
  * To add a shape, add it to AURA_SHAPES_<stage>. To add an instruction set, add it to AURA_ISAS, write cpu/<isa>.c
@@ -30,7 +29,6 @@
     X(codes, EXACT, 2e-6)         \
     X(query, EXACT, 4e-5)         \
     X(reference, EXACT, 0)        \
-    X(unpack, EXACT, 0)           \
     X(tile_score, EXACT, 5e-7)    \
     X(tile_weight, BOUNDED, 1e-6) \
     X(tile_value, EXACT, 4e-7)
@@ -48,12 +46,6 @@
 #define AURA_SHAPES_codes(X, stage, isa) AURA_SHAPES_bits(X, stage, isa)
 #define AURA_SHAPES_query(X, stage, isa) X(stage, any, 0, isa)
 #define AURA_SHAPES_reference(X, stage, isa) X(stage, any, 0, isa)
-#define AURA_SHAPES_unpack(X, stage, isa) \
-    X(stage, b2, 2, isa)                  \
-    X(stage, b3, 3, isa)                  \
-    X(stage, b4, 4, isa)                  \
-    X(stage, b5, 5, isa)                  \
-    X(stage, b6, 6, isa)
 #define AURA_SHAPES_tile_score(X, stage, isa) AURA_SHAPES_tile(X, stage, isa)
 #define AURA_SHAPES_tile_weight(X, stage, isa) X(stage, any, 0, isa)
 #define AURA_SHAPES_tile_value(X, stage, isa) AURA_SHAPES_tile(X, stage, isa)
@@ -75,16 +67,13 @@
     X(stage, b5p1, AURA_PLANES(5, 1), isa)          \
     X(stage, b6p1, AURA_PLANES(6, 1), isa)          \
     X(stage, b8p1, AURA_PLANES(8, 1), isa)          \
-    X(stage, bytesp1, AURA_PLANES(AURA_BYTES, 1), isa) \
     X(stage, b2p2, AURA_PLANES(2, 2), isa)          \
     X(stage, b3p2, AURA_PLANES(3, 2), isa)          \
     X(stage, b4p2, AURA_PLANES(4, 2), isa)          \
     X(stage, b5p2, AURA_PLANES(5, 2), isa)          \
     X(stage, b6p2, AURA_PLANES(6, 2), isa)          \
-    X(stage, b8p2, AURA_PLANES(8, 2), isa)          \
-    X(stage, bytesp2, AURA_PLANES(AURA_BYTES, 2), isa)
+    X(stage, b8p2, AURA_PLANES(8, 2), isa)
 enum { AURA_ROW_F32 = 9, AURA_ROW_F16, AURA_ROW_BF16 };
-enum { AURA_BYTES = 0 }; /* an unpacked tile, as a kind of tile */
 #define AURA_PLANES(kind, planes) ((kind) + 16 * ((planes) - 1))
 #define AURA_KIND_OF(shape) ((shape) % 16)
 #define AURA_PLANES_OF(shape) ((shape) / 16 + 1)
@@ -116,7 +105,6 @@ enum { AURA_N_KINDS = 32 };
     X(codes, avx2)            \
     X(query, avx2)            \
     X(reference, avx2)        \
-    X(unpack, avx2)           \
     X(tile_score, avx2)       \
     X(tile_weight, avx2)      \
     X(tile_value, avx2)       \
@@ -135,7 +123,6 @@ enum { AURA_N_KINDS = 32 };
     X(codes, avx512)          \
     X(query, avx512)          \
     X(reference, avx512)      \
-    X(unpack, avx512)         \
     X(tile_score, avx512)     \
     X(tile_weight, avx512)    \
     X(tile_value, avx512)     \
@@ -155,7 +142,6 @@ enum { AURA_N_KINDS = 32 };
     X(codes, neon)           \
     X(query, neon)           \
     X(reference, neon)       \
-    X(unpack, neon)          \
     X(tile_score, neon)      \
     X(tile_weight, neon)     \
     X(tile_value, neon)      \

@@ -200,17 +200,17 @@ static double total_of(const struct aura_softmax_row *row)
 }
 
 /* The integers against the p that came with them: the largest product is the most there is, the others are nearest. */
-static void check_integers(struct trial *t, const struct aura_weight *w, const float *p, const uint16_t *v_scale,
+static void check_integers(struct trial *t, const struct aura_weight *w, const float *p, const struct aura_scales *scales,
                            int planes)
 {
     float product[AURA_TILE], top = 0;
     int most = planes == 1 ? 255 : 65280, largest = 0;
     for (int i = 0; i < AURA_TILE; i++) {
-        product[i] = p[i] * aura_f32_from_f16(v_scale[i]);
+        product[i] = p[i] * aura_f32_from_f16(scales->v[i]);
         top = product[i] > top ? product[i] : top;
     }
-    float factor = top >= 0x1p-100f ? top * (1 / (float)most) : 0;
-    same_floats(t, &w->factor, &factor, 1, "factor");
+    float factor = top >= 0x1p-100f ? top * (1 / (float)most) : 0, product_factor = factor * scales->step;
+    same_floats(t, &w->factor, &product_factor, 1, "factor");
     for (int i = 0; i < AURA_TILE; i++) {
         int x = planes == 1 ? w->plane[0][i] : 256 * w->plane[0][i] + w->plane[1][i];
         largest = x > largest ? x : largest;
@@ -270,18 +270,21 @@ static void weight_case(struct trial *t, size_t n, size_t tiles, int scale_kind,
     static float logit[MAX_WEIGHTS * AURA_TILE];
     static struct aura_softmax_row old[MAX_WEIGHTS];
     static const float maxima[] = {-INFINITY, 1, 1200, -1200};
-    const uint16_t *v_scale[4];
+    struct aura_scales scales[4]; /* what is prefetched is not mapped */
     int bad[MAX_WEIGHTS] = {0}, planes = 1 + pick(state, 2);
     struct layout layout = layout_of(t->cases++);
     struct weights c = {n, tiles, place(&out, n * tiles, sizeof(struct aura_weight), layout),
                         place(&out2, n * tiles * AURA_TILE, sizeof(float), layout), logit,
                         place(&more, n, sizeof(struct aura_softmax_row), layout), old};
-    uint16_t *scales = place(&in2, tiles * AURA_TILE, sizeof *scales, layout);
+    uint16_t *v_scale = place(&in2, tiles * AURA_TILE, sizeof *v_scale, layout);
     snprintf(t->where, sizeof t->where, "%zu queries, %zu tiles, %d planes, scales %d", n, tiles, planes, scale_kind);
     for (size_t i = 0; i < tiles * AURA_TILE; i++)
-        scales[i] = weight_scale(scale_kind, state);
-    for (size_t i = 0; i < tiles; i++)
-        v_scale[i] = scales + i * AURA_TILE;
+        v_scale[i] = weight_scale(scale_kind, state);
+    float step = 0.01f + (float)random_uniform(state);
+    for (size_t i = 0; i < tiles; i++) {
+        struct aura_scales one = {v_scale + i * AURA_TILE, (const uint8_t *)(uintptr_t)64, i * 7, step};
+        scales[i] = one;
+    }
     for (size_t i = 0; i < n * tiles; i++) {
         int kind = pick(state, 7 + 3 * (int)tiles) % 10; /* often enough good in all tiles */
         kind = kind > 6 ? 0 : kind;
@@ -295,7 +298,7 @@ static void weight_case(struct trial *t, size_t n, size_t tiles, int scale_kind,
     }
     memcpy(c.p, logit, n * tiles * AURA_TILE * sizeof *c.p);
     memcpy(c.row, old, n * sizeof *c.row);
-    ((aura_tile_weight_fn *)t->variant->run)(c.w, c.p, c.row, v_scale, (uint32_t)planes, n, tiles);
+    ((aura_tile_weight_fn *)t->variant->run)(c.w, c.p, c.row, scales, (uint32_t)planes, n, tiles);
     check_canaries(t);
     for (size_t g = 0; g < n; g++) {
         if (bad[g] && !isnan(total_of(&c.row[g])))
@@ -304,7 +307,7 @@ static void weight_case(struct trial *t, size_t n, size_t tiles, int scale_kind,
             continue;
         check_weight_row(t, &c, g);
         for (size_t i = 0; i < tiles; i++)
-            check_integers(t, &c.w[i * n + g], c.p + (i * n + g) * AURA_TILE, v_scale[i], planes);
+            check_integers(t, &c.w[i * n + g], c.p + (i * n + g) * AURA_TILE, &scales[i], planes);
     }
 }
 

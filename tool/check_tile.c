@@ -1,4 +1,4 @@
-/* The cases of the exact stages of a tile: codes, query, reference, unpack, tile_score, tile_value. Tiles are packed here
+/* The cases of the exact stages of a tile: codes, query, reference, tile_score, tile_value. Tiles are packed here
  * from codes that are kept, so that the reference is held against what went in. */
 #define _GNU_SOURCE
 #include "check.h"
@@ -194,7 +194,7 @@ static int32_t level_at(const struct aura_side *s, uint32_t i, uint32_t lane)
 static struct aura_tile make_tile(struct arena *arena, uint32_t kind, uint32_t dim, int values, int fill,
                                   struct layout layout, uint64_t *state)
 {
-    struct aura_tile tile = {NULL, NULL, NULL, side_of(kind, dim, values), kind, 1};
+    struct aura_tile tile = {NULL, NULL, NULL, side_of(kind, dim, values), 1};
     const struct aura_side *s = tile.side;
     uint32_t *words = place(arena, s->bytes / 64, 64, layout), quad[8], word[8];
     uint8_t lowest = kind == 8 ? 0x80 : 0, highest = kind == 8 ? 0x7f : (uint8_t)((1 << kind) - 1);
@@ -213,46 +213,29 @@ static struct aura_tile make_tile(struct arena *arena, uint32_t kind, uint32_t d
                 words[aura_word_at(s, run, w) + lane] = word[w];
         }
     tile.words = words;
-    tile.ahead = (const uint32_t *)(uintptr_t)64;
+    tile.ahead = (const uint8_t *)(uintptr_t)64;
     return tile;
 }
 
-/* The tile of a variant with one or two planes; an unpacked one comes from any kind that can be unpacked. */
-static struct aura_tile make_planes(struct trial *t, uint32_t dim, int values, int fill, struct layout layout,
-                                    uint64_t *state)
-{
-    uint32_t kind = AURA_KIND_OF(t->variant->kind), from = kind == AURA_BYTES ? 2 + (uint32_t)pick(state, 5) : kind;
-    struct aura_tile tile = make_tile(&in, from, dim, values, fill, layout, state);
-    if (kind == AURA_BYTES) {
-        static _Alignas(64) uint32_t words[MAX_SIDE / 4];
-        const struct aura_side *s = tile.side;
-        size_t bytes = (size_t)s->runs * AURA_RUN * s->lanes;
-        aura_unpack_ref(words, &tile);
-        tile.words = memcpy(place(&in, bytes / 64, 64, layout), words, bytes);
-    }
-    tile.kind = kind;
-    tile.planes = AURA_PLANES_OF(t->variant->kind);
-    snprintf(t->where, sizeof t->where, "dim %u, codes of %u bits, filled %d", dim, from, fill);
-    return tile;
-}
+static int32_t level[AURA_TILES][AURA_TILE * AURA_TILE_DIM]; /* [along the packed axis][lane], of the tiles made last */
 
-static void unpack_case(struct trial *t, uint32_t dim, int values, int fill, uint64_t *state)
+/* One to four tiles of a variant. The last ends at a page that is not mapped. */
+static size_t make_tiles(struct aura_tile tile[AURA_TILES], struct trial *t, uint32_t dim, int values, int fill,
+                         struct layout layout, uint64_t *state)
 {
-    static _Alignas(64) uint32_t want[MAX_SIDE / 4];
-    struct layout layout = layout_of(t->cases++);
-    struct aura_tile tile = make_tile(&in, t->variant->kind, dim, values, fill, layout, state);
-    size_t bytes = (size_t)tile.side->runs * AURA_RUN * tile.side->lanes;
-    uint32_t *words = place(&out, bytes / 64, 64, layout);
-    snprintf(t->where, sizeof t->where, "dim %u, %s, filled %d", dim, values ? "values" : "keys", fill);
-    ((aura_unpack_fn *)t->variant->run)(words, &tile);
-    check_canaries(t);
-    aura_unpack_ref(want, &tile);
-    same_bytes(t, words, want, bytes, "the bytes");
-    for (size_t i = 0; is_ref(t) && i < bytes; i++) {
-        size_t at = i / tile.side->lanes / 4 * tile.side->lanes + i % tile.side->lanes, k = i / tile.side->lanes % 4;
-        uint8_t code = codes[i], byte = (uint8_t)(words[at] >> 8 * k);
-        bound(t, byte != (tile.side->kind <= 4 ? (uint8_t)tile.side->level[code] : code), "byte", i);
+    static _Alignas(64) uint32_t words[AURA_TILES][MAX_SIDE / 4];
+    uint32_t kind = AURA_KIND_OF(t->variant->kind);
+    size_t n = 1 + (size_t)pick(state, AURA_TILES);
+    for (size_t i = 0; i < n; i++) {
+        tile[i] = make_tile(&in, kind, dim, values, fill, layout, state);
+        tile[i].planes = AURA_PLANES_OF(t->variant->kind);
+        for (uint32_t k = 0; k < AURA_TILE * dim; k++)
+            level[i][k] = level_at(tile[i].side, k / tile[i].side->lanes, k % tile[i].side->lanes);
+        if (i + 1 < n)
+            tile[i].words = memcpy(words[i], tile[i].words, tile[i].side->bytes);
     }
+    snprintf(t->where, sizeof t->where, "dim %u, codes of %u bits, filled %d", dim, kind, fill);
+    return n;
 }
 
 /* Ordinary; 0; denormal; the largest there is; and now and then a NaN, which only its own token may see. */
@@ -267,32 +250,37 @@ static uint16_t key_scale(int kind, uint64_t *state)
 
 static void score_tile_case(struct trial *t, uint32_t dim, size_t n, int fill, uint64_t *state)
 {
-    static float want[MAX_QUERIES * AURA_TILE];
+    static float want[AURA_TILES * MAX_QUERIES * AURA_TILE];
     struct layout layout = layout_of(t->cases++);
-    struct aura_tile keys = make_planes(t, dim, 0, fill, layout, state);
+    struct aura_tile keys[AURA_TILES];
+    size_t tiles = make_tiles(keys, t, dim, 0, fill, layout, state);
     int query_kind = pick(state, 4), scale_kind = pick(state, 5), length = (int)strlen(t->where);
     struct aura_query *q = make_queries(dim, n, query_kind, layout, state);
-    uint16_t *scale = place(&more, AURA_TILE, sizeof *scale, layout);
-    float *factor = place(&more2, n, sizeof(float), layout), *bias = place(&more3, n, sizeof(float), layout);
-    float *logit = place(&out, n * AURA_TILE, sizeof(float), layout);
-    snprintf(t->where + length, sizeof t->where - (size_t)length, ", %zu queries of kind %d, scales %d", n, query_kind,
-             scale_kind);
-    for (int i = 0; i < AURA_TILE; i++)
+    uint16_t *scale = place(&more, tiles * AURA_TILE, sizeof *scale, layout);
+    float *factor = place(&more2, n, sizeof(float), layout), *bias = place(&more3, n * tiles, sizeof(float), layout);
+    float *logit = place(&out, n * tiles * AURA_TILE, sizeof(float), layout);
+    snprintf(t->where + length, sizeof t->where - (size_t)length, ", %zu tiles, %zu queries of kind %d, scales %d", tiles, n,
+             query_kind, scale_kind);
+    for (size_t i = 0; i < tiles * AURA_TILE; i++)
         scale[i] = key_scale(scale_kind, state);
+    for (size_t i = 0; i < tiles; i++)
+        keys[i].scale = scale + i * AURA_TILE;
     for (size_t g = 0; g < n; g++)
-        factor[g] = random_normal(state) * 1e-5f, bias[g] = pick(state, 3) ? random_normal(state) : 0;
-    keys.scale = scale;
-    ((aura_tile_score_fn *)t->variant->run)(logit, q, &keys, factor, bias, n);
+        factor[g] = random_normal(state) * 1e-5f;
+    for (size_t i = 0; i < n * tiles; i++)
+        bias[i] = pick(state, 3) ? random_normal(state) : 0;
+    ((aura_tile_score_fn *)t->variant->run)(logit, q, keys, factor, bias, n, tiles);
     check_canaries(t);
-    aura_tile_score_ref(want, q, &keys, factor, bias, n);
-    same_or_nan(t, logit, want, n * AURA_TILE, "logit");
-    for (size_t i = 0; is_ref(t) && i < n * AURA_TILE; i++) {
-        const struct aura_query *one = &q[i / AURA_TILE];
-        double sum = 0, term, x = aura_f32_from_f16(scale[i % AURA_TILE]), b = bias[i / AURA_TILE];
+    aura_tile_score_ref(want, q, keys, factor, bias, n, tiles);
+    same_or_nan(t, logit, want, n * tiles * AURA_TILE, "logit");
+    for (size_t i = 0; is_ref(t) && i < n * tiles * AURA_TILE; i++) {
+        size_t row = i / AURA_TILE, tile = row / n, token = i % AURA_TILE;
+        const struct aura_query *one = &q[row % n];
+        double sum = 0, x = aura_f32_from_f16(scale[tile * AURA_TILE + token]), b = bias[row];
         for (uint32_t d = 0; d < dim; d++)
-            sum += (keys.planes == 1 ? one->plane[0][d] : 256.0 * one->plane[0][d] + one->plane[1][d]) *
-                   level_at(keys.side, d, (uint32_t)(i % AURA_TILE));
-        term = sum * x * factor[i / AURA_TILE];
+            sum += (keys->planes == 1 ? one->plane[0][d] : 256.0 * one->plane[0][d] + one->plane[1][d]) *
+                   level[tile][d * AURA_TILE + token];
+        double term = sum * x * factor[row % n];
         if (!isnan(x))
             bound(t, fabs(logit[i] - (term + b)) / (fabs(term) + fabs(b) + 0x1p-120), "logit", i);
     }
@@ -312,29 +300,20 @@ static void fill_weight(struct aura_weight *w, uint32_t planes, int kind, uint64
 }
 
 /* The sum of one tile for one coordinate, in double. */
-static double value_sum(const struct aura_weight *w, uint32_t planes, const int32_t *level, uint32_t d, uint32_t dim)
+static double value_sum(const struct aura_weight *w, uint32_t planes, const int32_t *number, uint32_t d, uint32_t dim)
 {
     double sum = 0;
     for (uint32_t k = 0; k < AURA_TILE; k++)
-        sum += (planes == 1 ? w->plane[0][k] : 256.0 * w->plane[0][k] + w->plane[1][k]) * level[k * dim + d];
+        sum += (planes == 1 ? w->plane[0][k] : 256.0 * w->plane[0][k] + w->plane[1][k]) * number[k * dim + d];
     return sum * w->factor;
 }
 
 static void value_tile_case(struct trial *t, uint32_t dim, size_t n, int fill, uint64_t *state)
 {
     static float before[MAX_QUERIES * (AURA_TILE_DIM + 16)], want[MAX_QUERIES * (AURA_TILE_DIM + 16)];
-    static int32_t level[AURA_TILES][AURA_TILE * AURA_TILE_DIM];
-    static _Alignas(64) uint32_t words[AURA_TILES][MAX_SIDE / 4];
     struct layout layout = layout_of(t->cases++);
     struct aura_tile values[AURA_TILES];
-    size_t tiles = AURA_KIND_OF(t->variant->kind) != AURA_BYTES ? 1 + (size_t)pick(state, AURA_TILES) : 1;
-    for (size_t i = 0; i < tiles; i++) { /* the last stays where it ends at a page that is not mapped */
-        values[i] = make_planes(t, dim, 1, fill, layout, state);
-        for (uint32_t k = 0; k < AURA_TILE * dim; k++)
-            level[i][k] = level_at(values[i].side, k / dim, k % dim);
-        if (i + 1 < tiles)
-            values[i].words = memcpy(words[i], values[i].words, values[i].side->bytes);
-    }
+    size_t tiles = make_tiles(values, t, dim, 1, fill, layout, state);
     int kind = pick(state, 4), length = (int)strlen(t->where);
     size_t stride = dim + 16 * (size_t)pick(state, 2), size = n ? (n - 1) * stride + dim : 0;
     struct aura_weight *w = place(&in2, n * tiles, sizeof *w, layout);
@@ -378,7 +357,6 @@ static void check_products(struct trial *t, void one(struct trial *, uint32_t, s
 int check_tile(struct trial *t)
 {
     const char *stage = t->variant->stage;
-    uint64_t state = t->seed;
     if (!strcmp(stage, "codes"))
         check_codes(t);
     else if (!strcmp(stage, "query"))
@@ -389,9 +367,6 @@ int check_tile(struct trial *t)
         check_products(t, score_tile_case);
     else if (!strcmp(stage, "tile_value"))
         check_products(t, value_tile_case);
-    else if (!strcmp(stage, "unpack"))
-        for (int i = 0; i < N_DIMS * 2 * N_FILLS && !t->failure[0]; i++)
-            unpack_case(t, dims[i % N_DIMS], i / N_DIMS % 2, i / N_DIMS / 2, &state);
     else
         return 0;
     return 1;

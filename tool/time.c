@@ -23,7 +23,7 @@ static struct {
 
 /* And those of a tile. */
 static struct {
-    _Alignas(64) uint32_t words[AURA_TILE * DIM / 4], bytes[AURA_TILE * DIM / 4];
+    _Alignas(64) uint32_t words[AURA_TILE * DIM / 4];
     struct aura_query query[ROWS];
     struct aura_weight weight[QUERIES];
     struct aura_softmax_row row[QUERIES];
@@ -39,18 +39,15 @@ static void bench_tile_setup(uint32_t kind, const struct aura_variant *v, uint64
     struct aura_layout *layout = &tiles.layout;
     aura_format format = {(aura_kind)kind, (aura_kind)kind};
     aura_layout_init(layout, format, DIM, DIM);
-    struct aura_tile tile = {tiles.words, tiles.words, tiles.scale,
-                             !strcmp(v->stage, "tile_value") ? &layout->v : &layout->k, kind, 1};
+    struct aura_tile tile = {tiles.words, (const uint8_t *)tiles.words, tiles.scale,
+                             !strcmp(v->stage, "tile_value") ? &layout->v : &layout->k, 1};
     for (size_t i = 0; i < sizeof tiles.words / 4; i++)
-        tiles.words[i] = tiles.bytes[i] = (uint32_t)random_bits(state);
+        tiles.words[i] = (uint32_t)random_bits(state);
     for (int i = 0; i < AURA_TILE; i++)
         tiles.scale[i] = 0x3c00;
     for (int g = 0; g < QUERIES; g++)
         tiles.factor[g] = 1e-6f, tiles.weight[g].keep = 1, tiles.row[g].max = 0;
     aura_query_ref(tiles.query, bench.x, DIM, ROWS);
-    if (v->kind % 16 == AURA_BYTES && kind < 8)
-        aura_unpack_ref(tiles.bytes, &tile), tile.words = tile.ahead = tiles.bytes;
-    tile.kind = AURA_KIND_OF(v->kind);
     tile.planes = AURA_PLANES_OF(v->kind);
     tiles.tile = tile;
 }
@@ -82,8 +79,8 @@ static void bench_setup(const struct aura_variant *v)
 
 static void bench_weight(const struct aura_variant *v)
 {
-    const uint16_t *v_scale = tiles.scale;
-    ((aura_tile_weight_fn *)v->run)(tiles.weight, tiles.logit, tiles.row, &v_scale, 2, QUERIES, 1);
+    struct aura_scales scales = {tiles.scale, NULL, 0, 1};
+    ((aura_tile_weight_fn *)v->run)(tiles.weight, tiles.logit, tiles.row, &scales, 2, QUERIES, 1);
 }
 
 /* One of the stages of a tile, or 0. */
@@ -95,10 +92,8 @@ static int bench_tile(const struct aura_variant *v)
         ((aura_query_fn *)v->run)(tiles.query, bench.x, DIM, ROWS);
     else if (!strcmp(v->stage, "reference"))
         ((aura_reference_fn *)v->run)(tiles.product, tiles.query, (const int8_t *)tiles.words, DIM, ROWS);
-    else if (!strcmp(v->stage, "unpack"))
-        ((aura_unpack_fn *)v->run)(tiles.bytes, &tiles.tile);
     else if (!strcmp(v->stage, "tile_score"))
-        ((aura_tile_score_fn *)v->run)(tiles.logit, tiles.query, &tiles.tile, tiles.factor, tiles.bias, QUERIES);
+        ((aura_tile_score_fn *)v->run)(tiles.logit, tiles.query, &tiles.tile, tiles.factor, tiles.bias, QUERIES, 1);
     else if (!strcmp(v->stage, "tile_weight"))
         bench_weight(v);
     else if (!strcmp(v->stage, "tile_value"))
@@ -139,9 +134,7 @@ static double bench_bytes(const struct aura_variant *v)
     if (!strcmp(v->stage, "score") || !strcmp(v->stage, "value"))
         return (double)bench.rows.stride + 4;
     if (!strcmp(v->stage, "tile_score") || !strcmp(v->stage, "tile_value"))
-        return (AURA_KIND_OF(v->kind) == AURA_BYTES ? DIM : (double)tiles.tile.side->bytes / AURA_TILE) + 2;
-    if (!strcmp(v->stage, "unpack"))
-        return DIM + (double)tiles.tile.side->bytes / AURA_TILE;
+        return (double)tiles.tile.side->bytes / AURA_TILE + 2;
     if (!strcmp(v->stage, "tile_weight")) /* logits, p, a scale, weights */
         return QUERIES * (4 + 4 + 2) + 4;
     if (!strcmp(v->stage, "codes"))

@@ -100,6 +100,12 @@ AURA_INLINE float vec_top(vec v)
     __m128 h2 = _mm_max_ps(h4, _mm_movehl_ps(h4, h4));
     return _mm_cvtss_f32(_mm_max_ss(h2, _mm_shuffle_ps(h2, h2, 1)));
 }
+/* top[i] = the largest lane of v[i]. */
+AURA_INLINE void vec_tops(float *top, const vec *v, const int n)
+{
+    for (int i = 0; i < n; i++)
+        top[i] = vec_top(v[i]);
+}
 
 AURA_INLINE ivec ivec_zero(void) { return ivec_of(_mm256_setzero_si256(), _mm256_setzero_si256()); }
 AURA_INLINE ivec ivec_add(ivec a, int x)
@@ -216,11 +222,6 @@ AURA_INLINE ivec ivec_load(const void *p)
     const __m256i *half = p;
     return ivec_of(_mm256_loadu_si256(half), _mm256_loadu_si256(half + 1));
 }
-AURA_INLINE void ivec_store(uint32_t *p, ivec v)
-{
-    _mm256_storeu_si256((__m256i *)p, v.lo);
-    _mm256_storeu_si256((__m256i *)p + 1, v.hi);
-}
 AURA_INLINE ivec ivec_set1(int32_t x) { return ivec_of(_mm256_set1_epi32(x), _mm256_set1_epi32(x)); }
 AURA_INLINE ivec ivec_plus(ivec a, ivec b)
 {
@@ -280,6 +281,16 @@ AURA_INLINE int32_t ivec_total(ivec v)
     __m128i h2 = _mm_add_epi32(h4, _mm_shuffle_epi32(h4, 0x4e));
     return _mm_cvtsi128_si32(_mm_add_epi32(h2, _mm_shuffle_epi32(h2, 0xb1)));
 }
+/* plane[0][32] = the low bytes of a and b, or with two planes the second byte there and the lowest in plane[1]. All are
+ * below 65536. */
+AURA_INLINE void ivec_store_planes(uint8_t plane[2][32], ivec a, ivec b, const uint32_t planes)
+{
+    if (planes == 2) {
+        ivec_store8(plane[1], ivec_and(a, 255)), ivec_store8(plane[1] + 16, ivec_and(b, 255));
+        a = ivec_shr(a, 8), b = ivec_shr(b, 8);
+    }
+    ivec_store8(plane[0], a), ivec_store8(plane[0] + 16, b);
+}
 /* v * 2^n for whole n; 0 where n <= -126. */
 AURA_INLINE vec vec_scale2(vec v, vec n) { return vec_below(n, -125.5f, vec_exponent(v, n)); }
 AURA_INLINE vec vec_from_int(ivec v) { return vec_of(_mm256_cvtepi32_ps(v.lo), _mm256_cvtepi32_ps(v.hi)); }
@@ -287,6 +298,6 @@ AURA_INLINE vec vec_from_int(ivec v) { return vec_of(_mm256_cvtepi32_ps(v.lo), _
 AURA_INLINE ivec ivec_from_vec(vec v) { return ivec_of(_mm256_cvtps_epi32(v.lo), _mm256_cvtps_epi32(v.hi)); }
 
 /* 16 registers, two a vector: 4 queries with one plane, 2 with two. Keys go in unsigned, weights are. */
-enum { KEYS_UNSIGNED = 1, WEIGHTS_SIGNED = 0, TILE_VECS = 1, TILE_ROWS = 4, TILE_SUMS = 4, WEIGHT_ROWS = 1 };
+enum { KEYS_UNSIGNED = 1, WEIGHTS_SIGNED = 0, TILE_VECS = 1, TILE_ROWS = 4, TILE_SUMS = 4 };
 
 #endif

@@ -53,6 +53,21 @@ AURA_INLINE float vec_sum(vec v)
 }
 /* The largest lane. */
 AURA_INLINE float vec_top(vec v) { return _mm512_reduce_max_ps(v); }
+/* top[i] = the largest lane of v[i]; four vectors at once take 8 shuffles instead of 16. */
+AURA_INLINE void vec_tops(float *top, const vec *v, const int n)
+{
+    if (n == 4) {
+        vec a = _mm512_max_ps(_mm512_shuffle_f32x4(v[0], v[1], 0x44), _mm512_shuffle_f32x4(v[0], v[1], 0xee));
+        vec b = _mm512_max_ps(_mm512_shuffle_f32x4(v[2], v[3], 0x44), _mm512_shuffle_f32x4(v[2], v[3], 0xee));
+        vec all = _mm512_max_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd)); /* a quarter each */
+        all = _mm512_max_ps(all, _mm512_permute_ps(all, 0x4e));
+        all = _mm512_max_ps(all, _mm512_permute_ps(all, 0xb1));
+        _mm_storeu_ps(top, _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, all)));
+        return;
+    }
+    for (int i = 0; i < n; i++)
+        top[i] = vec_top(v[i]);
+}
 
 AURA_INLINE ivec ivec_zero(void) { return _mm512_setzero_si512(); }
 AURA_INLINE ivec ivec_add(ivec a, int x) { return _mm512_add_epi32(a, _mm512_set1_epi32(x)); }
@@ -125,7 +140,6 @@ AURA_INLINE uint64_t unpack8(uint64_t packed, const int bits) { return _pdep_u64
 /* ---- integers of a tile: an ivec is also 64 bytes ---- */
 
 AURA_INLINE ivec ivec_load(const void *p) { return _mm512_loadu_si512(p); }
-AURA_INLINE void ivec_store(uint32_t *p, ivec v) { _mm512_storeu_si512(p, v); }
 AURA_INLINE ivec ivec_set1(int32_t x) { return _mm512_set1_epi32(x); }
 AURA_INLINE ivec ivec_plus(ivec a, ivec b) { return _mm512_add_epi32(a, b); }
 /* Shifts by a constant: left, right, right with the sign. */
@@ -149,6 +163,20 @@ AURA_INLINE int32_t ivec_total(ivec v)
     __m128i h4 = _mm_add_epi32(_mm256_castsi256_si128(h8), _mm256_extracti128_si256(h8, 1));
     __m128i h2 = _mm_add_epi32(h4, _mm_shuffle_epi32(h4, 0x4e));
     return _mm_cvtsi128_si32(_mm_add_epi32(h2, _mm_shuffle_epi32(h2, 0xb1)));
+}
+/* plane[0][32] = the low bytes of a and b, or with two planes the second byte there and the lowest in plane[1]. All are
+ * below 65536. Packing goes by quarters of a vector, hence the permutation. */
+AURA_INLINE void ivec_store_planes(uint8_t plane[2][32], ivec a, ivec b, const uint32_t planes)
+{
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    __m512i words = _mm512_packus_epi32(a, b);
+    if (planes == 1) {
+        __m512i bytes = _mm512_permutexvar_epi32(order, _mm512_packus_epi16(words, words));
+        _mm256_storeu_si256((__m256i *)plane[0], _mm512_castsi512_si256(bytes));
+    } else {
+        __m512i hi = _mm512_srli_epi16(words, 8), lo = _mm512_and_si512(words, _mm512_set1_epi16(255));
+        _mm512_storeu_si512(plane, _mm512_permutexvar_epi32(order, _mm512_packus_epi16(hi, lo)));
+    }
 }
 /* v * 2^n for whole n; 0 where n <= -126. Not the subnormals that vscalefps would make: each costs it hundreds of cycles. */
 AURA_INLINE vec vec_scale2(vec v, vec n)

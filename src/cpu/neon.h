@@ -132,6 +132,12 @@ AURA_INLINE float vec_top(vec v)
 {
     return vmaxvq_f32(vmaxq_f32(vmaxq_f32(v.val[0], v.val[1]), vmaxq_f32(v.val[2], v.val[3])));
 }
+/* top[i] = the largest lane of v[i]. */
+AURA_INLINE void vec_tops(float *top, const vec *v, const int n)
+{
+    for (int i = 0; i < n; i++)
+        top[i] = vec_top(v[i]);
+}
 
 AURA_INLINE ivec ivec_of(uint32x4_t a, uint32x4_t b, uint32x4_t c, uint32x4_t d)
 {
@@ -283,11 +289,6 @@ AURA_INLINE ivec ivec_load(const void *p)
     const uint8_t *b = p;
     return ivec_of(load_quarter(b), load_quarter(b + 16), load_quarter(b + 32), load_quarter(b + 48));
 }
-AURA_INLINE void ivec_store(uint32_t *p, ivec v)
-{
-    vst1q_u32(p, v.val[0]), vst1q_u32(p + 4, v.val[1]);
-    vst1q_u32(p + 8, v.val[2]), vst1q_u32(p + 12, v.val[3]);
-}
 AURA_INLINE ivec ivec_set1(int32_t x)
 {
     uint32x4_t all = vdupq_n_u32((uint32_t)x);
@@ -358,6 +359,16 @@ AURA_INLINE int32_t ivec_total(ivec v)
     return (int32_t)vaddvq_u32(vaddq_u32(vaddq_u32(v.val[0], v.val[1]), vaddq_u32(v.val[2], v.val[3])));
 }
 AURA_INLINE float32x4_t from_int_quarter(uint32x4_t v) { return vcvtq_f32_s32(vreinterpretq_s32_u32(v)); }
+/* plane[0][32] = the low bytes of a and b, or with two planes the second byte there and the lowest in plane[1]. All are
+ * below 65536. */
+AURA_INLINE void ivec_store_planes(uint8_t plane[2][32], ivec a, ivec b, const uint32_t planes)
+{
+    if (planes == 2) {
+        ivec_store8(plane[1], ivec_and(a, 255)), ivec_store8(plane[1] + 16, ivec_and(b, 255));
+        a = ivec_shr(a, 8), b = ivec_shr(b, 8);
+    }
+    ivec_store8(plane[0], a), ivec_store8(plane[0] + 16, b);
+}
 /* v * 2^n for whole n; 0 where n <= -126. */
 AURA_INLINE vec vec_scale2(vec v, vec n) { return vec_below(n, -125.5f, vec_exponent(v, n)); }
 AURA_INLINE vec vec_from_int(ivec v)
@@ -375,6 +386,6 @@ AURA_INLINE ivec ivec_from_vec(vec v)
 
 /* 32 registers, four a vector: 4 queries with one plane, 2 with two. Keys are signed; whether weights are, the dot
  * product says. */
-enum { KEYS_UNSIGNED = 0, TILE_VECS = 1, TILE_ROWS = 4, TILE_SUMS = 4, WEIGHT_ROWS = 2 };
+enum { KEYS_UNSIGNED = 0, TILE_VECS = 1, TILE_ROWS = 4, TILE_SUMS = 4 };
 
 #endif

@@ -1,7 +1,7 @@
-/* query and unpack, written once over the words of an instruction set.
+/* query, written once over the words of an instruction set.
  *
- * Needs: tile.tmpl.h; vec_load, vec_set1, vec_mul, vec_abs, vec_max, vec_top; ivec_from_vec, ivec_add, ivec_sar, ivec_and,
- *        ivec_plus, ivec_store8, ivec_store, ivec_total; AURA_ISA. */
+ * Needs: vec_load, vec_set1, vec_mul, vec_abs, vec_max, vec_top; ivec_from_vec, ivec_add, ivec_sar, ivec_and,
+ *        ivec_plus, ivec_store8, ivec_total; AURA_ISA. */
 
 AURA_INLINE void query_row(struct aura_query *query, const float *y, uint32_t dim)
 {
@@ -35,28 +35,4 @@ AURA_INLINE void query_row(struct aura_query *query, const float *y, uint32_t di
             query_row(query + row, y + row * dim, dim);                                                                \
     }
 AURA_SHAPES_query(AURA_STAMP, query, AURA_ISA)
-#undef AURA_STAMP
-
-AURA_INLINE void unpack_tile(uint32_t *words, const struct aura_tile *tile, const int kind)
-{
-    const struct aura_side *s = tile->side;
-    ivec table = ivec_table(s->level);
-    for (uint32_t run = 0; run < s->runs; run++) {
-        struct run at = tile_run(s, run, kind);
-        for (uint32_t lane = 0; lane < s->lanes; lane += AURA_LANES) {
-            tile_prefetch(tile, at, lane, kind);
-            AURA_UNROLL
-            for (int k = 0; k < 8; k++)
-                ivec_store(words + (size_t)(8 * run + (uint32_t)k) * s->lanes + lane,
-                           tile_quad(tile->words + at.low + lane, tile->words + at.high + lane, s->lanes, table, k, kind));
-        }
-    }
-}
-
-#define AURA_STAMP(stage, shape, kind, isa)                                                                            \
-    void aura_unpack_##shape##_##isa(uint32_t *words, const struct aura_tile *tile)                                    \
-    {                                                                                                                  \
-        unpack_tile(words, tile, kind);                                                                                \
-    }
-AURA_SHAPES_unpack(AURA_STAMP, unpack, AURA_ISA)
 #undef AURA_STAMP

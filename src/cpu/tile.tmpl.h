@@ -11,7 +11,7 @@
 AURA_INLINE ivec tile_quad(const uint32_t *low, const uint32_t *high, size_t lanes, ivec table, const int k, const int kind)
 {
     const int nibble = 4 * (k % 2), pair = 2 * (k % 4);
-    if (kind == 8 || kind == AURA_BYTES)
+    if (kind == 8)
         return ivec_load(low + (size_t)k * lanes);
     if (kind == 2)
         return ivec_lookup(table, ivec_shr(ivec_load(low + (size_t)(k / 4) * lanes), pair));
@@ -41,25 +41,28 @@ struct run {
 
 AURA_INLINE struct run tile_run(const struct aura_side *s, uint32_t run, const int kind)
 {
-    const size_t low = kind == AURA_BYTES ? 8 : kind == 5 || kind == 6 ? 4 : kind;
+    const size_t low = kind == 5 || kind == 6 ? 4 : (size_t)kind;
     const size_t high = kind == 5 ? 1 : kind == 6 ? 2 : 0;
     struct run at = {run * low * s->lanes, (s->runs * low + run * high) * s->lanes};
     return at;
 }
 
-/* Asks for the lines that will be read where these are now: one for each of the words of 16 lanes. A burst for a whole
- * tile at once is too many: the core can wait for only so many lines. Into the second cache: the first waits for 16 lines at
- * most, which is less than the memory can deliver. */
-AURA_INLINE void tile_prefetch(const struct aura_tile *tile, struct run at, size_t lane, const int kind)
+/* Asks for `lines` lines of what will be read next, step by step. A burst for a whole tile at once is too many: the core can
+ * wait for only so many lines. Into the second cache: the first waits for 16 lines at most, which is less than the memory can
+ * deliver. */
+AURA_INLINE void tile_prefetch(const struct aura_tile *tile, size_t step, const int lines)
 {
-    const int low = kind == 5 || kind == 6 ? 4 : kind, high = kind == 5 ? 1 : kind == 6 ? 2 : 0;
-    uintptr_t ahead = (uintptr_t)tile->ahead;
+    uintptr_t ahead = (uintptr_t)tile->ahead + step * 64 * (size_t)lines;
     AURA_UNROLL
-    for (int w = 0; w < low; w++)
-        __builtin_prefetch((const void *)(ahead + 4 * (at.low + (size_t)w * tile->side->lanes + lane)), 0, 2);
-    AURA_UNROLL
-    for (int w = 0; w < high; w++)
-        __builtin_prefetch((const void *)(ahead + 4 * (at.high + (size_t)w * tile->side->lanes + lane)), 0, 2);
+    for (int i = 0; i < lines; i++)
+        __builtin_prefetch((const void *)(ahead + 64 * (size_t)i), 0, 2);
+}
+
+/* Lines per step of a stage that reads `vecs` vectors of every word: three quarters of those. The weights ask for the others,
+ * so that memory has work all the time: on an Intel Xeon (family 6, model 207) with 4 bits this made 7 to 10 % at 64k tokens. */
+AURA_INLINE int tile_lines(const int vecs, const int kind)
+{
+    return (3 * vecs * kind + 3) / 4;
 }
 
 /* Four bytes of a query or of weights in every lane. */

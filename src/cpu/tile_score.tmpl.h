@@ -11,8 +11,8 @@
  *        TILE_ROWS, queries together with one plane, half as many with two; TILE_SUMS, vectors of sums that stay in
  *        registers; AURA_ISA. */
 
-/* What is added to the bytes of a quad before the product. Bytes of tables are within -64 to 63; codes of 5 and 6 bits are
- * positive, but in an unpacked tile nobody knows which they are. */
+/* What is added to the bytes of a quad before the product. Bytes of tables are within -64 to 63, codes of 5 and 6 bits are
+ * positive. */
 AURA_INLINE int tile_key_offset(const int kind)
 {
     return !KEYS_UNSIGNED || kind == 5 || kind == 6 ? 0 : kind == 8 ? 128 : 64;
@@ -23,7 +23,7 @@ AURA_INLINE ivec tile_key_quad(const struct aura_tile *tile, struct run at, size
 {
     const uint32_t *words = tile->words + lane;
     ivec x = tile_quad(words + at.low, words + at.high, AURA_TILE, table, k, kind);
-    return kind == 8 || kind == AURA_BYTES ? ivec_add8(x, tile_key_offset(kind)) : x; /* it is in the table otherwise */
+    return kind == 8 ? ivec_add8(x, tile_key_offset(kind)) : x; /* it is in the table otherwise */
 }
 
 /* The levels of the keys, as their quads come out of the table. */
@@ -46,9 +46,7 @@ AURA_INLINE void tile_score_part(float *logit, const struct aura_query *q, const
             sum[i / (planes * TILE_VECS)][i / TILE_VECS % planes][i % TILE_VECS][1] = ivec_zero();
     for (uint32_t run = 0; run < s->runs; run++) {
         struct run at = tile_run(s, run, kind);
-        AURA_UNROLL
-        for (int v = 0; v < TILE_VECS; v++)
-            tile_prefetch(tile, at, t + 16 * (size_t)v, kind);
+        tile_prefetch(tile, t / (16 * TILE_VECS) * s->runs + run, tile_lines(TILE_VECS, kind));
         AURA_UNROLL
         for (int k = 0; k < 8; k++) {
             ivec x[TILE_VECS];
@@ -66,6 +64,10 @@ AURA_INLINE void tile_score_part(float *logit, const struct aura_query *q, const
                 }
         }
     }
+    vec scale[TILE_VECS];
+    AURA_UNROLL
+    for (int v = 0; v < TILE_VECS; v++)
+        scale[v] = vec_load_f16((const uint8_t *)(tile->scale + t + 16 * (uint32_t)v), AURA_LANES);
     AURA_UNROLL
     for (int g = 0; g < rows; g++) {
         uint32_t total = (uint32_t)q[g].sum[planes - 1];
@@ -75,11 +77,10 @@ AURA_INLINE void tile_score_part(float *logit, const struct aura_query *q, const
             ivec hi = chains == 1 ? sum[g][0][v][0] : ivec_plus(sum[g][0][v][0], sum[g][0][v][1]);
             ivec lo = chains == 1 ? sum[g][planes - 1][v][0] : ivec_plus(sum[g][planes - 1][v][0], sum[g][planes - 1][v][1]);
             ivec i = planes == 1 ? hi : ivec_plus(ivec_shl(hi, 8), lo);
-            if (kind == 5 || kind == 6 || (kind == AURA_BYTES && s->mul == 2))
+            if (kind == 5 || kind == 6)
                 i = ivec_plus(i, i);
-            vec scale = vec_load_f16((const uint8_t *)(tile->scale + t + 16 * (uint32_t)v), AURA_LANES);
             vec x = vec_from_int(ivec_plus(i, ivec_set1((int32_t)correction)));
-            x = vec_add(vec_mul(x, vec_mul(scale, vec_set1(factor[g]))), vec_set1(bias[g]));
+            x = vec_add(vec_mul(x, vec_mul(scale[v], vec_set1(factor[g]))), vec_set1(bias[g]));
             vec_store(logit + g * AURA_TILE + t + 16 * (uint32_t)v, x);
         }
     }
@@ -93,11 +94,12 @@ AURA_INLINE void tile_score_block(float *logit, const struct aura_query *q, cons
         tile_score_part(logit, q, tile, factor, bias, t, rows, kind, planes);
 }
 
-/* Blocks of as many queries as stay in registers; an unpacked tile has more of them to spare. */
+/* One tile, in blocks of as many queries as stay in registers: each decodes the tile for itself, which costs less than to
+ * keep it decoded. */
 AURA_INLINE void tile_score_rows(float *logit, const struct aura_query *q, const struct aura_tile *tile,
                                  const float *factor, const float *bias, size_t n, const int kind, const int planes)
 {
-    const int many = (kind == AURA_BYTES ? TILE_ROWS : 4) / planes, few = TILE_ROWS / planes < 4 ? TILE_ROWS / planes : 4;
+    const int many = TILE_ROWS / planes, few = TILE_ROWS / planes < 4 ? TILE_ROWS / planes : 4;
     size_t g = 0;
     for (; g + (size_t)many <= n && many > few; g += (size_t)many)
         tile_score_block(logit + g * AURA_TILE, q + g, tile, factor + g, bias + g, many, kind, planes);
@@ -114,9 +116,11 @@ AURA_INLINE void tile_score_rows(float *logit, const struct aura_query *q, const
 
 #define AURA_STAMP(stage, shape, kind, isa)                                                                            \
     void aura_tile_score_##shape##_##isa(float *logit, const struct aura_query *query, const struct aura_tile *keys,   \
-                                         const float *factor, const float *bias, size_t n_query)                       \
+                                         const float *factor, const float *bias, size_t n_query, size_t n_tiles)       \
     {                                                                                                                  \
-        tile_score_rows(logit, query, keys, factor, bias, n_query, AURA_KIND_OF(kind), AURA_PLANES_OF(kind));          \
+        for (size_t i = 0; i < n_tiles; i++)                                                                           \
+            tile_score_rows(logit + i * n_query * AURA_TILE, query, keys + i, factor, bias + i * n_query, n_query,     \
+                            AURA_KIND_OF(kind), AURA_PLANES_OF(kind));                                                 \
     }
 AURA_SHAPES_tile_score(AURA_STAMP, tile_score, AURA_ISA)
 #undef AURA_STAMP

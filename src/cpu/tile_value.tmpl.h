@@ -7,15 +7,23 @@
  * Needs: tile.tmpl.h; ivec_zero, ivec_plus, ivec_dot_value; vec_from_int, vec_load, vec_set1, vec_mul, vec_fma, vec_store;
  *        WEIGHTS_SIGNED, 1 where ivec_dot_value takes signed weights; TILE_VECS, TILE_ROWS as in tile_score; AURA_ISA. */
 
-/* The sum of the integer weights: what a constant in all levels adds. Not inlined, as it is there for every shape. */
-static __attribute__((noinline)) int32_t tile_weight_sum(const struct aura_weight *w, int planes)
+/* The sum of 32 bytes, eight at a time. */
+AURA_INLINE int32_t tile_byte_sum(const uint8_t *byte)
 {
-    int32_t hi = 0, lo = 0;
-    for (int t = 0; t < AURA_TILE; t++)
-        hi += w->plane[0][t];
-    for (int t = 0; planes == 2 && t < AURA_TILE; t++)
-        lo += w->plane[1][t];
-    return planes == 1 ? hi : 256 * hi + lo;
+    const uint64_t even = 0x00ff00ff00ff00ffu;
+    uint64_t sums = 0, eight;
+    for (int i = 0; i < AURA_TILE; i += 8) {
+        memcpy(&eight, byte + i, sizeof eight);
+        sums += (eight & even) + (eight >> 8 & even);
+    }
+    return (int32_t)(sums * 0x0001000100010001u >> 48);
+}
+
+/* The sum of the integer weights: what a constant in all levels adds. */
+AURA_INLINE int32_t tile_weight_sum(const struct aura_weight *w, const int planes)
+{
+    int32_t hi = tile_byte_sum(w->plane[0]);
+    return planes == 1 ? hi : 256 * hi + tile_byte_sum(w->plane[1]);
 }
 
 /* sum[g][p][v] = products of one tile, channels d .. d + 16 * vecs; rows, vecs, kind and planes are constants. Where
@@ -31,10 +39,9 @@ AURA_INLINE void tile_value_sums(ivec sum[8][2][TILE_VECS], const struct aura_we
     for (int i = 0; i < rows * planes * vecs; i++)
         sum[i / (planes * vecs)][i / vecs % planes][i % vecs] = ivec_zero();
     AURA_UNROLL
-    for (int v = 0; v < vecs; v++) {
-        tile_prefetch(tile, at, d + 16 * (size_t)v, kind);
+    for (int v = 0; v < vecs; v++)
         plain[v] = ivec_zero();
-    }
+    tile_prefetch(tile, d / (16 * (uint32_t)vecs), tile_lines(vecs, kind));
     AURA_UNROLL
     for (int k = 0; k < 8; k++) {
         ivec x[TILE_VECS];
@@ -82,7 +89,7 @@ AURA_INLINE void tile_value_part(float *acc, size_t stride, const struct aura_we
             AURA_UNROLL
             for (int v = 0; v < vecs; v++) {
                 ivec i = planes == 1 ? sum[g][0][v] : ivec_plus(ivec_shl(sum[g][0][v], 8), sum[g][1][v]);
-                if (kind == 5 || kind == 6 || (kind == AURA_BYTES && s->mul == 2))
+                if (kind == 5 || kind == 6)
                     i = ivec_plus(ivec_plus(i, i), ivec_set1(shift[n * 8 + (size_t)g]));
                 o[g][v] = vec_fma(vec_from_int(i), vec_set1(w[n * apart + (size_t)g].factor), o[g][v]);
             }
@@ -99,7 +106,7 @@ AURA_INLINE void tile_value_block(float *acc, size_t stride, const struct aura_w
     const uint32_t dim = tile->side->dim;
     int32_t shift[AURA_TILES * 8];
     uint32_t d = 0;
-    for (size_t i = 0; (kind == 5 || kind == 6 || kind == AURA_BYTES) && tile->side->add && i < tiles * 8; i++)
+    for (size_t i = 0; (kind == 5 || kind == 6) && i < tiles * 8; i++)
         shift[i] = i % 8 < (size_t)rows ? tile->side->add * tile_weight_sum(&w[i / 8 * apart + i % 8], planes) : 0;
     for (; d + 16 * TILE_VECS <= dim; d += 16 * TILE_VECS)
         tile_value_part(acc, stride, w, apart, shift, tile, tiles, d, rows, TILE_VECS, kind, planes);
@@ -110,7 +117,7 @@ AURA_INLINE void tile_value_block(float *acc, size_t stride, const struct aura_w
 AURA_INLINE void tile_value_rows(float *acc, size_t stride, const struct aura_weight *w, const struct aura_tile *tile,
                                  size_t n, size_t tiles, const int kind, const int planes)
 {
-    const int many = (kind == AURA_BYTES ? TILE_ROWS : 4) / planes, few = TILE_ROWS / planes < 4 ? TILE_ROWS / planes : 4;
+    const int many = TILE_ROWS / planes, few = TILE_ROWS / planes < 4 ? TILE_ROWS / planes : 4;
     size_t g = 0;
     for (; g + (size_t)many <= n && many > few; g += (size_t)many)
         tile_value_block(acc + g * stride, stride, w + g, n, tile, tiles, many, kind, planes);

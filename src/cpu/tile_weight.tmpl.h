@@ -1,8 +1,9 @@
 /* tile_weight, written once over the words of an instruction set.
  *
- * Needs: vec_load, vec_store, vec_set1, vec_add, vec_sub, vec_mul, vec_fma, vec_max, vec_top, vec_round, vec_scale2,
- *        vec_load_f16; ivec_from_vec, ivec_and, ivec_shr, ivec_store8; WEIGHT_ROWS, queries
- *        side by side; AURA_ISA. */
+ * Needs: vec_load, vec_store, vec_set1, vec_add, vec_sub, vec_mul, vec_fma, vec_max, vec_tops, vec_round, vec_scale2,
+ *        vec_load_f16; ivec_from_vec, ivec_store_planes; AURA_ISA. */
+
+enum { WEIGHT_ROWS = 4 }; /* queries side by side */
 
 /* 2^x for x <= 0, relative error below 2e-7; 0 below -125.5, NaN stays NaN. x = n + r with n whole and |r| <= 1/2; the
  * best polynomial of degree 5 gives 2^r to 7.5e-8. */
@@ -19,93 +20,121 @@ AURA_INLINE vec weight_exp2(vec x)
     return vec_scale2(p, n);
 }
 
-/* The largest logit of one query first, in all tiles: then no tile waits for the one before. */
-AURA_INLINE void weight_max(struct aura_weight *weight, const float *p, struct aura_softmax_row *row, size_t apart,
-                            size_t n_tiles)
+/* A new maximum: what was summed so far counts less. */
+static __attribute__((noinline)) void weight_rescale(struct aura_weight *weight, struct aura_softmax_row *row, float m)
 {
-    vec most = vec_set1(row->max);
-    for (size_t i = 0; i < n_tiles; i++) {
-        const float *x = p + i * apart * AURA_TILE;
-        most = vec_max(vec_max(vec_load(x), vec_load(x + 16)), most);
-        weight[i * apart].keep = 1;
-    }
-    float m = vec_top(most);
-    if (m > row->max) {
-        float kept[AURA_LANES] = {0};
-        if (row->max > -INFINITY)
-            vec_store(kept, weight_exp2(vec_set1(row->max - m)));
-        weight->keep = kept[0];
-        vec_store(row->sum, vec_mul(vec_load(row->sum), vec_set1(kept[0])));
-        row->max = m;
+    float kept[AURA_LANES] = {0};
+    if (row->max > -INFINITY)
+        vec_store(kept, weight_exp2(vec_set1(row->max - m)));
+    weight->keep = kept[0];
+    vec_store(row->sum, vec_mul(vec_load(row->sum), vec_set1(kept[0])));
+    row->max = m;
+}
+
+/* The largest logit of some queries first, in all tiles: then no tile waits for the one before. unit[g] is what logits are
+ * taken relative to. */
+AURA_INLINE void weight_max(float *unit, struct aura_weight *weight, const float *p, struct aura_softmax_row *row, size_t apart,
+                            size_t n_tiles, const int rows)
+{
+    vec most[WEIGHT_ROWS];
+    float top[WEIGHT_ROWS];
+    AURA_UNROLL
+    for (int g = 0; g < rows; g++)
+        most[g] = vec_set1(row[g].max);
+    for (size_t i = 0; i < n_tiles; i++)
+        AURA_UNROLL
+        for (int g = 0; g < rows; g++) {
+            const float *x = p + (i * apart + (size_t)g) * AURA_TILE;
+            most[g] = vec_max(vec_max(vec_load(x), vec_load(x + 16)), most[g]);
+            weight[i * apart + (size_t)g].keep = 1;
+        }
+    vec_tops(top, most, rows);
+    AURA_UNROLL
+    for (int g = 0; g < rows; g++) {
+        if (top[g] > row[g].max)
+            weight_rescale(weight + g, row + g, top[g]);
+        unit[g] = row[g].max == -INFINITY ? 0 : row[g].max; /* then every p is 0, or NaN where the logit is */
     }
 }
 
-/* The integers of 16 tokens: plane[0], and plane[1] where there are two. */
-AURA_INLINE void weight_store(uint8_t *hi, uint8_t *lo, vec weight, uint32_t planes)
+/* p and its sum of one tile; product[g] = p * scale, and the largest of each. rows is a constant. */
+AURA_INLINE void weight_products(float (*product)[AURA_TILE], float *largest, float *p, struct aura_softmax_row *row,
+                                 const float *unit, const uint16_t *v_scale, const int rows)
 {
-    ivec i = ivec_from_vec(weight);
-    if (planes == 2) {
-        ivec_store8(lo, ivec_and(i, 255));
-        i = ivec_shr(i, 8);
+    vec scale0 = vec_load_f16((const uint8_t *)v_scale, AURA_LANES);
+    vec scale1 = vec_load_f16((const uint8_t *)(v_scale + 16), AURA_LANES), top[WEIGHT_ROWS];
+    AURA_UNROLL
+    for (int g = 0; g < rows; g++) {
+        vec a = weight_exp2(vec_sub(vec_load(p + g * AURA_TILE), vec_set1(unit[g])));
+        vec b = weight_exp2(vec_sub(vec_load(p + g * AURA_TILE + 16), vec_set1(unit[g])));
+        vec_store(p + g * AURA_TILE, a);
+        vec_store(p + g * AURA_TILE + 16, b);
+        vec_store(row[g].sum, vec_add(vec_load(row[g].sum), vec_add(a, b)));
+        a = vec_mul(a, scale0);
+        b = vec_mul(b, scale1);
+        vec_store(product[g], a);
+        vec_store(product[g] + 16, b);
+        top[g] = vec_max(a, b);
     }
-    ivec_store8(hi, i);
+    vec_tops(largest, top, rows);
 }
 
-/* One tile of some queries: p, its sum, and the integer weights. Each query is a long chain of steps, so they go side by
- * side; rows is a constant. */
-AURA_INLINE void weight_tile(struct aura_weight *weight, float *p, struct aura_softmax_row *row, vec scale0, vec scale1,
-                             const uint32_t planes, const int rows)
+/* All tiles of some queries, the first of them or not, in three steps: from a logit to its integer is a chain of a hundred cycles, and a step has
+ * enough of them side by side. */
+AURA_INLINE void weight_block(struct aura_weight *weight, float *p, struct aura_softmax_row *row,
+                              const struct aura_scales *scales, size_t n_query, size_t n_tiles, int first,
+                              const uint32_t planes, const int rows)
 {
     const float most = planes == 1 ? 255.f : 65280.f;
-    vec a[WEIGHT_ROWS], b[WEIGHT_ROWS];
-    float largest[WEIGHT_ROWS];
-    AURA_UNROLL
-    for (int g = 0; g < rows; g++) {
-        vec unit = vec_set1(row[g].max == -INFINITY ? 0 : row[g].max); /* then every p is 0, or NaN where the logit is */
-        a[g] = weight_exp2(vec_sub(vec_load(p + g * AURA_TILE), unit));
-        b[g] = weight_exp2(vec_sub(vec_load(p + g * AURA_TILE + 16), unit));
+    _Alignas(64) float product[AURA_TILES * WEIGHT_ROWS][AURA_TILE];
+    float unit[WEIGHT_ROWS], largest[AURA_TILES * WEIGHT_ROWS] = {0}, to_integer[AURA_TILES * WEIGHT_ROWS];
+    weight_max(unit, weight, p, row, n_query, n_tiles, rows);
+    for (size_t i = 0; i < n_tiles; i++) {
+        for (size_t line = 0; first && line < scales[i].lines; line++)
+            __builtin_prefetch(scales[i].ahead + 64 * line, 0, 2);
+        weight_products(product + i * WEIGHT_ROWS, largest + i * WEIGHT_ROWS, p + i * n_query * AURA_TILE, row, unit, scales[i].v, rows);
     }
-    AURA_UNROLL
-    for (int g = 0; g < rows; g++) {
-        vec_store(p + g * AURA_TILE, a[g]);
-        vec_store(p + g * AURA_TILE + 16, b[g]);
-        vec_store(row[g].sum, vec_add(vec_load(row[g].sum), vec_add(a[g], b[g])));
-        a[g] = vec_mul(a[g], scale0);
-        b[g] = vec_mul(b[g], scale1);
-        largest[g] = vec_top(vec_max(a[g], b[g]));
+    for (int i = 0; i < AURA_TILES * WEIGHT_ROWS; i++) {
+        const int none = !(largest[i] >= 0x1p-100f);
+        to_integer[i] = none ? 0 : most / largest[i];
+        largest[i] = none ? 0 : largest[i] * (1 / most) * scales->step;
     }
-    AURA_UNROLL
-    for (int g = 0; g < rows; g++) {
-        const int none = !(largest[g] >= 0x1p-100f);
-        vec to_integer = vec_set1(none ? 0 : most / largest[g]);
-        weight[g].factor = none ? 0 : largest[g] * (1 / most);
-        weight_store(weight[g].plane[0], weight[g].plane[1], vec_mul(a[g], to_integer), planes);
-        weight_store(weight[g].plane[0] + 16, weight[g].plane[1] + 16, vec_mul(b[g], to_integer), planes);
-    }
+    for (size_t i = 0; i < n_tiles; i++)
+        AURA_UNROLL
+        for (int g = 0; g < rows; g++) {
+            struct aura_weight *to = weight + i * n_query + g;
+            const float *x = product[i * WEIGHT_ROWS + (size_t)g];
+            vec factor = vec_set1(to_integer[i * WEIGHT_ROWS + (size_t)g]);
+            ivec_store_planes(to->plane, ivec_from_vec(vec_mul(vec_load(x), factor)),
+                              ivec_from_vec(vec_mul(vec_load(x + 16), factor)), planes);
+            to->factor = largest[i * WEIGHT_ROWS + (size_t)g];
+        }
 }
 
-AURA_INLINE void weight_tiles(struct aura_weight *weight, float *p, struct aura_softmax_row *row,
-                              const uint16_t *const *v_scale, uint32_t planes, size_t n_query, size_t n_tiles)
+AURA_INLINE void weight_rows(struct aura_weight *weight, float *p, struct aura_softmax_row *row, const struct aura_scales *scales,
+                             size_t n_query, size_t n_tiles, const uint32_t planes)
 {
-    for (size_t g = 0; g < n_query; g++)
-        weight_max(weight + g, p + g * AURA_TILE, row + g, n_query, n_tiles);
-    for (size_t i = 0; i < n_tiles; i++, weight += n_query, p += n_query * AURA_TILE) {
-        vec scale0 = vec_load_f16((const uint8_t *)v_scale[i], AURA_LANES);
-        vec scale1 = vec_load_f16((const uint8_t *)(v_scale[i] + 16), AURA_LANES);
-        size_t g = 0;
-        for (; g + WEIGHT_ROWS <= n_query; g += WEIGHT_ROWS)
-            weight_tile(weight + g, p + g * AURA_TILE, row + g, scale0, scale1, planes, WEIGHT_ROWS);
-        for (; g < n_query; g++)
-            weight_tile(weight + g, p + g * AURA_TILE, row + g, scale0, scale1, planes, 1);
-    }
+    size_t g = 0;
+    for (; g + WEIGHT_ROWS <= n_query; g += WEIGHT_ROWS)
+        weight_block(weight + g, p + g * AURA_TILE, row + g, scales, n_query, n_tiles, g == 0, planes, WEIGHT_ROWS);
+    weight += g, p += g * AURA_TILE, row += g;
+    if (n_query - g == 3)
+        weight_block(weight, p, row, scales, n_query, n_tiles, g == 0, planes, 3);
+    else if (n_query - g == 2)
+        weight_block(weight, p, row, scales, n_query, n_tiles, g == 0, planes, 2);
+    else if (n_query - g == 1)
+        weight_block(weight, p, row, scales, n_query, n_tiles, g == 0, planes, 1);
 }
 
 #define AURA_STAMP(stage, shape, kind, isa)                                                                            \
     void aura_tile_weight_##shape##_##isa(struct aura_weight *weight, float *p, struct aura_softmax_row *row,          \
-                                          const uint16_t *const *v_scale, uint32_t planes, size_t n_query,             \
+                                          const struct aura_scales *scales, uint32_t planes, size_t n_query,             \
                                           size_t n_tiles)                                                              \
     {                                                                                                                  \
-        weight_tiles(weight, p, row, v_scale, planes, n_query, n_tiles);                                               \
+        if (planes == 1)                                                                                               \
+            weight_rows(weight, p, row, scales, n_query, n_tiles, 1);                                                 \
+        else                                                                                                           \
+            weight_rows(weight, p, row, scales, n_query, n_tiles, 2);                                                 \
     }
 AURA_SHAPES_tile_weight(AURA_STAMP, tile_weight, AURA_ISA)
 #undef AURA_STAMP
