@@ -23,9 +23,9 @@ extern "C" {
 #endif
 
 #define AURA_VERSION_MAJOR 0
-#define AURA_VERSION_MINOR 2
+#define AURA_VERSION_MINOR 3
 #define AURA_VERSION_PATCH 0
-#define AURA_VERSION_STRING "0.2.0"
+#define AURA_VERSION_STRING "0.3.0"
 
 #if defined(__GNUC__)
 #define AURA_API __attribute__((visibility("default")))
@@ -48,7 +48,9 @@ typedef enum aura_status {
     AURA_OUT_OF_MEMORY = 5, /* the allocator returned NULL */
     AURA_NOT_FINITE = 6,    /* an attention call ran, but some rows are NaN because what they attend to is not finite:
                                the message names the first. The one failure after which outputs are written */
-    AURA_OUT_OF_PAGES = 7   /* the cache's budget is used up; everything stored is intact */
+    AURA_OUT_OF_PAGES = 7,  /* the cache's budget is used up; everything stored is intact */
+    AURA_BAD_FILE = 8,      /* a file that is damaged, or not what it was taken for */
+    AURA_IO = 9             /* the system could not open, read or write a file; the message has its reason */
 } aura_status;
 
 /* One English phrase per status, for logs. A static string, also for a value that is no status. Never fails. */
@@ -281,9 +283,10 @@ AURA_API aura_status aura_decode(const aura_ctx *ctx, const aura_decode_args *ar
  * tokens, attend to them; the caller never sees a tile. doc/format.md draws the bytes, doc/numerics.md says how near the
  * results are.
  *
- * Threads: calls on different sequences may run at once. On one sequence, any number of aura_attend, aura_cache_decode
- * and aura_seq_info calls may run at once, or one call that changes it (append, truncate, reserve, release), not both.
- * Creating a sequence may run beside anything. Destroying the cache may run beside nothing.
+ * Threads: calls on different sequences may run at once, also where these share pages. On one sequence, any number of
+ * calls that read it (attend, decode, aura_seq_get_info, fork and copy from it) may run at once, or one call that changes
+ * it (append, truncate, reserve, remove, copy to it, release), not both. Creating a sequence may run beside anything.
+ * Destroying the cache may run beside nothing. A cache of slots has rules of its own, see aura_slots_write().
  */
 
 /* How one side of a cache is stored: that many bits per number, or plain numbers. */
@@ -331,8 +334,19 @@ typedef struct aura_config {
     const float *balance;        /* [kv_heads][k_dim] factors on the keys, each within 1/8 to 8, from aura_calibration; copied.
                                     NULL: none. Plain keys take none */
     size_t budget_bytes;         /* what the cache may allocate in all; 0: no limit */
+
+    /* A sliding window: a token is seen by itself and the `window` - 1 that follow it, so that pages whose tokens nobody
+     * will see again are used for new tokens. With slack = max(max_queries, rollback), the page of a token is kept at
+     * least until window + slack tokens have followed, and a sequence has at most ceil((window + slack) / 256) + 1 pages,
+     * and those of its first keep_first tokens. 0: no window, everything is kept. */
+    uint64_t window;
+    uint32_t max_queries;        /* most tokens of an append job, and most queries of an attend job, with a window; 0: 512 */
+    uint32_t keep_first;         /* so many tokens at the beginning are seen by all, however long ago; needs a window */
+
+    /* Slots instead of sequences: see aura_slots_write(). 0: sequences */
+    uint64_t slots;
 } aura_config;
-#define AURA_CONFIG_INIT {sizeof(aura_config), {(aura_kind)0, (aura_kind)0}, 0, 0, 0, 0, 0, 0, 0, NULL, 0}
+#define AURA_CONFIG_INIT {sizeof(aura_config), {(aura_kind)0, (aura_kind)0}, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0, 0}
 
 typedef struct aura_cache aura_cache;
 typedef uint32_t aura_seq; /* a sequence of one cache; never 0 */
@@ -353,15 +367,25 @@ typedef struct aura_cache_info {
     size_t pages, free_pages; /* allocated; of these, not owned by a sequence */
     size_t seqs;
     double bits_per_value;   /* of a full page, scales and reference included */
+    size_t shared_pages;     /* that more than one sequence refers to */
+    size_t references;       /* to pages, of all sequences: references - (pages - free_pages) pages are saved by sharing */
+    uint64_t tokens;         /* in the pages of all sequences, each counted for itself */
+    uint64_t token_slots;    /* 256 * references: 1 - tokens / token_slots of the space is empty or reserved */
 } aura_cache_info;
-#define AURA_CACHE_INFO_INIT {sizeof(aura_cache_info), AURA_CONFIG_INIT, 0, 0, 0, 0, 0, 0, 0}
+#define AURA_CACHE_INFO_INIT {sizeof(aura_cache_info), AURA_CONFIG_INIT, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 AURA_API aura_status aura_cache_get_info(const aura_cache *cache, aura_cache_info *info);
 AURA_API size_t aura_cache_bytes(const aura_cache *cache); /* 0 for NULL */
 
 /* A new empty sequence; its id is valid until aura_seq_release(). Fails: AURA_BAD_ARGUMENT, AURA_OUT_OF_PAGES,
  * AURA_OUT_OF_MEMORY. */
 AURA_API aura_status aura_seq_create(aura_cache *cache, aura_seq *seq);
-/* Gives the pages back. Fails: AURA_BAD_ARGUMENT (no such sequence). */
+/* A new sequence that begins with the first `tokens` tokens of another: it shares their pages, and a page is copied when
+ * one of those that share it is to write to it. What the two hold is from then on as if each had been appended alone,
+ * truncated to `tokens` in the case of the new one. Reservations are not inherited.
+ * Fails, with nothing changed: AURA_BAD_ARGUMENT (no such sequence, more tokens than it has; with a window, tokens that
+ * are gone, as aura_truncate()), AURA_OUT_OF_PAGES, AURA_OUT_OF_MEMORY. */
+AURA_API aura_status aura_seq_fork(aura_cache *cache, aura_seq from, uint64_t tokens, aura_seq *seq);
+/* Gives the pages back that no other sequence shares. Fails: AURA_BAD_ARGUMENT (no such sequence). */
 AURA_API aura_status aura_seq_release(aura_cache *cache, aura_seq seq);
 
 typedef struct aura_seq_info {
@@ -369,11 +393,15 @@ typedef struct aura_seq_info {
     uint64_t tokens;  /* appended and not truncated */
     uint64_t closed;  /* tokens from here on are held in f16; truncating to it or above loses nothing */
     size_t pages;
+    size_t shared_pages; /* of these, shared with other sequences */
+    uint64_t first;   /* tokens from here on are there; with a window those before are gone, but for keep_first */
 } aura_seq_info;
-#define AURA_SEQ_INFO_INIT {sizeof(aura_seq_info), 0, 0, 0}
+#define AURA_SEQ_INFO_INIT {sizeof(aura_seq_info), 0, 0, 0, 0, 0}
 AURA_API aura_status aura_seq_get_info(const aura_cache *cache, aura_seq seq, aura_seq_info *info);
 
-/* Gives the sequence pages for `tokens` tokens in all: until it has more, append cannot fail for want of space.
+/* Gives the sequence pages for `tokens` tokens in all, and pages of its own for those that it shares and would write to:
+ * until it has more, append cannot fail for want of space. After it was forked or copied from, or truncated into pages
+ * that it shares, that has to be asked for again.
  * Fails: AURA_OUT_OF_PAGES, AURA_OUT_OF_MEMORY, AURA_BAD_ARGUMENT, AURA_TOO_LARGE, with nothing changed. */
 AURA_API aura_status aura_seq_reserve(aura_cache *cache, aura_seq seq, uint64_t tokens);
 
@@ -396,17 +424,36 @@ typedef struct aura_append_job {
 /* Appends to any number of different sequences: all of it or nothing. The bytes stored do not depend on how tokens were
  * divided into calls, on the instruction set or on threads.
  * Fails, with nothing changed: AURA_BAD_VALUE (NaN, Inf, or a vector longer than 60 000 after balance: the message names
- * it), AURA_OUT_OF_PAGES, AURA_OUT_OF_MEMORY, AURA_BAD_ARGUMENT (NULLs, no such sequence, one sequence twice),
- * AURA_UNSUPPORTED (dtype), AURA_TOO_LARGE. */
+ * it), AURA_OUT_OF_PAGES, AURA_OUT_OF_MEMORY, AURA_BAD_ARGUMENT (NULLs, no such sequence, one sequence twice, more than
+ * max_queries tokens with a window), AURA_UNSUPPORTED (dtype), AURA_TOO_LARGE. */
 AURA_API aura_status aura_append(aura_cache *cache, const aura_append_job *jobs, size_t n_jobs);
 
 /* Keeps the first `tokens` tokens. At or above `closed` of aura_seq_info it is as if the rest had never been appended;
  * below, what is kept stays as it was encoded. Pages that are no longer needed nor reserved go back to the cache. Never
- * allocates; fails only with AURA_BAD_ARGUMENT (no such sequence, more tokens than there are). */
+ * allocates; fails only with AURA_BAD_ARGUMENT (no such sequence, more tokens than there are; with a window, where the last
+ * `window` of those that would be left are not all there any more: max(max_queries, rollback) tokens can always be taken
+ * back, and all of them). */
 AURA_API aura_status aura_truncate(aura_cache *cache, aura_seq seq, uint64_t tokens);
 
+/* Removes tokens [first, first + tokens); those after them move down, encoded as they are: a position that was turned into
+ * the keys stays there. Only what costs nothing: the end of the sequence, which is aura_truncate(), or whole pages, first and
+ * tokens being multiples of 256, of which all tokens are encoded (first + tokens <= closed), and not the first page where it
+ * holds pinned tokens.
+ * Fails, with nothing changed: AURA_UNSUPPORTED (everything else, and all but the end with a window: decode what follows,
+ * truncate and append it again), AURA_BAD_ARGUMENT (no such sequence, tokens that it does not have). */
+AURA_API aura_status aura_seq_remove(aura_cache *cache, aura_seq seq, uint64_t first, uint64_t tokens);
+
+/* Appends tokens [first, first + tokens) of a sequence to another, or to itself, by sharing their pages: bit by bit what
+ * they are there. Only where that is exact: first and tokens are multiples of 256 and all these tokens are encoded
+ * (first + tokens <= closed); `to` has a multiple of 256 tokens, none of them open (closed = tokens, as after truncating
+ * to closed or less); and where there are pinned tokens, first is 0 exactly if `to` is empty. To move is to copy and to
+ * remove.
+ * Fails, with nothing changed: AURA_UNSUPPORTED (everything else, and all of it with a window: decode and append),
+ * AURA_BAD_ARGUMENT (no such sequence, tokens that it does not have), AURA_OUT_OF_PAGES, AURA_OUT_OF_MEMORY. */
+AURA_API aura_status aura_seq_copy(aura_cache *cache, aura_seq from, uint64_t first, uint64_t tokens, aura_seq to);
+
 /* Tokens [first, first + tokens) back in model space, as attention sees them. Either view may have data NULL.
- * Fails: AURA_BAD_ARGUMENT (range, NULLs, strides at which rows would overlap), AURA_UNSUPPORTED. */
+ * Fails: AURA_BAD_ARGUMENT (range, tokens that are gone, NULLs, strides at which rows would overlap), AURA_UNSUPPORTED. */
 AURA_API aura_status aura_cache_decode(const aura_cache *cache, aura_seq seq, uint64_t first, uint32_t tokens,
                                        const aura_view *k, const aura_view *v);
 
@@ -422,8 +469,10 @@ typedef struct aura_attend_job {
                            key. NULL: none */
     uint32_t mask_keys;
     size_t mask_stride; /* floats from query to query; 0: mask_keys */
+    const uint32_t *tiles; /* slots only: see aura_slots_write() */
+    uint64_t tokens;
 } aura_attend_job;
-#define AURA_ATTEND_JOB_INIT {sizeof(aura_attend_job), 0, 0, AURA_VIEW_INIT, AURA_VIEW_INIT, NULL, NULL, 0, 0}
+#define AURA_ATTEND_JOB_INIT {sizeof(aura_attend_job), 0, 0, AURA_VIEW_INIT, AURA_VIEW_INIT, NULL, NULL, 0, 0, NULL, 0}
 
 /* Shared by all jobs of a call. logit = scale * q.k, then softcap * tanh(logit / softcap), then + alibi[head] *
  * (key position - query position), then + mask. */
@@ -431,7 +480,8 @@ typedef struct aura_attend_options {
     size_t size;
     float scale;         /* 0: 1 / sqrt(k_dim) */
     float softcap;       /* 0: none */
-    uint64_t window;     /* a query sees its last `window` keys, its own included; 0: all */
+    uint64_t window;     /* a query sees its last `window` keys, its own included; 0: all, or the cache's own window, which
+                            is the most there can be. Those of the cache's keep_first are seen besides */
     const float *sinks;  /* [q_heads] logits that join the denominator with value 0, or NULL */
     const float *alibi;  /* [q_heads] slopes, or NULL */
     uint32_t not_causal; /* 1: every query sees all keys; the window and ALiBi then count from the newest key */
@@ -444,17 +494,56 @@ typedef struct aura_attend_options {
 
 /* Attention of every query head to the cache. options NULL: all defaults. Results do not depend on the number of threads
  * or on the other jobs. With a workspace nothing is allocated.
- * A row that sees no key is 0. Fails with AURA_BAD_ARGUMENT (also: more causal queries than tokens), AURA_UNSUPPORTED,
+ * A row that sees no key is 0. Fails with AURA_BAD_ARGUMENT (also: more causal queries than tokens; in a cache with a window
+ * a larger one, more queries than max_queries, or a query that would see tokens that are gone), AURA_UNSUPPORTED,
  * AURA_TOO_LARGE, AURA_OUT_OF_MEMORY and nothing written; or with AURA_NOT_FINITE, see there: rows whose query, mask or
  * plain keys and values hold NaN or Inf are NaN, and all others are good. */
 AURA_API aura_status aura_attend(const aura_cache *cache, const aura_attend_job *jobs, size_t n_jobs,
                                  const aura_attend_options *options);
 
 /* Bytes of workspace that these jobs need, and that are enough for fewer queries of each; of a job only seq and queries are
- * looked at. To plan ahead for sequences that grow, give `tokens`, the most that any will have (0: those that each has
- * now). Fails: AURA_BAD_ARGUMENT, AURA_TOO_LARGE. */
+ * looked at, of slots queries and tokens. To plan ahead for sequences that grow, give `tokens`, the most that any will have
+ * (0: those that each has now). Fails: AURA_BAD_ARGUMENT, AURA_TOO_LARGE. */
 AURA_API aura_status aura_attend_workspace(const aura_cache *cache, const aura_attend_job *jobs, size_t n_jobs,
                                            uint64_t tokens, size_t *bytes);
+
+/* ---- slots: for engines that own their slot map --------------------------------------------------------------------
+ *
+ * A cache whose config has `slots` holds tokens in slots 0 ... slots - 1 instead of sequences; what a slot means is the
+ * caller's business. All pages are allocated when it is created. A token is encoded at once into its slot; nothing is
+ * pinned or open (AURA_NO_PINNED and AURA_NO_OPEN are implied). Slots 32 i ... 32 i + 31 are tile i, 256 slots are a page.
+ * Keys are encoded relative to their page's reference, which is zero where the caller has set none.
+ *
+ * To attend, a job has seq 0, and the sequence is `tokens` tokens in the tiles tiles[0], tiles[1] ... in that order;
+ * tiles NULL means tiles 0, 1, 2 ... Positions, causality, window and mask go by the index in that list; slots that hold
+ * something else are hidden by the mask. Calls of sequences fail with AURA_BAD_ARGUMENT, as do calls of slots elsewhere.
+ *
+ * Threads: tiles are independent. On one tile, any number of attend and decode calls may run at once, or one that writes
+ * to it. Setting a reference and clearing count as writing to all tiles of the page. */
+typedef struct aura_slot_job {
+    size_t size;
+    uint32_t tokens;
+    const uint64_t *slot; /* [tokens] */
+    aura_view k, v;       /* [tokens][kv_heads][k_dim], [tokens][kv_heads][v_dim]; only read */
+} aura_slot_job;
+#define AURA_SLOT_JOB_INIT {sizeof(aura_slot_job), 0, NULL, AURA_VIEW_INIT, AURA_VIEW_INIT}
+
+/* Writes tokens into slots, whatever was there: all of them or none. Fails, with nothing changed: as aura_append(), and
+ * AURA_BAD_ARGUMENT (no such slot, a slot twice in a call). Never allocates. */
+AURA_API aura_status aura_slots_write(aura_cache *cache, const aura_slot_job *jobs, size_t n_jobs);
+
+/* Makes a key, k[1][kv_heads][k_dim], the reference of page `page` (slots 256 page ...): best the mean of the keys to
+ * come. Only before anything is written to the page, or after aura_slots_clear(). Fails: AURA_BAD_VALUE,
+ * AURA_BAD_ARGUMENT (also: no such page, one that was written to, plain keys, AURA_NO_REFERENCE). */
+AURA_API aura_status aura_slots_reference(aura_cache *cache, uint64_t page, const aura_view *k);
+
+/* Forgets the tokens of a page and its reference. Fails: AURA_BAD_ARGUMENT (no such page). */
+AURA_API aura_status aura_slots_clear(aura_cache *cache, uint64_t page);
+
+/* The tokens in these slots back in model space; one that was never written is 0. Either view may have data NULL.
+ * Fails: AURA_BAD_ARGUMENT (no such slot, NULLs, strides), AURA_UNSUPPORTED. */
+AURA_API aura_status aura_slots_decode(const aura_cache *cache, const uint64_t *slot, uint32_t tokens, const aura_view *k,
+                                       const aura_view *v);
 
 /* Merges two attention results over different keys: out = the result over both. An lse of -inf stands for no keys. Sinks
  * must have been given to one of the two calls only. out and out_lse may be those of `a` or of `b`. */
@@ -493,6 +582,143 @@ AURA_API aura_status aura_calibration_next_text(aura_calibration *calibration);
 /* balance[kv_heads][k_dim] = (E[q^2] / E[(k - reference)^2])^(1/4) per channel, with geometric mean 1, within 1/8 to 8.
  * Fails: AURA_BAD_ARGUMENT (also: no keys beyond the pinned ones in a whole tile, or no queries yet). */
 AURA_API aura_status aura_calibration_balance(const aura_calibration *calibration, float *balance);
+
+/* ---- profiles ----------------------------------------------------------------------------------------------------
+ *
+ * What calibration found out about a model: the balance vectors of its layers, in one file. doc/snapshot.md draws the
+ * file. Saving replaces a file in one step: whoever reads it, also after a crash, finds the old one or the new one. Loading
+ * checks every byte; the file must not be written to meanwhile (renaming another over it is well).
+ */
+
+typedef struct aura_profile aura_profile;
+
+/* An empty profile of a model with that many layers, 1 to 65536. *profile is the caller's, to be given to
+ * aura_profile_destroy() before its ctx goes. Threads: calls that only read (get, save) may run at once.
+ * Fails: AURA_BAD_ARGUMENT, AURA_OUT_OF_MEMORY. */
+AURA_API aura_status aura_profile_create(aura_ctx *ctx, uint32_t layers, aura_profile **profile);
+AURA_API void aura_profile_destroy(aura_profile *profile); /* NULL is allowed */
+
+/* balance[kv_heads][k_dim] of a layer, as aura_config takes it; copied. NULL: none, whatever was there is forgotten.
+ * Fails, with nothing changed: AURA_BAD_ARGUMENT, AURA_UNSUPPORTED (k_dim), AURA_BAD_VALUE (not within 1/8 to 8),
+ * AURA_OUT_OF_MEMORY. */
+AURA_API aura_status aura_profile_set(aura_profile *profile, uint32_t layer, uint32_t kv_heads, uint32_t k_dim,
+                                      const float *balance);
+
+typedef struct aura_profile_layer {
+    size_t size;
+    uint32_t layers;      /* of the profile */
+    uint32_t kv_heads, k_dim;
+    const float *balance; /* [kv_heads][k_dim], the profile's until it is set or destroyed; NULL: this layer has none */
+} aura_profile_layer;
+#define AURA_PROFILE_LAYER_INIT {sizeof(aura_profile_layer), 0, 0, 0, NULL}
+/* Fails: AURA_BAD_ARGUMENT (NULLs, no such layer). */
+AURA_API aura_status aura_profile_get(const aura_profile *profile, uint32_t layer, aura_profile_layer *info);
+
+/* Fails: AURA_IO (a path nobody can write, a full disk, ...), the file of that name being then what it was before (or, where
+ * only the directory could not be synced, the new one, which the message says); AURA_OUT_OF_MEMORY, AURA_BAD_ARGUMENT. */
+AURA_API aura_status aura_profile_save(const aura_profile *profile, const char *path);
+/* Fails: AURA_BAD_FILE (any bit or byte is not as it was saved; not a profile), AURA_UNSUPPORTED (of a newer version),
+ * AURA_IO, AURA_OUT_OF_MEMORY, AURA_BAD_ARGUMENT. */
+AURA_API aura_status aura_profile_load(aura_ctx *ctx, const char *path, aura_profile **profile);
+
+/* ---- snapshots ---------------------------------------------------------------------------------------------------
+ *
+ * A cache, or some of its sequences, in a file: everything that is needed to go on as if nothing had happened. After
+ * loading, appends and attention give the same bits as they would have in the cache that was saved, on any machine of the
+ * library's. Pages that sequences share are saved once and shared again; reservations are not saved. doc/snapshot.md draws
+ * the file; files are replaced and checked as those of profiles are.
+ *
+ * A file may be of some KV heads only, and of a file some may be loaded: a machine that has heads 2 and 3 of 8 loads those
+ * into a cache of its own with 2 KV heads, and a quarter of the query heads.
+ *
+ * Threads: saving reads the sequences that it saves (those of the call, or all). Loading a sequence is like creating one.
+ */
+typedef struct aura_snapshot_options {
+    size_t size;
+    const aura_seq *seqs; /* [n_seqs] those to be saved, by their ids in the cache; or loaded, by their ids in the file, which
+                             are those they had when they were saved. NULL: all */
+    size_t n_seqs;
+    uint32_t first_head, heads; /* KV heads [first_head, first_head + heads); heads 0: from first_head on */
+    size_t budget_bytes;  /* of a cache or model that is loaded; 0: no limit */
+} aura_snapshot_options;
+#define AURA_SNAPSHOT_OPTIONS_INIT {sizeof(aura_snapshot_options), NULL, 0, 0, 0, 0}
+
+/* Saves a cache; options NULL: all of it. Fails like aura_profile_save(), with AURA_BAD_ARGUMENT also where there is no such
+ * sequence or head. */
+AURA_API aura_status aura_cache_save(const aura_cache *cache, const char *path, const aura_snapshot_options *options);
+
+/* Makes the cache that was saved, with a budget of its own; its sequences have the ids that they had. *cache is the
+ * caller's, as after aura_cache_create().
+ * Fails like aura_profile_load(), and with AURA_OUT_OF_PAGES, AURA_UNSUPPORTED (made with other codebooks or signs),
+ * AURA_BAD_ARGUMENT (no such sequence or head in the file). */
+AURA_API aura_status aura_cache_load(aura_ctx *ctx, const char *path, const aura_snapshot_options *options, aura_cache **cache);
+
+/* One sequence: saving it is aura_cache_save() of it alone. */
+AURA_API aura_status aura_seq_save(const aura_cache *cache, aura_seq seq, const char *path, const aura_snapshot_options *options);
+
+/* Loads a sequence into a cache of the same configuration (all of it but the budget; balance and number of heads as chosen
+ * included) under a new id. The file may be one of a whole cache; seqs then names the one.
+ * Fails like aura_cache_load(), with the cache unchanged; AURA_BAD_ARGUMENT where the configurations differ: the message says
+ * in what. */
+AURA_API aura_status aura_seq_load(aura_cache *cache, const char *path, const aura_snapshot_options *options, aura_seq *seq);
+
+/* ---- models ------------------------------------------------------------------------------------------------------
+ *
+ * aura_model_cache is the caches of all layers of a model, each of its own format, with one budget, and sequences that are
+ * in all of them under one id. Append and attend go to the layers, which are caches like any other, except that sequences
+ * are created, forked and released for the model: AURA_BAD_ARGUMENT for one layer.
+ *
+ * Threads: as for caches; what creates, forks or releases a sequence here does so in all layers.
+ */
+typedef struct aura_model_cache aura_model_cache;
+
+typedef struct aura_model_config {
+    size_t size;
+    uint32_t layers;             /* 1 to 65536 */
+    const aura_config *configs;  /* [layers]; budget_bytes and slots must be 0 */
+    const aura_profile *profile; /* whose balance the layers take that have none in their config; plain keys take none. It
+                                    must have as many layers. NULL: none */
+    size_t budget_bytes;         /* what all of it may allocate; 0: no limit. With a limit, layers take their pages in smaller
+                                    parts, and a part that a layer does not use goes to another that is in want of it */
+} aura_model_config;
+#define AURA_MODEL_CONFIG_INIT {sizeof(aura_model_config), 0, NULL, NULL, 0}
+
+/* *model is the caller's, to be given to aura_model_cache_destroy() before its ctx goes. Fails like aura_cache_create(). */
+AURA_API aura_status aura_model_cache_create(aura_ctx *ctx, const aura_model_config *config, aura_model_cache **model);
+AURA_API void aura_model_cache_destroy(aura_model_cache *model); /* NULL is allowed. The layers go too */
+
+typedef struct aura_model_cache_info {
+    size_t size;
+    uint32_t layers;
+    size_t bytes;             /* allocated, all told */
+    size_t budget_bytes;
+    size_t seqs;
+    size_t pages, free_pages; /* of all layers; in bytes they differ from layer to layer: aura_cache_get_info() */
+    uint64_t tokens;          /* in the pages of all layers */
+} aura_model_cache_info;
+#define AURA_MODEL_CACHE_INFO_INIT {sizeof(aura_model_cache_info), 0, 0, 0, 0, 0, 0, 0}
+AURA_API aura_status aura_model_cache_get_info(const aura_model_cache *model, aura_model_cache_info *info);
+
+/* The cache of a layer: the model's, not to be destroyed. NULL where there is none. */
+AURA_API aura_cache *aura_model_cache_layer(const aura_model_cache *model, uint32_t layer);
+
+/* Like aura_seq_create(), _fork(), _release(), aura_truncate() and aura_seq_reserve(), in all layers or, where they fail, in
+ * none. Fork and truncate need layers that all have so many tokens. */
+AURA_API aura_status aura_model_seq_create(aura_model_cache *model, aura_seq *seq);
+AURA_API aura_status aura_model_seq_fork(aura_model_cache *model, aura_seq from, uint64_t tokens, aura_seq *seq);
+AURA_API aura_status aura_model_seq_release(aura_model_cache *model, aura_seq seq);
+AURA_API aura_status aura_model_seq_truncate(aura_model_cache *model, aura_seq seq, uint64_t tokens);
+AURA_API aura_status aura_model_seq_reserve(aura_model_cache *model, aura_seq seq, uint64_t tokens);
+
+/* Snapshots of all layers in one file: as aura_cache_save(), aura_cache_load(), aura_seq_save() and aura_seq_load(). Heads
+ * are chosen in every layer alike. */
+AURA_API aura_status aura_model_save(const aura_model_cache *model, const char *path, const aura_snapshot_options *options);
+AURA_API aura_status aura_model_load(aura_ctx *ctx, const char *path, const aura_snapshot_options *options,
+                                     aura_model_cache **model);
+AURA_API aura_status aura_model_seq_save(const aura_model_cache *model, aura_seq seq, const char *path,
+                                         const aura_snapshot_options *options);
+AURA_API aura_status aura_model_seq_load(aura_model_cache *model, const char *path, const aura_snapshot_options *options,
+                                         aura_seq *seq);
 
 /* ---- the kernels of the public families, over row-major arrays ---------------------------------------------------
  *
@@ -721,6 +947,90 @@ typedef struct aura_kv_copy_args {
 } aura_kv_copy_args;
 #define AURA_KV_COPY_ARGS_INIT {sizeof(aura_kv_copy_args), 0, 0, 0, 0, 0, 0, 0, NULL, NULL, AURA_F32, AURA_F32}
 AURA_API aura_status aura_kv_copy(const aura_ctx *ctx, const aura_kv_copy_args *args);
+
+/* ---- rows in and out of a cache ------------------------------------------------------------------------------------
+ *
+ * Caches of the two families become tokens of a sequence, and tokens such rows. Both ways numbers are decoded and encoded
+ * anew, which costs what encoding costs: a row that goes in and comes out is not the same row. Each call allocates the tokens
+ * as f32 for its duration. All of it happens or nothing: on failure no token was appended and no row written.
+ */
+
+/* Rows of the AURA kernels to the end of a sequence, [kv_heads][stride] of k_dim and v_dim numbers. The rotations are those
+ * that the rows are in, with reciprocal balance as for aura_decode(); NULL: none.
+ * Fails like aura_dequant(), aura_undo() and aura_append(); and with AURA_OUT_OF_MEMORY. */
+typedef struct aura_import_rows_args {
+    size_t size;
+    aura_seq seq;
+    uint32_t tokens;
+    aura_packed k, v;
+    const aura_rotation *k_rotation, *v_rotation;
+} aura_import_rows_args;
+#define AURA_IMPORT_ROWS_ARGS_INIT {sizeof(aura_import_rows_args), 0, 0, AURA_PACKED_INIT, AURA_PACKED_INIT, NULL, NULL}
+AURA_API aura_status aura_import_rows(aura_cache *cache, const aura_import_rows_args *args);
+
+/* Where rows go, and how they are encoded: see aura_encode_args. */
+typedef struct aura_packed_out {
+    const aura_codebook *codebook;
+    const aura_rotation *rotation; /* NULL: none */
+    aura_scale_rule rule;
+    uint32_t search;
+    float tiny;
+    void *codes;           /* [kv_heads][stride][aura_row_bytes(dim, bits)]; NULL: this side is not wanted */
+    void *norms;           /* [kv_heads][stride] */
+    aura_dtype norm_dtype;
+    size_t stride;         /* rows from one KV head to the next; 0: tokens */
+} aura_packed_out;
+#define AURA_PACKED_OUT_INIT {NULL, NULL, AURA_SCALE_MATCHED, 0, 0, NULL, NULL, AURA_F32, 0}
+
+/* Tokens [first, first + tokens) of a sequence as such rows. Fails like aura_cache_decode() and aura_encode(); and with
+ * AURA_OUT_OF_MEMORY. */
+typedef struct aura_export_rows_args {
+    size_t size;
+    aura_seq seq;
+    uint64_t first;
+    uint32_t tokens;
+    aura_packed_out k, v;
+} aura_export_rows_args;
+#define AURA_EXPORT_ROWS_ARGS_INIT {sizeof(aura_export_rows_args), 0, 0, 0, AURA_PACKED_OUT_INIT, AURA_PACKED_OUT_INIT}
+AURA_API aura_status aura_export_rows(const aura_cache *cache, const aura_export_rows_args *args);
+
+/* A cache of mlx-native's, token i being in slot (ring_start + i) % capacity, to the end of a sequence. Sides of codes need a
+ * cache of dim 256 or 512; plain numbers are taken as they are, not rotated.
+ * Fails like aura_tq_dequant() and aura_append(); and with AURA_OUT_OF_MEMORY. */
+typedef struct aura_import_tq_args {
+    size_t size;
+    aura_seq seq;
+    uint32_t tokens;               /* at most capacity */
+    aura_vec_side k, v;
+    uint64_t capacity, ring_start; /* ring_start below capacity */
+    float scale_factor_d512;       /* as given to aura_tq_encode */
+} aura_import_tq_args;
+#define AURA_IMPORT_TQ_ARGS_INIT {sizeof(aura_import_tq_args), 0, 0, AURA_VEC_SIDE_INIT, AURA_VEC_SIDE_INIT, 0, 0, 0}
+AURA_API aura_status aura_import_tq(aura_cache *cache, const aura_import_tq_args *args);
+
+/* Where such rows go: as aura_vec_side. */
+typedef struct aura_vec_out {
+    uint32_t bits;
+    aura_dtype dtype;
+    void *rows;   /* NULL: this side is not wanted */
+    float *norms; /* codes only */
+} aura_vec_out;
+#define AURA_VEC_OUT_INIT {0, AURA_F32, NULL, NULL}
+
+/* Tokens [first, first + tokens) into slots write_pos and on, as aura_tq_encode() and aura_kv_copy() put them. Fails like
+ * these and aura_cache_decode(); and with AURA_OUT_OF_MEMORY. */
+typedef struct aura_export_tq_args {
+    size_t size;
+    aura_seq seq;
+    uint64_t first;
+    uint32_t tokens;
+    aura_vec_out k, v;
+    uint64_t capacity, write_pos;
+    uint32_t sliding;
+    float scale_factor_d512;
+} aura_export_tq_args;
+#define AURA_EXPORT_TQ_ARGS_INIT {sizeof(aura_export_tq_args), 0, 0, 0, AURA_VEC_OUT_INIT, AURA_VEC_OUT_INIT, 0, 0, 0, 0}
+AURA_API aura_status aura_export_tq(const aura_cache *cache, const aura_export_tq_args *args);
 
 #ifdef __cplusplus
 }

@@ -33,18 +33,18 @@ static const struct aura_attend_plan *plan_of(const struct aura_attend *a, size_
 /* Unit `unit` of a job. */
 static struct aura_block block_of(const struct aura_attend *a, const struct aura_attend_plan *plan, size_t unit)
 {
-    struct aura_block b = {a, plan, (uint32_t)(unit / plan->blocks), unit % plan->blocks * a->block_rows, 0, 0, 1, 0, 0, 0, 0};
-    uint32_t tile_bytes = a->cache->layout.tile_bytes;
+    struct aura_block b = {.a = a, .plan = plan, .list = plan->job->tiles};
+    b.head = (uint32_t)(unit / plan->blocks);
+    b.first = unit % plan->blocks * a->block_rows;
     b.n = plan->rows - b.first < a->block_rows ? plan->rows - b.first : a->block_rows;
     b.row = plan->first_row + b.head * plan->rows + b.first;
-    if (b.n > AURA_FEW_ROWS)
-        b.tiles = AURA_MANY_TILES * a->cache->config.v_dim * AURA_TILE <= AURA_NEAR_BYTES ? AURA_MANY_TILES : 1;
-    while (b.n <= AURA_FEW_ROWS && b.tiles < AURA_TILES && (b.tiles + 1) * tile_bytes <= AURA_NEAR_BYTES + 1024)
-        b.tiles++;
     b.begin = aura_row_begin(&b, 0); /* positions ascend with the rows */
     b.end = aura_row_end(&b, b.n - 1);
     b.all_begin = aura_row_begin(&b, b.n - 1);
     b.all_end = aura_row_end(&b, 0);
+    b.kept = aura_kept_apart(a, b.begin);
+    if (!b.kept && a->cache->config.keep_first)
+        b.begin = 0;
     return b;
 }
 
@@ -91,32 +91,26 @@ static void prepare_item(void *work, size_t i)
 static void attend_split(const struct aura_block *b, struct aura_pass *pass, uint64_t begin, uint64_t end)
 {
     const struct aura_attend *a = b->a;
-    const aura_attend_options *o = &a->options;
-    uint64_t page = UINT64_MAX, together = b->tiles;
+    const int options = a->options.softcap > 0 || a->options.alibi || b->plan->job->mask;
     memset(pass->acc, 0, b->n * a->cache->config.v_dim * sizeof *pass->acc);
     memset(pass->softmax, 0, b->n * sizeof *pass->softmax);
     for (size_t i = 0; i < b->n; i++)
         pass->softmax[i].max = -INFINITY;
-    for (uint64_t tile = begin / AURA_TILE, last = (end + AURA_TILE - 1) / AURA_TILE; tile < last; tile += together) {
-        struct aura_place place[AURA_TILES];
-        uint16_t copy[AURA_TILES][AURA_TILE];
-        const uint16_t *scale[AURA_TILES];
-        size_t n = (size_t)(last - tile < together ? last - tile : together);
+    aura_start_tiles(b, pass);
+    for (uint64_t tile = begin / AURA_TILE, last = (end + AURA_TILE - 1) / AURA_TILE, n; tile < last; tile += n) {
+        n = AURA_TILES - tile % AURA_TILES;
+        n = last - tile < n ? last - tile : n;
+        aura_find_tiles(b, pass, tile, (size_t)n);
+        aura_score_tiles(b, pass, n);
         for (size_t i = 0; i < n; i++) {
-            const struct aura_place *p = &place[i];
-            float (*logit)[AURA_TILE] = pass->logit + i * b->n;
-            aura_find_place(&place[i], b, tile + i);
-            if (b->plan->seq->k && (tile + i) / AURA_PAGE_TILES != page)
-                aura_page_bias(b, pass, page = (tile + i) / AURA_PAGE_TILES);
-            aura_score_tile(b, pass, p, logit);
-            if (o->softcap > 0 || o->alibi || b->plan->job->mask)
-                aura_apply_options(b, p, logit);
+            const struct aura_place *p = &pass->place[i];
+            if (options)
+                aura_apply_options(b, p, pass->logit + i * b->n);
             if (p->first < b->all_begin || p->first + AURA_TILE > b->all_end)
-                aura_hide_columns(b, p, logit);
-            scale[i] = aura_value_scales(b, p, copy[i]);
+                aura_hide_columns(b, p, pass->logit + i * b->n);
         }
-        a->cache->ctx->kernels.tile_weight[0](pass->weight, pass->logit[0], pass->softmax, scale, a->v_planes, b->n, n);
-        aura_value_tiles(b, pass, place, n);
+        a->cache->ctx->kernels.tile_weight[0](pass->weight, pass->logit[0], pass->softmax, pass->scales, a->v_planes, b->n, n);
+        aura_value_tiles(b, pass, n);
     }
 }
 
@@ -126,6 +120,11 @@ static void merge(struct aura_partial *into, float *into_acc, const struct aura_
 {
     if (part->max == -INFINITY && !isnan(part->sum))
         return;
+    if (into->max == -INFINITY && !isnan(into->sum)) {
+        memcpy(into_acc, part_acc, dim * sizeof *into_acc);
+        *into = *part;
+        return;
+    }
     float m = part->max > into->max ? part->max : into->max;
     float keep = into->max == m ? 1 : exp2f(into->max - m), add = part->max == m ? 1 : exp2f(part->max - m);
     for (uint32_t d = 0; d < dim; d++)
@@ -149,34 +148,45 @@ static size_t partial_of(const struct aura_block *b, size_t i, size_t split)
     return b->plan->first_partial + (b->row + i - b->plan->first_row) * per_row + (b->a->splits_per_item ? split : 0);
 }
 
+/* As long as a partial has seen nothing, nobody looks at its accumulator. */
 static void clear_partial(const struct aura_attend *a, size_t at)
 {
     a->partial[at].max = -INFINITY;
     a->partial[at].sum = 0;
-    memset(a->acc + at * a->cache->config.v_dim, 0, a->cache->config.v_dim * sizeof *a->acc);
+}
+
+/* What a block sees of the 1024 tokens from `begin` on, into the partial of a split. */
+static void attend_range(const struct aura_block *b, struct aura_pass *pass, size_t split, uint64_t begin)
+{
+    const struct aura_attend *a = b->a;
+    uint32_t dim = a->cache->config.v_dim;
+    uint64_t end = begin + AURA_SPLIT < b->end ? begin + AURA_SPLIT : b->end;
+    begin = begin > b->begin ? begin : b->begin;
+    if (begin >= end)
+        return;
+    attend_split(b, pass, begin, end);
+    for (size_t i = 0; i < b->n; i++) {
+        size_t at = partial_of(b, i, split);
+        struct aura_partial part = row_result(&pass->softmax[i]);
+        merge(&a->partial[at], a->acc + at * dim, &part, pass->acc + i * dim, dim);
+    }
 }
 
 /* Splits [first, last) of a block, each into its own partial, or all into one. */
 static void attend_splits(const struct aura_block *b, size_t first, size_t last)
 {
     const struct aura_attend *a = b->a;
-    uint32_t dim = a->cache->config.v_dim;
     struct aura_pass pass;
+    struct aura_block kept = *b;
+    kept.begin = 0;
+    kept.end = b->kept;
     for (size_t split = first; split < last; split++) {
-        uint64_t begin = (uint64_t)split * AURA_SPLIT, end = begin + AURA_SPLIT;
-        begin = begin > b->begin ? begin : b->begin;
-        end = end < b->end ? end : b->end;
+        uint64_t number = split < b->plan->kept_splits ? split : b->plan->first_split + (split - b->plan->kept_splits);
         if (a->splits_per_item || split == 0)
             for (size_t i = 0; i < b->n; i++)
                 clear_partial(a, partial_of(b, i, split));
-        if (begin >= end)
-            continue;
-        attend_split(b, &pass, begin, end);
-        for (size_t i = 0; i < b->n; i++) {
-            size_t at = partial_of(b, i, split);
-            struct aura_partial part = row_result(&pass.softmax[i]);
-            merge(&a->partial[at], a->acc + at * dim, &part, pass.acc + i * dim, dim);
-        }
+        attend_range(&kept, &pass, split, number * AURA_SPLIT);
+        attend_range(b, &pass, split, number * AURA_SPLIT);
     }
 }
 

@@ -8,7 +8,8 @@
 enum {
     AURA_SPLIT = 1024,       /* tokens of a partial result; fixed, so that results do not depend on who computes them */
     AURA_BLOCK_ROWS = 32,    /* most rows that share one pass over the tiles; a row is one query head of one query token */
-    AURA_BLOCK_FLOATS = 8192 /* and most floats of their accumulators: 32 KiB of stack */
+    AURA_BLOCK_FLOATS = 8192, /* and most floats of their accumulators: 32 KiB of stack */
+    AURA_PASS_ROWS = AURA_BLOCK_ROWS * AURA_TILES
 };
 
 /* One job. Rows of a KV head are [query][head of the group]; a unit of work is a KV head and a block of its rows. */
@@ -18,7 +19,8 @@ struct aura_attend_plan {
     uint64_t len;
     size_t rows;        /* of one KV head */
     size_t blocks;      /* of one KV head */
-    size_t splits;
+    size_t splits;      /* that any row sees something of: the first kept_splits, and those from first_split on */
+    size_t kept_splits, first_split;
     size_t first_row, first_unit, first_item, first_partial;
 };
 
@@ -57,15 +59,6 @@ aura_status aura_attend_measure(struct aura_call call, struct aura_attend *a, ui
 /* Points into the workspace and fills the plans. */
 void aura_attend_place(struct aura_attend *a, void *workspace);
 
-/* With few rows several tiles go through the stages together: the softmax is a long chain of dependent steps, and there must
- * be enough to do beside it. */
-enum {
-    AURA_FEW_ROWS = 8,   /* up to here every block of rows unpacks for itself; above, once for all is cheaper */
-    AURA_MANY_TILES = 2, /* that go together above */
-    AURA_PASS_ROWS = AURA_BLOCK_ROWS * AURA_MANY_TILES, /* rows times tiles */
-    AURA_NEAR_BYTES = 16 << 10 /* of tiles that go together, packed or unpacked; as many are prefetched */
-};
-
 /* Some rows of one KV head: a unit of work. */
 struct aura_block {
     const struct aura_attend *a;
@@ -73,9 +66,10 @@ struct aura_block {
     uint32_t head;        /* of the keys and values */
     size_t first, n;      /* rows of that head */
     size_t row;           /* the first of them among all rows */
-    size_t tiles;         /* that go through the stages together */
     uint64_t begin, end;  /* tokens that any of them sees */
     uint64_t all_begin, all_end; /* tokens that all of them see */
+    const uint32_t *list; /* tiles of slots; NULL: tile i is tile i */
+    uint64_t kept;        /* tokens [0, kept) are seen by all besides, and are in tiles before that of `begin` */
 };
 
 static inline uint32_t aura_ratio_of(const struct aura_attend *a)
@@ -106,39 +100,57 @@ static inline uint64_t aura_row_begin(const struct aura_block *b, size_t i)
     return window && window < end ? end - window : 0;
 }
 
+/* The tokens at the beginning that are seen from outside the window take tiles of their own, unless the window reaches into
+ * them: then everything from 0 on is gone through, and what is between is hidden. */
+static inline uint64_t aura_kept_apart(const struct aura_attend *a, uint64_t begin)
+{
+    uint64_t keep = a->cache->config.keep_first;
+    return begin / AURA_TILE * AURA_TILE >= keep ? keep : 0;
+}
+
+/* Where tile `tile` of the job is: tiles of slots come in any order. */
+static inline uint64_t aura_tile_number(const struct aura_block *b, uint64_t tile)
+{
+    return b->list ? b->list[tile] : tile;
+}
+
 /* A tile of the block's KV head, and what is where in it. */
 struct aura_place {
     const uint8_t *tile, *ahead; /* this one, and the one that will be read in its place next time */
     uint64_t first;              /* token */
     uint32_t columns;            /* tokens that there are */
     uint32_t packed, packed_end; /* columns [packed, packed_end) are codes; those before are pinned, those after open */
+    int full;                    /* all columns are codes */
 };
 
-/* What a pass over some tiles needs, 65 KiB of it: it lives on the stack of the thread. */
+/* What a pass over some tiles needs, 60 KiB of it: it lives on the stack of the thread. */
 struct aura_pass {
     float acc[AURA_BLOCK_FLOATS];
     struct aura_softmax_row softmax[AURA_BLOCK_ROWS];
     struct aura_weight weight[AURA_PASS_ROWS];
-    float bias[AURA_BLOCK_ROWS];
+    struct aura_place place[AURA_TILES];
+    struct aura_tile k[AURA_TILES], v[AURA_TILES];
+    struct aura_scales scales[AURA_TILES];
+    uint16_t copy[AURA_TILES][AURA_TILE]; /* of scales, where they are not those of the tile */
+    const uint8_t *next;                  /* the tile after these; NULL: not known yet */
+    size_t middle, v_ahead;               /* of a tile: where the weights, where the values begin to ask memory for it */
+    uint64_t page;                        /* whose bias was computed last */
+    float bias[AURA_PASS_ROWS];           /* [tile][row]: the score of the page's reference */
     _Alignas(64) float logit[AURA_PASS_ROWS][AURA_TILE]; /* [tile][row]; then 2^(logit - max) */
-    _Alignas(64) uint32_t bytes[AURA_NEAR_BYTES / 4]; /* unpacked: a tile of keys, or several of values */
 };
 
 /* ---- attend_tile.c: the steps of attend_split ---- */
 
-void aura_find_place(struct aura_place *place, const struct aura_block *block, uint64_t tile);
-/* pass->bias: the score of the page's reference. */
-void aura_page_bias(const struct aura_block *block, struct aura_pass *pass, uint64_t page);
-/* logit[row][column], for all columns that there are. */
-void aura_score_tile(const struct aura_block *block, struct aura_pass *pass, const struct aura_place *place,
-                     float (*logit)[AURA_TILE]);
+void aura_start_tiles(const struct aura_block *block, struct aura_pass *pass);
+/* Tiles [tile, tile + n), of one page unless they are slots: where they are, and the scores of their references. */
+void aura_find_tiles(const struct aura_block *block, struct aura_pass *pass, uint64_t tile, size_t n);
+/* logit[tile][row][column], for all columns that there are. */
+void aura_score_tiles(const struct aura_block *block, struct aura_pass *pass, size_t n);
 /* Softcap, then ALiBi, then the mask. */
 void aura_apply_options(const struct aura_block *block, const struct aura_place *place, float (*logits)[AURA_TILE]);
 /* -inf in the columns that a row may not see: by index, never by what is in them. */
 void aura_hide_columns(const struct aura_block *block, const struct aura_place *place, float (*logit)[AURA_TILE]);
-/* Value scales, 0 for columns that hold no code; in the tile, or in `copy`. */
-const uint16_t *aura_value_scales(const struct aura_block *block, const struct aura_place *place, uint16_t copy[AURA_TILE]);
 /* n tiles into pass->acc: codes of all at once, then what is kept in rows. */
-void aura_value_tiles(const struct aura_block *block, struct aura_pass *pass, const struct aura_place *place, size_t n);
+void aura_value_tiles(const struct aura_block *block, struct aura_pass *pass, size_t n);
 
 #endif

@@ -35,15 +35,75 @@ aura_status aura_attend_set(struct aura_call call, struct aura_attend *a, const 
     if (!isfinite(o->scale) || !(o->softcap >= 0 && isfinite(o->softcap)) || o->planes > 2 || o->not_causal > 1)
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: scale %g, softcap %g, planes %u or not_causal %u is out of range",
                          call.name, (double)o->scale, (double)o->softcap, o->planes, o->not_causal);
+    if (c->window && o->window > c->window)
+        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: a window of %llu; the cache keeps %llu tokens", call.name,
+                         (unsigned long long)o->window, (unsigned long long)c->window);
+    o->window = o->window ? o->window : c->window;
     a->unit = o->scale * 1.44269504f;
     a->k_planes = planes_of(a->cache->layout.k.kind, o->planes);
     a->v_planes = planes_of(a->cache->layout.v.kind, o->planes);
     return AURA_OK;
 }
 
-static aura_status check_job(struct aura_call call, const struct aura_attend *a, const aura_attend_job *job, uint64_t len)
+/* What a job attends to; NULL, with a message, where there is nothing of the kind. */
+static const struct aura_sequence *seq_of(struct aura_call call, const aura_cache *cache, const aura_attend_job *job)
+{
+    if (!cache->slots && !job->tiles && !job->tokens)
+        return aura_find_seq(call, cache, job->seq);
+    if (cache->slots && !job->seq)
+        return cache->slots;
+    aura_fail(call.ctx, AURA_BAD_ARGUMENT,
+              cache->slots ? "%s: sequence %u of a cache of slots; seq is 0 there, and tokens and tiles say what to attend to"
+                           : "%s: tokens or tiles with sequence %u; they are for a cache of slots",
+              call.name, job->seq);
+    return NULL;
+}
+
+static uint64_t len_of(const aura_cache *cache, const aura_attend_job *job, const struct aura_sequence *seq)
+{
+    return cache->slots ? job->tokens : seq->len;
+}
+
+static aura_status check_tiles(struct aura_call call, const aura_config *c, const aura_attend_job *job)
+{
+    uint64_t tiles = (c->slots + AURA_TILE - 1) / AURA_TILE;
+    if (!job->tiles && job->tokens > c->slots)
+        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: %llu tokens in %llu slots", call.name,
+                         (unsigned long long)job->tokens, (unsigned long long)c->slots);
+    for (uint64_t i = 0; job->tiles && i < job->tokens / AURA_TILE + (job->tokens % AURA_TILE > 0); i++)
+        if (job->tiles[i] >= tiles)
+            return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: tiles[%llu] is %u; %llu slots are %llu tiles", call.name,
+                             (unsigned long long)i, job->tiles[i], (unsigned long long)c->slots, (unsigned long long)tiles);
+    return AURA_OK;
+}
+
+/* The oldest token that a job sees, but for those of keep_first. */
+static uint64_t begin_of(const struct aura_attend *a, const aura_attend_job *job, uint64_t len)
+{
+    uint64_t end = a->options.not_causal || job->queries == 0 ? len : len - job->queries + 1, window = a->options.window;
+    return window && window < end ? end - window : 0;
+}
+
+static aura_status check_window(struct aura_call call, const struct aura_attend *a, const aura_attend_job *job,
+                                const struct aura_sequence *seq)
 {
     const aura_config *c = &a->cache->config;
+    uint64_t begin = begin_of(a, job, seq->len);
+    if (job->queries > c->max_queries)
+        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: %u queries at once; a cache with a window takes max_queries = %u",
+                         call.name, job->queries, c->max_queries);
+    if (job->queries && !aura_tokens_exist(a->cache, seq, begin, seq->len))
+        return aura_fail(call.ctx, AURA_BAD_ARGUMENT,
+                         "%s: %u queries would see token %llu; after tokens were taken back, those below %llu are gone",
+                         call.name, job->queries, (unsigned long long)begin, (unsigned long long)seq->first * AURA_PAGE);
+    return AURA_OK;
+}
+
+static aura_status check_job(struct aura_call call, const struct aura_attend *a, const aura_attend_job *job,
+                             const struct aura_sequence *seq)
+{
+    const aura_config *c = &a->cache->config;
+    uint64_t len = len_of(a->cache, job, seq);
     aura_status status;
     if (!a->options.not_causal && job->queries > len)
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: %u queries at the newest positions of sequence %u, which has %llu tokens",
@@ -51,6 +111,11 @@ static aura_status check_job(struct aura_call call, const struct aura_attend *a,
     if (job->mask && (job->mask_keys > len || (job->mask_stride && job->mask_stride < job->mask_keys)))
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: a mask of %u keys with stride %zu over %llu tokens", call.name,
                          job->mask_keys, job->mask_stride, (unsigned long long)len);
+    if (job->mask && aura_times(job->mask_stride, job->queries) > PTRDIFF_MAX / sizeof(float))
+        return aura_fail(call.ctx, AURA_TOO_LARGE, "%s: a mask of %u queries with stride %zu does not fit in memory", call.name,
+                         job->queries, job->mask_stride);
+    if ((c->slots && (status = check_tiles(call, c, job))) || (c->window && (status = check_window(call, a, job, seq))))
+        return status;
     if (job->queries == 0)
         return AURA_OK;
     if ((status = aura_check_view(call, "q", &job->q)) || (status = aura_check_view(call, "out", &job->out)) ||
@@ -63,14 +128,34 @@ static aura_status check_job(struct aura_call call, const struct aura_attend *a,
 
 /* ---- sizes -------------------------------------------------------------------------------------------------------- */
 
+static size_t splits_of(uint64_t tokens)
+{
+    return (size_t)(tokens / AURA_SPLIT + (tokens % AURA_SPLIT > 0));
+}
+
 /* One job counted, without its place. */
 static struct aura_attend_plan plan_of(const struct aura_attend *a, const aura_attend_job *job,
                                        const struct aura_sequence *seq, uint64_t len)
 {
     size_t rows = (size_t)job->queries * (a->cache->config.q_heads / a->cache->config.kv_heads);
-    struct aura_attend_plan plan = {job, seq, len, rows, (rows + a->block_rows - 1) / a->block_rows,
-                                    (size_t)((len + AURA_SPLIT - 1) / AURA_SPLIT), 0, 0, 0, 0};
+    struct aura_attend_plan plan = {job, seq, len, rows, (rows + a->block_rows - 1) / a->block_rows, 0, 0, 0, 0, 0, 0, 0};
+    uint64_t begin = begin_of(a, job, len), kept = aura_kept_apart(a, begin);
+    if (!kept && a->cache->config.keep_first)
+        begin = 0;
+    plan.kept_splits = splits_of(kept);
+    plan.first_split = (size_t)(begin / AURA_SPLIT);
+    if (plan.first_split < plan.kept_splits)
+        plan.first_split = plan.kept_splits;
+    plan.splits = splits_of(len) > plan.first_split ? plan.kept_splits + splits_of(len) - plan.first_split : plan.kept_splits;
     return plan;
+}
+
+/* The most splits of a job whose sequence has `len` tokens or less. */
+static size_t most_splits_of(const struct aura_attend *a, const aura_attend_job *job, uint64_t len)
+{
+    const aura_config *c = &a->cache->config;
+    size_t all = splits_of(len), seen = splits_of(c->window + job->queries) + 1 + splits_of(c->keep_first);
+    return c->window && seen < all ? seen : all;
 }
 
 /* The arrays of the workspace, one after the other. A NULL base measures. */
@@ -106,12 +191,14 @@ static aura_status count_jobs(struct aura_call call, struct aura_attend *a, uint
     for (size_t i = 0; i < a->n_jobs; i++) {
         const aura_attend_job *job = &a->jobs[i];
         aura_status status = aura_check_call(call, job, sizeof *job);
-        const struct aura_sequence *seq = status ? NULL : aura_find_seq(call, a->cache, job->seq);
+        const struct aura_sequence *seq = status ? NULL : seq_of(call, a->cache, job);
         if (!seq)
             return AURA_BAD_ARGUMENT;
-        if (!plan_only && (status = check_job(call, a, job, seq->len)))
+        if (!plan_only && (status = check_job(call, a, job, seq)))
             return status;
-        struct aura_attend_plan plan = plan_of(a, job, seq, tokens ? tokens : seq->len);
+        struct aura_attend_plan plan = plan_of(a, job, seq, tokens ? tokens : len_of(a->cache, job, seq));
+        if (plan_only)
+            plan.splits = most_splits_of(a, job, plan.len);
         if (a->rows > SIZE_MAX / 8192 / 4 || plan.rows > SIZE_MAX / 8192 / 4 / heads ||
             plan.splits > SIZE_MAX / 8192 / 4 / heads / (plan.rows + 1))
             return aura_fail(call.ctx, AURA_TOO_LARGE, "%s: %u queries over %llu tokens", call.name, job->queries,
@@ -152,9 +239,9 @@ void aura_attend_place(struct aura_attend *a, void *workspace)
     carve(a, workspace);
     a->rows = a->units = a->items = a->partials = 0;
     for (size_t i = 0; i < a->n_jobs; i++) {
-        const struct aura_sequence *seq = aura_find_seq(call, a->cache, a->jobs[i].seq);
+        const struct aura_sequence *seq = seq_of(call, a->cache, &a->jobs[i]);
         struct aura_attend_plan *plan = &a->plan[i];
-        *plan = plan_of(a, &a->jobs[i], seq, seq->len);
+        *plan = plan_of(a, &a->jobs[i], seq, len_of(a->cache, &a->jobs[i], seq));
         plan->first_row = a->rows;
         plan->first_unit = a->units;
         plan->first_item = a->items;

@@ -8,46 +8,48 @@
 
 #include "dtype.h"
 
-void aura_find_place(struct aura_place *p, const struct aura_block *b, uint64_t tile)
-{
-    const aura_cache *cache = b->a->cache;
-    const struct aura_sequence *seq = b->plan->seq;
-    uint64_t first = tile * AURA_TILE, last = (b->end - 1) / AURA_TILE, left = seq->len - first;
-    uint64_t closed = seq->closed > first ? seq->closed - first : 0;
-    uint64_t next = tile + b->tiles <= last ? tile + b->tiles : tile;
-    p->tile = aura_tile_of(cache, seq, tile, b->head);
-    p->ahead = aura_tile_of(cache, seq, next, b->head);
-    p->first = first;
-    p->columns = left < AURA_TILE ? (uint32_t)left : AURA_TILE;
-    p->packed = cache->pinned > first ? cache->pinned : 0;
-    p->packed = p->packed < p->columns ? p->packed : p->columns;
-    p->packed_end = closed < AURA_TILE ? (uint32_t)closed : AURA_TILE;
-    p->packed_end = p->packed_end > p->packed ? p->packed_end : p->packed;
-    __builtin_prefetch(p->ahead + cache->layout.k_scale_at, 0, 3);
-    __builtin_prefetch(p->ahead + cache->layout.v_scale_at, 0, 3);
-    if (next % AURA_PAGE_TILES == 0) { /* a new page: its reference will be needed first of all */
-        const uint8_t *reference = p->ahead + cache->layout.reference_at;
-        for (uint32_t at = 0; at < cache->config.k_dim + 64; at += 64)
-            __builtin_prefetch(reference + at, 0, 3);
-    }
-}
-
-/* One side of the tile for the integer kernels, unpacked first where that pays. */
-static void find_side(struct aura_tile *tile, const struct aura_block *b, uint32_t *bytes, const struct aura_place *p, int values)
+/* What is the same for all tiles of a pass. What will be read next is asked for in the order of a tile: the scores ask for
+ * three quarters of the keys' bytes, the values for three quarters of theirs, the weights for what is between. Where a side is
+ * plain numbers, which ask for themselves, the weights ask for the last quarter of the other. */
+void aura_start_tiles(const struct aura_block *b, struct aura_pass *pass)
 {
     const struct aura_layout *l = &b->a->cache->layout;
-    uint32_t at = values ? l->v_at : 0;
-    tile->words = (const uint32_t *)(const void *)(p->tile + at);
-    tile->ahead = (const uint32_t *)(const void *)(p->ahead + at);
-    tile->scale = (const uint16_t *)(const void *)(p->tile + l->k_scale_at);
-    tile->side = values ? &l->v : &l->k;
-    tile->kind = tile->side->kind;
-    tile->planes = values ? b->a->v_planes : b->a->k_planes;
-    if (b->n > AURA_FEW_ROWS && tile->kind != 8) {
-        b->a->cache->ctx->kernels.unpack[tile->kind](bytes, tile);
-        tile->words = tile->ahead = bytes;
-        tile->kind = AURA_BYTES;
+    const int k_packed = aura_is_packed(l->k.kind), v_packed = aura_is_packed(l->v.kind);
+    size_t k_end = k_packed ? l->k.bytes / 4 * 3 / 64 * 64 : l->v_at + l->v.bytes / 4 * 3 / 64 * 64;
+    size_t v_begin = !v_packed ? l->v_at : k_packed ? l->tile_bytes - l->v.bytes / 4 * 3 / 64 * 64 : l->tile_bytes;
+    struct aura_tile k = {NULL, NULL, NULL, &l->k, b->a->k_planes}, v = {NULL, NULL, NULL, &l->v, b->a->v_planes};
+    struct aura_scales scales = {NULL, NULL, v_begin > k_end ? (v_begin - k_end) / 64 : 0, v_packed ? l->v.step : 1};
+    for (size_t i = 0; i < AURA_TILES; i++) {
+        pass->k[i] = k;
+        pass->v[i] = v;
+        pass->scales[i] = scales;
     }
+    pass->middle = k_end;
+    pass->v_ahead = k_packed && v_packed ? v_begin : l->v_at;
+    pass->next = NULL;
+    pass->page = UINT64_MAX;
+}
+
+static const uint8_t *tile_at(const struct aura_block *b, uint64_t tile)
+{
+    return aura_tile_of(b->a->cache, b->plan->seq, aura_tile_number(b, tile), b->head);
+}
+
+/* Which columns of a tile are what. */
+static void find_columns(struct aura_place *p, const struct aura_block *b)
+{
+    const aura_cache *cache = b->a->cache;
+    uint64_t left = b->plan->len - p->first, closed = b->plan->seq->closed > p->first ? b->plan->seq->closed - p->first : 0;
+    p->full = p->first >= cache->pinned && closed >= AURA_TILE && left >= AURA_TILE;
+    p->packed = 0;
+    p->packed_end = p->columns = AURA_TILE;
+    if (p->full)
+        return;
+    p->columns = left < AURA_TILE ? (uint32_t)left : AURA_TILE;
+    p->packed = cache->pinned > p->first ? cache->pinned : 0;
+    p->packed = p->packed < p->columns ? p->packed : p->columns;
+    p->packed_end = closed < p->columns ? (uint32_t)closed : p->columns;
+    p->packed_end = p->packed_end > p->packed ? p->packed_end : p->packed;
 }
 
 /* Columns [from, to) of a side that is kept in rows of plain numbers: f16 rows of the sequence, or the tile itself. */
@@ -87,37 +89,92 @@ static void value_rows(const struct aura_block *b, float *acc, float (*weight)[A
 }
 
 /* The reference of a page is one more key, whose score is added to that of all others. */
-void aura_page_bias(const struct aura_block *b, struct aura_pass *pass, uint64_t page)
+static void page_bias(const struct aura_block *b, float *bias, uint64_t page)
 {
     const struct aura_attend *a = b->a;
     const aura_cache *cache = a->cache;
     const uint8_t *head = aura_head_of(cache, b->plan->seq, (size_t)page, b->head);
     int32_t product[AURA_BLOCK_ROWS];
-    memset(pass->bias, 0, sizeof pass->bias);
+    memset(bias, 0, b->n * sizeof *bias);
     if (!aura_has_reference(cache, b->plan->seq->closed, page))
         return;
     float scale = aura_f32_from_f16(*(const uint16_t *)(const void *)(head + cache->layout.reference_scale_at));
     cache->ctx->kernels.reference[0](product, a->query + b->row, (const int8_t *)(head + cache->layout.reference_at),
                                      cache->config.k_dim, b->n);
     for (size_t i = 0; i < b->n; i++)
-        pass->bias[i] = (float)product[i] * (a->query[b->row + i].step * scale * cache->layout.reference_step * a->unit);
+        bias[i] = (float)product[i] * (a->query[b->row + i].step * scale * cache->layout.reference_step * a->unit);
 }
 
-void aura_score_tile(const struct aura_block *b, struct aura_pass *pass, const struct aura_place *p, float (*logit)[AURA_TILE])
+/* Value scales, 0 for columns that hold no code. */
+static const uint16_t *value_scales(const struct aura_block *b, const struct aura_place *p, uint16_t copy[AURA_TILE])
+{
+    const uint16_t *scale = (const uint16_t *)(const void *)(p->tile + b->a->cache->layout.v_scale_at);
+    if (b->plan->seq->v && p->full)
+        return scale;
+    memset(copy, 0, AURA_TILE * sizeof *copy);
+    if (b->plan->seq->v && p->packed < p->packed_end)
+        memcpy(copy + p->packed, scale + p->packed, (p->packed_end - p->packed) * sizeof *copy);
+    return copy;
+}
+
+/* The scores of the references of n tiles: of a sequence they are all in one page, often that of the tiles before. */
+static void find_bias(const struct aura_block *b, struct aura_pass *pass, uint64_t tile, size_t n)
+{
+    const int scattered = b->list != NULL;
+    for (size_t i = 0; scattered && i < n; i++)
+        page_bias(b, pass->bias + i * b->n, aura_tile_number(b, tile + i) / AURA_PAGE_TILES);
+    if (scattered || tile / AURA_PAGE_TILES == pass->page)
+        return;
+    page_bias(b, pass->bias, pass->page = tile / AURA_PAGE_TILES);
+    for (size_t i = 1; i < AURA_TILES; i++)
+        memcpy(pass->bias + i * b->n, pass->bias, b->n * sizeof *pass->bias);
+}
+
+void aura_find_tiles(const struct aura_block *b, struct aura_pass *pass, uint64_t tile, size_t n)
+{
+    const struct aura_layout *l = &b->a->cache->layout;
+    const int scattered = b->list != NULL;
+    const uint8_t *at = pass->next ? pass->next : tile_at(b, tile);
+    pass->next = (tile + n) * AURA_TILE < b->end ? tile_at(b, tile + n) : at;
+    for (size_t i = 0; i < n; i++) {
+        struct aura_place *p = &pass->place[i];
+        const uint8_t *ahead = pass->next + i * l->tile_bytes;
+        p->tile = scattered && i ? tile_at(b, tile + i) : at + i * l->tile_bytes;
+        p->ahead = ahead;
+        p->first = (tile + i) * AURA_TILE;
+        find_columns(p, b);
+        pass->k[i].words = (const uint32_t *)(const void *)p->tile;
+        pass->k[i].ahead = ahead;
+        pass->k[i].scale = (const uint16_t *)(const void *)(p->tile + l->k_scale_at);
+        pass->v[i].words = (const uint32_t *)(const void *)(p->tile + l->v_at);
+        pass->v[i].ahead = ahead + pass->v_ahead;
+        pass->scales[i].v = value_scales(b, p, pass->copy[i]);
+        pass->scales[i].ahead = ahead + pass->middle;
+    }
+    for (uint32_t line = 0; (tile + n) % AURA_PAGE_TILES == 0 && line < l->k.dim / 64 + 2; line++) /* the next reference */
+        __builtin_prefetch(pass->next + l->reference_at + 64 * line, 0, 3);
+    if (b->plan->seq->k)
+        find_bias(b, pass, tile, n);
+}
+
+void aura_score_tiles(const struct aura_block *b, struct aura_pass *pass, size_t n)
 {
     const struct aura_attend *a = b->a;
-    if (!b->plan->seq->k) {
-        score_rows(b, logit, p, 0, p->columns);
-        return;
+    size_t coded = 0; /* codes end somewhere, and do not begin again */
+    while (b->plan->seq->k && coded < n && pass->place[coded].packed < pass->place[coded].packed_end)
+        coded++;
+    if (coded)
+        a->cache->ctx->kernels.tile_score[AURA_PLANES(a->cache->layout.k.kind, a->k_planes)](
+            pass->logit[0], a->query + b->row, pass->k, a->factor + b->row, pass->bias, b->n, coded);
+    for (size_t i = 0; i < n; i++) {
+        const struct aura_place *p = &pass->place[i];
+        if (!b->plan->seq->k) {
+            score_rows(b, pass->logit + i * b->n, p, 0, p->columns);
+        } else if (!p->full) {
+            score_rows(b, pass->logit + i * b->n, p, 0, p->packed);
+            score_rows(b, pass->logit + i * b->n, p, p->packed_end, p->columns);
+        }
     }
-    if (p->packed < p->packed_end) {
-        struct aura_tile tile;
-        find_side(&tile, b, pass->bytes, p, 0);
-        a->cache->ctx->kernels.tile_score[AURA_PLANES(tile.kind, tile.planes)](
-            logit[0], a->query + b->row, &tile, a->factor + b->row, pass->bias, b->n);
-    }
-    score_rows(b, logit, p, 0, p->packed);
-    score_rows(b, logit, p, p->packed_end, p->columns);
 }
 
 /* Softcap, then ALiBi, then the mask; logits are in units of log2 e. */
@@ -146,44 +203,31 @@ void aura_apply_options(const struct aura_block *b, const struct aura_place *p, 
 /* Columns that a row may not see: by index, never by what is in them. */
 void aura_hide_columns(const struct aura_block *b, const struct aura_place *p, float (*logit)[AURA_TILE])
 {
+    uint64_t keep = b->a->cache->config.keep_first;
     for (size_t i = 0; i < b->n; i++) {
         uint64_t begin = aura_row_begin(b, i), end = aura_row_end(b, i);
-        for (uint32_t t = 0; t < AURA_TILE; t++)
-            if (p->first + t < begin || p->first + t >= end)
-                logit[i][t] = -INFINITY;
+        for (uint64_t t = p->first; t < p->first + AURA_TILE; t++)
+            if ((t < begin && t >= keep) || t >= end)
+                logit[i][t - p->first] = -INFINITY;
     }
 }
 
-/* Value scales, 0 for columns that hold no code. */
-const uint16_t *aura_value_scales(const struct aura_block *b, const struct aura_place *p, uint16_t copy[AURA_TILE])
-{
-    const uint16_t *scale = (const uint16_t *)(const void *)(p->tile + b->a->cache->layout.v_scale_at);
-    if (b->plan->seq->v && p->packed == 0 && p->packed_end == AURA_TILE)
-        return scale;
-    memset(copy, 0, AURA_TILE * sizeof *copy);
-    if (b->plan->seq->v && p->packed < p->packed_end)
-        memcpy(copy + p->packed, scale + p->packed, (p->packed_end - p->packed) * sizeof *copy);
-    return copy;
-}
-
 /* Tokens of the tiles into pass->acc: codes of all tiles at once, then what is kept in rows. */
-void aura_value_tiles(const struct aura_block *b, struct aura_pass *pass, const struct aura_place *place, size_t n)
+void aura_value_tiles(const struct aura_block *b, struct aura_pass *pass, size_t n)
 {
     const struct aura_kernels *kernels = &b->a->cache->ctx->kernels;
     const struct aura_side *side = &b->a->cache->layout.v;
-    struct aura_tile tile[AURA_TILES];
-    int packed = b->plan->seq->v != NULL;
-    for (size_t i = 0; packed && i < n; i++)
-        find_side(&tile[i], b, pass->bytes + i * side->dim * AURA_TILE / 4, &place[i], 1);
-    for (size_t i = 0; packed && i < n * b->n; i++)
-        pass->weight[i].factor *= side->step;
-    if (packed)
-        kernels->tile_value[AURA_PLANES(tile->kind, tile->planes)](pass->acc, side->dim, pass->weight, tile, b->n, n);
+    const int packed = b->plan->seq->v != NULL;
+    if (packed) {
+        kernels->tile_value[AURA_PLANES(side->kind, b->a->v_planes)](pass->acc, side->dim, pass->weight, pass->v, b->n, n);
+    }
     for (size_t i = 0; !packed && i < b->n; i++)
         for (uint32_t d = 0; pass->weight[i].keep != 1 && d < side->dim; d++)
             pass->acc[i * side->dim + d] *= pass->weight[i].keep;
     for (size_t i = 0; i < n; i++) {
-        const struct aura_place *p = &place[i];
+        const struct aura_place *p = &pass->place[i];
+        if (packed && p->full)
+            continue;
         value_rows(b, pass->acc, pass->logit + i * b->n, p, 0, packed ? p->packed : p->columns);
         if (packed)
             value_rows(b, pass->acc, pass->logit + i * b->n, p, p->packed_end, p->columns);

@@ -17,6 +17,20 @@ aura_status aura_check_call(struct aura_call call, const void *args, size_t know
     return AURA_OK;
 }
 
+aura_status aura_take_memory(struct aura_call call, size_t bytes, void **memory)
+{
+    *memory = call.ctx->allocator.alloc(call.ctx->allocator.user, bytes, 64);
+    if (!*memory)
+        return aura_fail(call.ctx, AURA_OUT_OF_MEMORY, "%s: the allocator has no %zu bytes", call.name, bytes);
+    return AURA_OK;
+}
+
+void aura_give_memory(const aura_ctx *ctx, void *memory, size_t bytes)
+{
+    if (memory)
+        ctx->allocator.free(ctx->allocator.user, memory, bytes);
+}
+
 aura_status aura_check_dtype(struct aura_call call, const char *what, aura_dtype dtype)
 {
     if (!aura_dtype_bytes(dtype))
@@ -132,6 +146,15 @@ aura_status aura_check_cache_dim(struct aura_call call, const char *what, uint32
             return AURA_OK;
     return aura_fail(call.ctx, dim ? AURA_UNSUPPORTED : AURA_BAD_ARGUMENT,
                      "%s: %s is %u, not 64, 80, 96, 112, 128, 192, 256 or 512", call.name, what, dim);
+}
+
+aura_status aura_check_balance(struct aura_call call, const float *balance, uint32_t kv_heads, uint32_t k_dim)
+{
+    for (size_t i = 0; i < (size_t)kv_heads * k_dim; i++)
+        if (!(balance[i] >= 0.125f && balance[i] <= 8)) /* so that NaN fails too */
+            return aura_fail(call.ctx, AURA_BAD_VALUE, "%s: balance of KV head %zu, channel %zu is %g, not within 1/8 to 8",
+                             call.name, i / k_dim, i % k_dim, (double)balance[i]);
+    return AURA_OK;
 }
 
 aura_status aura_check_view(struct aura_call call, const char *what, const aura_view *v)

@@ -11,6 +11,12 @@ struct aura_call {
     const char *name;
 };
 
+enum { AURA_MOST_LAYERS = 1 << 16 }; /* of a model */
+
+/* Memory that is not a cache's, aligned to 64. Fails: AURA_OUT_OF_MEMORY, and *memory is then NULL. */
+aura_status aura_take_memory(struct aura_call call, size_t bytes, void **memory);
+void aura_give_memory(const aura_ctx *ctx, void *memory, size_t bytes); /* NULL is allowed */
+
 /* Memory of the caller's: `rows` rows of `width` elements. */
 struct aura_extent {
     const char *what;
@@ -35,6 +41,9 @@ aura_status aura_check_heads(struct aura_call call, uint32_t q_heads, uint32_t k
 
 /* A dim that the cache is built for. */
 aura_status aura_check_cache_dim(struct aura_call call, const char *what, uint32_t dim);
+
+/* Factors on keys, [kv_heads][k_dim]: each within 1/8 to 8. */
+aura_status aura_check_balance(struct aura_call call, const float *balance, uint32_t kv_heads, uint32_t k_dim);
 
 /* A view that a row can be read from: not NULL, of a known type, aligned to its elements. */
 aura_status aura_check_view(struct aura_call call, const char *what, const aura_view *view);

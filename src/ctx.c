@@ -29,6 +29,8 @@ const char *aura_status_text(aura_status status)
     case AURA_OUT_OF_MEMORY: return "out of memory";
     case AURA_NOT_FINITE: return "some rows are not finite";
     case AURA_OUT_OF_PAGES: return "out of pages";
+    case AURA_BAD_FILE: return "bad file";
+    case AURA_IO: return "input or output failed";
     }
     return "unknown status";
 }

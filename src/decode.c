@@ -1,11 +1,9 @@
 /* Tokens out of the cache, in model space. */
 #include "exact.h"
-#include "cache.h"
+#include "tile.h"
 
 #include "dtype.h"
-#include "fpmode.h"
 #include "ref.h"
-#include "view.h"
 
 /* The encoded vector of column c, in rotated space. */
 static void decode_codes(float *y, const aura_cache *cache, const uint8_t *tile, uint32_t c, int values)
@@ -14,10 +12,10 @@ static void decode_codes(float *y, const aura_cache *cache, const uint8_t *tile,
     const struct aura_codec_plan *codec = values ? &cache->v.codec : &cache->k.codec;
     const uint16_t *scale = (const uint16_t *)(const void *)(tile + (values ? l->v_scale_at : l->k_scale_at));
     struct aura_tile side = {(const uint32_t *)(const void *)(tile + (values ? l->v_at : 0)), NULL, scale,
-                             values ? &l->v : &l->k, values ? l->v.kind : l->k.kind, 1};
+                             values ? &l->v : &l->k, 1};
     for (uint32_t d = 0; d < side.side->dim; d++) {
         uint8_t code = values ? aura_ref_code(&side, c, d) : aura_ref_code(&side, d, c);
-        uint32_t index = side.kind == 8 ? (uint32_t)((int8_t)code + 127) : code;
+        uint32_t index = side.side->kind == 8 ? (uint32_t)((int8_t)code + 127) : code;
         y[d] = codec->centroid[index] * aura_f32_from_f16(scale[c]);
     }
 }
@@ -66,6 +64,7 @@ struct decode {
     const aura_cache *cache;
     const struct aura_sequence *seq;
     uint64_t first;
+    const uint64_t *slot;            /* [tokens], instead of tokens from `first` on; or NULL */
     const aura_view *view[2];        /* keys, values; NULL: not asked for */
     struct aura_strides strides[2];
 };
@@ -75,7 +74,7 @@ static void decode_item(void *work, size_t i)
     struct decode *d = work;
     const aura_cache *cache = d->cache;
     uint32_t heads = cache->config.kv_heads, head = (uint32_t)(i % heads);
-    uint64_t token = d->first + i / heads;
+    uint64_t token = d->slot ? d->slot[i / heads] : d->first + i / heads;
     float x[AURA_TILE_DIM];
     for (int values = 0; values < 2; values++) {
         const struct aura_side *side = values ? &cache->layout.v : &cache->layout.k;
@@ -107,12 +106,20 @@ static aura_status check_side(struct aura_call call, struct decode *d, const cha
     return aura_check_view_apart(call, what, view, tokens, c->kv_heads, dim);
 }
 
+static aura_status decode(struct aura_call call, struct decode *d, uint32_t tokens, const aura_view *k, const aura_view *v)
+{
+    aura_status status;
+    if ((status = check_side(call, d, "k", k, tokens, 0)) || (status = check_side(call, d, "v", v, tokens, 1)))
+        return status;
+    aura_run(d->cache->ctx, (size_t)tokens * d->cache->config.kv_heads, decode_item, d);
+    return AURA_OK;
+}
+
 aura_status aura_cache_decode(const aura_cache *cache, aura_seq seq, uint64_t first, uint32_t tokens, const aura_view *k,
                               const aura_view *v)
 {
     struct aura_call call = {cache ? cache->ctx : NULL, "aura_cache_decode"};
-    struct decode d = {cache, NULL, first, {NULL, NULL}, {{0, 0}, {0, 0}}};
-    aura_status status;
+    struct decode d = {.cache = cache, .first = first};
     if (!cache)
         return aura_fail(NULL, AURA_BAD_ARGUMENT, "%s: cache is NULL", call.name);
     if (!(d.seq = aura_find_seq(call, cache, seq)))
@@ -120,8 +127,21 @@ aura_status aura_cache_decode(const aura_cache *cache, aura_seq seq, uint64_t fi
     if (first > d.seq->len || tokens > d.seq->len - first)
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: tokens [%llu, %llu) of %llu", call.name,
                          (unsigned long long)first, (unsigned long long)first + tokens, (unsigned long long)d.seq->len);
-    if ((status = check_side(call, &d, "k", k, tokens, 0)) || (status = check_side(call, &d, "v", v, tokens, 1)))
+    if (!aura_tokens_exist(cache, d.seq, first, first + tokens))
+        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: tokens [%llu, %llu) are not all there; those below %llu are gone, but "
+                         "for the first %u", call.name, (unsigned long long)first, (unsigned long long)first + tokens,
+                         (unsigned long long)d.seq->first * AURA_PAGE, cache->config.keep_first);
+    return decode(call, &d, tokens, k, v);
+}
+
+aura_status aura_slots_decode(const aura_cache *cache, const uint64_t *slot, uint32_t tokens, const aura_view *k,
+                              const aura_view *v)
+{
+    struct aura_call call = {cache ? cache->ctx : NULL, "aura_slots_decode"};
+    struct decode d = {.cache = cache, .slot = slot};
+    aura_status status = aura_check_slots(call, cache, slot, tokens);
+    if (status)
         return status;
-    aura_run(cache->ctx, (size_t)tokens * cache->config.kv_heads, decode_item, &d);
-    return AURA_OK;
+    d.seq = cache->slots;
+    return decode(call, &d, tokens, k, v);
 }

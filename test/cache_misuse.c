@@ -165,12 +165,16 @@ static void try_id(aura_seq id)
     aura_seq_info info = AURA_SEQ_INFO_INIT;
     aura_append_job append = g.append;
     aura_attend_job attend = g.call.job;
+    aura_seq fork = 5;
     size_t bytes;
     append.seq = attend.seq = id;
     EXPECT(aura_seq_release(g.cache, id) == AURA_BAD_ARGUMENT, "release %u", id);
     EXPECT(aura_seq_get_info(g.cache, id, &info) == AURA_BAD_ARGUMENT, "info %u", id);
     EXPECT(aura_seq_reserve(g.cache, id, 10) == AURA_BAD_ARGUMENT, "reserve %u", id);
     EXPECT(aura_truncate(g.cache, id, 0) == AURA_BAD_ARGUMENT, "truncate %u", id);
+    EXPECT(aura_seq_fork(g.cache, id, 0, &fork) == AURA_BAD_ARGUMENT && fork == 5, "fork %u", id);
+    EXPECT(aura_seq_remove(g.cache, id, 0, 0) == AURA_BAD_ARGUMENT, "remove from %u", id);
+    EXPECT(aura_seq_copy(g.cache, id, 0, 0, g.seq[1]) == AURA_BAD_ARGUMENT && aura_seq_copy(g.cache, g.seq[0], 0, 0, id) == AURA_BAD_ARGUMENT, "copy %u", id);
     EXPECT(aura_append(g.cache, &append, 1) == AURA_BAD_ARGUMENT, "append %u", id);
     EXPECT(aura_cache_decode(g.cache, id, 0, 1, &g.k.view, &g.v.view) == AURA_BAD_ARGUMENT, "decode %u", id);
     EXPECT(aura_attend(g.cache, &attend, 1, NULL) == AURA_BAD_ARGUMENT, "attend %u", id);
@@ -313,6 +317,7 @@ static void decode_misuse(void)
 static void attend_misuse(void)
 {
     static float mask[QUERIES * TOKENS];
+    static const uint32_t tile;
     aura_attend_job *job = &g.call.job;
     aura_attend_options *o = &g.at.options;
     setup();
@@ -328,6 +333,8 @@ static void attend_misuse(void)
     WRONG(job->out.head_stride = 79, aura_attend(g.cache, job, 1, o), AURA_BAD_ARGUMENT);
     WRONG(job->out.token_stride = 80, aura_attend(g.cache, job, 1, o), AURA_BAD_ARGUMENT);
     WRONG(job->queries = TOKENS + 1, aura_attend(g.cache, job, 1, o), AURA_BAD_ARGUMENT);
+    WRONG(job->tokens = 1, aura_attend(g.cache, job, 1, o), AURA_BAD_ARGUMENT);
+    WRONG(job->tiles = &tile, aura_attend(g.cache, job, 1, o), AURA_BAD_ARGUMENT);
     WRONG((job->mask = mask, job->mask_keys = TOKENS + 1), aura_attend(g.cache, job, 1, o), AURA_BAD_ARGUMENT);
     WRONG((job->mask = mask, job->mask_keys = 20, job->mask_stride = 19), aura_attend(g.cache, job, 1, o), AURA_BAD_ARGUMENT);
     WRONG(o->planes = 3, aura_attend(g.cache, job, 1, o), AURA_BAD_ARGUMENT);
@@ -348,6 +355,160 @@ static void attend_misuse(void)
     teardown();
 }
 
+/* ---- sizes that overflow ----------------------------------------------------------------------------------------------------- */
+
+/* The call fails like one of the two, and changes nothing. */
+static void too_large(aura_status status, aura_status other, const char *call)
+{
+    EXPECT(status == AURA_TOO_LARGE || (other && status == other), "%s: %s", call, status ? aura_last_error() : "no error");
+    EXPECT(strncmp(aura_last_error(), call, strcspn(call, "(")) == 0, "%s: the message is %s", call, aura_last_error());
+    expect_untouched(call);
+    teardown(), setup();
+}
+#define TOO_LARGE(assignment, call) ((assignment), too_large((call), AURA_OK, #call " " #assignment))
+#define NOT_SO_MANY(call) too_large((call), AURA_BAD_ARGUMENT, #call)
+
+static void strides_that_overflow(void)
+{
+    static const ptrdiff_t huge[] = {PTRDIFF_MAX, PTRDIFF_MIN, PTRDIFF_MAX / 2, PTRDIFF_MAX / 4, PTRDIFF_MIN / 4, (ptrdiff_t)1 << 61};
+    static float mask[8];
+    aura_attend_job *job = &g.call.job;
+    setup();
+    for (size_t i = 0; i < sizeof huge / sizeof *huge; i++) {
+        TOO_LARGE(g.append.k.token_stride = huge[i], aura_append(g.cache, &g.append, 1));
+        TOO_LARGE(g.append.k.head_stride = huge[i], aura_append(g.cache, &g.append, 1));
+        TOO_LARGE(g.append.v.token_stride = huge[i], aura_append(g.cache, &g.append, 1));
+        TOO_LARGE(g.append.v.head_stride = huge[i], aura_append(g.cache, &g.append, 1));
+        TOO_LARGE(g.k.view.token_stride = huge[i], aura_cache_decode(g.cache, g.seq[0], 0, 5, &g.k.view, NULL));
+        TOO_LARGE(g.v.view.head_stride = huge[i], aura_cache_decode(g.cache, g.seq[0], 0, 5, NULL, &g.v.view));
+        TOO_LARGE(job->q.token_stride = huge[i], aura_attend(g.cache, job, 1, NULL));
+        TOO_LARGE(job->q.head_stride = huge[i], aura_attend(g.cache, job, 1, NULL));
+        TOO_LARGE(job->out.token_stride = huge[i], aura_attend(g.cache, job, 1, NULL));
+        TOO_LARGE(job->out.head_stride = huge[i], aura_attend(g.cache, job, 1, NULL));
+    }
+    TOO_LARGE((job->mask = mask, job->mask_keys = 2, job->mask_stride = SIZE_MAX), aura_attend(g.cache, job, 1, NULL));
+    TOO_LARGE((job->mask = mask, job->mask_keys = 2, job->mask_stride = SIZE_MAX / 8), aura_attend(g.cache, job, 1, NULL));
+    TOO_LARGE(g.append.tokens = UINT32_MAX, (g.append.k.token_stride = (ptrdiff_t)1 << 31, aura_append(g.cache, &g.append, 1)));
+    teardown();
+}
+
+static void counts_that_overflow(void)
+{
+    static const uint64_t huge[] = {UINT64_MAX, UINT64_MAX - 1, UINT64_MAX - 255, UINT64_MAX / 2 + 2, (uint64_t)1 << 62};
+    aura_seq fork = 0;
+    size_t bytes = 0;
+    setup();
+    for (size_t i = 0; i < sizeof huge / sizeof *huge; i++) {
+        NOT_SO_MANY(aura_seq_reserve(g.cache, g.seq[1], huge[i]));
+        NOT_SO_MANY(aura_truncate(g.cache, g.seq[0], huge[i]));
+        NOT_SO_MANY(aura_seq_fork(g.cache, g.seq[0], huge[i], &fork));
+        NOT_SO_MANY(aura_seq_remove(g.cache, g.seq[0], huge[i], 5));
+        NOT_SO_MANY(aura_seq_remove(g.cache, g.seq[0], 5, huge[i]));
+        NOT_SO_MANY(aura_seq_copy(g.cache, g.seq[0], huge[i], 256, g.seq[1]));
+        NOT_SO_MANY(aura_seq_copy(g.cache, g.seq[0], 0, huge[i], g.seq[1]));
+        NOT_SO_MANY(aura_cache_decode(g.cache, g.seq[0], huge[i], UINT32_MAX, &g.k.view, NULL));
+        g.call.job.queries = UINT32_MAX;
+        NOT_SO_MANY(aura_attend_workspace(g.cache, &g.call.job, 1, huge[i], &bytes));
+    }
+    NOT_SO_MANY(aura_seq_reserve(g.cache, g.seq[1], (uint64_t)1 << 57));
+    teardown();
+}
+
+/* A configuration that fits no memory, with a budget that stops what one could at least try. */
+static void configurations_that_overflow(void)
+{
+    static const uint64_t huge[] = {UINT64_MAX, UINT64_MAX / 2, UINT64_MAX / 4 + 1};
+    aura_config good = config_of(AURA_KIND_B4, AURA_KIND_B4, 64, 64, 1);
+    good.budget_bytes = (size_t)1 << 30;
+    for (size_t i = 0; i < sizeof huge / sizeof *huge; i++) {
+        aura_config c = good;
+        c.window = huge[i];
+        expect_no_cache(c, AURA_TOO_LARGE, "window");
+        c = good, c.slots = huge[i];
+        expect_no_cache(c, AURA_TOO_LARGE, "slots");
+    }
+    aura_config c = good;
+    c.q_heads = c.kv_heads = UINT32_MAX;
+    expect_no_cache(c, AURA_TOO_LARGE, "heads");
+    c = good, c.window = UINT64_MAX / 4, c.max_queries = c.keep_first = UINT32_MAX;
+    aura_cache *cache = cache_new(ctx, &c);
+    aura_seq seq = seq_new(cache);
+    EXPECT(aura_seq_reserve(cache, seq, UINT64_MAX) == AURA_TOO_LARGE && aura_seq_reserve(cache, seq, (uint64_t)1 << 50) == AURA_OUT_OF_PAGES,
+           "a ring that is larger than memory: %s", aura_last_error());
+    aura_cache_destroy(cache);
+}
+
+static void slots_that_overflow(void)
+{
+    static const uint64_t huge[] = {UINT64_MAX, (uint64_t)1 << 56, UINT64_MAX / 256, UINT64_MAX / 32, 300};
+    aura_config config = config_of(AURA_KIND_B4, AURA_KIND_B4, 64, 64, 1);
+    config.slots = 300;
+    float x[2 * 64] = {0}, lse[2];
+    aura_cache *cache = cache_new(ctx, &config);
+    for (size_t i = 0; i < sizeof huge / sizeof *huge; i++) {
+        aura_view view = {x, AURA_F32, 0, 0};
+        aura_slot_job job = AURA_SLOT_JOB_INIT;
+        aura_attend_job attend = AURA_ATTEND_JOB_INIT;
+        uint32_t tile = (uint32_t)huge[i];
+        size_t bytes;
+        job.tokens = 1, job.slot = &huge[i], job.k = job.v = view;
+        EXPECT(aura_slots_write(cache, &job, 1) == AURA_BAD_ARGUMENT && aura_slots_decode(cache, &huge[i], 1, &view, NULL) == AURA_BAD_ARGUMENT, "slot %llu",
+               (unsigned long long)huge[i]);
+        EXPECT(aura_slots_reference(cache, huge[i], &view) == AURA_BAD_ARGUMENT && aura_slots_clear(cache, huge[i]) == AURA_BAD_ARGUMENT, "page %llu",
+               (unsigned long long)huge[i]);
+        attend.queries = 1, attend.q = attend.out = view, attend.lse = lse, attend.tokens = huge[i] + 1;
+        EXPECT(huge[i] + 1 == 0 || aura_attend(cache, &attend, 1, NULL) == AURA_BAD_ARGUMENT, "%llu tokens", (unsigned long long)huge[i] + 1);
+        attend.queries = UINT32_MAX;
+        aura_status status = aura_attend_workspace(cache, &attend, 1, 0, &bytes);
+        EXPECT(attend.tokens < 1000 || status == AURA_TOO_LARGE || status == AURA_BAD_ARGUMENT, "workspace for %llu tokens: %s", (unsigned long long)huge[i] + 1, aura_status_text(status));
+        attend.queries = 1, attend.tokens = 1, attend.tiles = &tile;
+        EXPECT(aura_attend(cache, &attend, 1, NULL) == (tile < 10 ? AURA_OK : AURA_BAD_ARGUMENT), "tile %u", tile);
+    }
+    uint64_t slot[2] = {0, 1};
+    aura_slot_job job = AURA_SLOT_JOB_INIT;
+    job.tokens = 2, job.slot = slot, job.k.data = job.v.data = x, job.k.token_stride = PTRDIFF_MAX / 2;
+    EXPECT(aura_slots_write(cache, &job, 1) == AURA_TOO_LARGE, "stride: %s", aura_last_error());
+    aura_cache_destroy(cache);
+}
+
+/* Rows in and out. */
+static void imports_that_overflow(void)
+{
+    aura_config config = config_of(AURA_KIND_B4, AURA_KIND_B4, 256, 256, 2);
+    aura_cache *cache = cache_new(ctx, &config);
+    aura_seq seq = seq_new(cache);
+    float book[16] = {0};
+    uint8_t codes[2 * 256] = {0};
+    aura_codebook exact;
+    aura_import_rows_args rows = AURA_IMPORT_ROWS_ARGS_INIT;
+    aura_import_tq_args tq = AURA_IMPORT_TQ_ARGS_INIT;
+    EXPECT(!aura_codebook_get(AURA_TABLE_EXACT, 4, &exact), "%s", aura_last_error());
+    rows.seq = tq.seq = seq, rows.tokens = tq.tokens = 1;
+    rows.k.bits = 4, rows.k.codes = codes, rows.k.norms = book, rows.k.codebook = book;
+    for (size_t stride = SIZE_MAX; stride > SIZE_MAX / 512; stride /= 4) {
+        rows.v = rows.k, rows.v.stride = stride;
+        EXPECT(aura_import_rows(cache, &rows) == AURA_TOO_LARGE, "stride %zx: %s", stride, aura_last_error());
+        tq.capacity = stride, tq.k.bits = 8, tq.k.rows = codes, tq.k.norms = book, tq.v = tq.k;
+        EXPECT(aura_import_tq(cache, &tq) == AURA_TOO_LARGE, "capacity %zx: %s", stride, aura_last_error());
+        EXPECT(seq_tokens(cache, seq) == 0, "something was imported");
+    }
+    aura_view view = {codes, AURA_F16, 0, 0};
+    aura_append_job one = AURA_APPEND_JOB_INIT;
+    float zero[2 * 256] = {0};
+    view.dtype = AURA_F32, view.data = zero, one.seq = seq, one.tokens = 1, one.k = one.v = view;
+    EXPECT(!aura_append(cache, &one, 1), "%s", aura_last_error());
+    for (size_t stride = SIZE_MAX; stride > SIZE_MAX / 512; stride /= 4) {
+        aura_export_rows_args out = AURA_EXPORT_ROWS_ARGS_INIT;
+        aura_export_tq_args out_tq = AURA_EXPORT_TQ_ARGS_INIT;
+        out.seq = out_tq.seq = seq, out.tokens = out_tq.tokens = 1;
+        out.k.codebook = &exact, out.k.codes = codes, out.k.norms = book, out.k.stride = stride;
+        EXPECT(aura_export_rows(cache, &out) == AURA_TOO_LARGE, "stride %zx: %s", stride, aura_last_error());
+        out_tq.capacity = stride, out_tq.k.bits = 8, out_tq.k.rows = codes, out_tq.k.norms = book;
+        EXPECT(aura_export_tq(cache, &out_tq) == AURA_TOO_LARGE, "capacity %zx: %s", stride, aura_last_error());
+    }
+    aura_cache_destroy(cache);
+}
+
 int main(void)
 {
     if (aura_ctx_create(NULL, &ctx))
@@ -360,6 +521,11 @@ int main(void)
     RUN(the_longest_vector);
     RUN(decode_misuse);
     RUN(attend_misuse);
+    RUN(strides_that_overflow);
+    RUN(counts_that_overflow);
+    RUN(configurations_that_overflow);
+    RUN(slots_that_overflow);
+    RUN(imports_that_overflow);
     aura_ctx_destroy(ctx);
     return test_result();
 }

@@ -1,5 +1,5 @@
-/* The thread rules of the cache, as the header states them: calls on different sequences at once, any number of readers of
- * one, sequences that come and go meanwhile. What every thread gets has the bits that it gets alone. Run under a thread
+/* The thread rules of the cache, as the header states them: calls on different sequences at once, also where they share
+ * pages, any number of readers of one, forks of it among them, sequences that come and go meanwhile; tiles of slots. What every thread gets has the bits that it gets alone. Run under a thread
  * sanitizer, this also shows that no rule is missing. */
 #define _GNU_SOURCE
 #include "cache_attend.h"
@@ -40,6 +40,13 @@ static uint64_t read_seq(aura_seq seq, uint32_t queries, uint64_t h)
     return hash(hash(hash(h, k, sizeof k), v, sizeof v), &status, sizeof status);
 }
 
+/* A new sequence, or one that begins as the shared one does, which others read and fork meanwhile. */
+static int begin_seq(aura_seq *seq, uint64_t *len, uint64_t *seed)
+{
+    *len = random_bits(seed) % 2 ? 150 + random_bits(seed) % 200 : 0;
+    return *len ? aura_seq_fork(cache, shared, *len, seq) != AURA_OK : aura_seq_create(cache, seq) != AURA_OK;
+}
+
 /* Sequences that grow, shrink and go. */
 static uint64_t write_seqs(uint64_t seed)
 {
@@ -47,7 +54,7 @@ static uint64_t write_seqs(uint64_t seed)
     for (int life = 0; life < LIVES; life++) {
         aura_seq seq = 0;
         uint64_t len = 0;
-        int failed = aura_seq_create(cache, &seq) || aura_seq_reserve(cache, seq, random_bits(&seed) % TOKENS);
+        int failed = begin_seq(&seq, &len, &seed) || aura_seq_reserve(cache, seq, random_bits(&seed) % TOKENS);
         for (int step = 0; step < 6; step++) {
             uint32_t n = (uint32_t)(random_bits(&seed) % 90) + 8;
             n = len + n <= TOKENS ? n : (uint32_t)(TOKENS - len);
@@ -130,6 +137,200 @@ static void with_a_pool(void)
     aura_ctx_destroy(own);
 }
 
+/* ---- siblings ---------------------------------------------------------------------------------------------------------- */
+
+enum { SIBLINGS = 4, COMMON = 390 };
+
+struct sibling {
+    aura_seq seq;
+    uint64_t seed, result;
+    pthread_barrier_t *start; /* all write to the same page at the same moment; NULL: alone */
+};
+
+/* Goes on from what all have in common. The first that write to a page copy it, the last one keeps it. */
+static void *grow_sibling(void *user)
+{
+    struct sibling *s = user;
+    uint64_t len = COMMON;
+    s->result = 0;
+    if (s->start)
+        pthread_barrier_wait(s->start);
+    for (int step = 0; step < 3; step++) {
+        uint32_t n = 20 + (uint32_t)(random_bits(&s->seed) % 40);
+        int failed = append(cache, s->seq, &scene.k, &scene.v, (uint32_t)((len + s->seed % 100) % (SHARED_TOKENS - n)), n) != AURA_OK;
+        len += n;
+        s->result = read_seq(s->seq, 3, hash(s->result, &failed, sizeof failed));
+    }
+    return NULL;
+}
+
+/* n siblings, one after the other or all at once; their parent is gone. */
+static void grow_siblings(uint64_t result[SIBLINGS], int n, int together)
+{
+    struct sibling sibling[SIBLINGS];
+    pthread_t threads[SIBLINGS];
+    pthread_barrier_t start;
+    aura_seq parent = seq_new(cache);
+    EXPECT(!append(cache, parent, &scene.k, &scene.v, 0, COMMON), "%s", aura_last_error());
+    pthread_barrier_init(&start, NULL, (unsigned)n);
+    for (int i = 0; i < n; i++) {
+        sibling[i].seed = (uint64_t)i, sibling[i].start = together ? &start : NULL;
+        EXPECT(!aura_seq_fork(cache, parent, COMMON - (uint64_t)i, &sibling[i].seq), "%s", aura_last_error());
+    }
+    EXPECT(!aura_seq_release(cache, parent), "%s", aura_last_error());
+    for (int i = 0; i < n; i++) {
+        if (together)
+            pthread_create(&threads[i], NULL, grow_sibling, &sibling[i]);
+        else
+            grow_sibling(&sibling[i]);
+    }
+    for (int i = 0; i < n; i++) {
+        if (together)
+            pthread_join(threads[i], NULL);
+        result[i] = sibling[i].result;
+        EXPECT(!aura_seq_release(cache, sibling[i].seq), "%s", aura_last_error());
+    }
+    pthread_barrier_destroy(&start);
+}
+
+static void siblings_write_at_once(void)
+{
+    uint64_t alone[SIBLINGS], together[SIBLINGS];
+    cache = cache_new(ctx, &scene.config);
+    grow_siblings(alone, SIBLINGS, 0);
+    for (int round = 0; round < 30; round++) {
+        int n = 2 + round % (SIBLINGS - 1);
+        grow_siblings(together, n, 1);
+        EXPECT(!memcmp(alone, together, (size_t)n * sizeof *alone), "round %d: a sibling got something else than alone", round);
+    }
+    aura_cache_info info = AURA_CACHE_INFO_INIT;
+    EXPECT(!aura_cache_get_info(cache, &info) && info.pages == info.free_pages && !info.references, "%zu references left", info.references);
+    aura_cache_destroy(cache);
+}
+
+/* Pages of 4 MiB, which take so long to copy that somebody who may not yet write to them would do so meanwhile. */
+struct large {
+    aura_cache *cache;
+    aura_seq seq;
+    const struct tensor *x;
+    uint32_t first; /* token that this one goes on with */
+    pthread_barrier_t *start;
+    uint64_t result;
+};
+
+enum { LARGE_HEADS = 4, LARGE_DIM = 512, LARGE_TOKENS = 8 };
+
+static void *grow_large(void *user)
+{
+    struct large *l = user;
+    float *k = calloc((size_t)(LARGE_TOKENS + 1) * LARGE_HEADS * LARGE_DIM, sizeof *k);
+    aura_view view = {k, AURA_F32, 0, 0};
+    if (l->start)
+        pthread_barrier_wait(l->start);
+    int failed = append(l->cache, l->seq, l->x, l->x, l->first, 1) || aura_cache_decode(l->cache, l->seq, 0, LARGE_TOKENS + 1, &view, NULL);
+    l->result = hash(hash(0, &failed, sizeof failed), k, (size_t)(LARGE_TOKENS + 1) * LARGE_HEADS * LARGE_DIM * sizeof *k);
+    free(k);
+    return NULL;
+}
+
+static void copies_are_made_in_time(void)
+{
+    aura_config config = config_of(AURA_KIND_F32, AURA_KIND_F32, LARGE_DIM, LARGE_DIM, LARGE_HEADS);
+    aura_cache *own = cache_new(ctx, &config);
+    float *numbers = random_tokens(3, LARGE_TOKENS, LARGE_HEADS, LARGE_DIM, 1);
+    struct tensor x = tensor_new(LARGE_TOKENS, LARGE_HEADS, LARGE_DIM, AURA_F32, DENSE);
+    uint64_t alone[2] = {0};
+    tensor_set(&x, numbers);
+    for (int round = 0; round < 12; round++) {
+        struct large l[2];
+        pthread_barrier_t start;
+        pthread_t thread;
+        aura_seq parent = seq_new(own);
+        pthread_barrier_init(&start, NULL, 2);
+        EXPECT(!append(own, parent, &x, &x, 0, LARGE_TOKENS), "%s", aura_last_error());
+        for (uint32_t i = 0; i < 2; i++) {
+            struct large one = {own, 0, &x, i, round ? &start : NULL, 0};
+            l[i] = one;
+            EXPECT(!aura_seq_fork(own, parent, LARGE_TOKENS, &l[i].seq), "%s", aura_last_error());
+        }
+        EXPECT(!aura_seq_release(own, parent), "%s", aura_last_error());
+        if (round)
+            pthread_create(&thread, NULL, grow_large, &l[1]);
+        grow_large(&l[0]);
+        if (round)
+            pthread_join(thread, NULL);
+        else
+            grow_large(&l[1]);
+        for (int i = 0; i < 2; i++) {
+            alone[i] = round ? alone[i] : l[i].result;
+            EXPECT(l[i].result == alone[i], "round %d: sibling %d got something else than alone", round, i);
+            EXPECT(!aura_seq_release(own, l[i].seq), "%s", aura_last_error());
+        }
+        pthread_barrier_destroy(&start);
+    }
+    aura_cache_destroy(own);
+    tensor_free(&x);
+    free(numbers);
+}
+
+/* ---- slots ------------------------------------------------------------------------------------------------------------- */
+
+enum { SLOT_WRITERS = 4, SLOT_TILES = 8 };
+
+static aura_cache *slots;
+
+static uint64_t attend_to_tile(uint32_t tile)
+{
+    float q[4 * 64], out[4 * 80], lse[4];
+    aura_attend_job job = AURA_ATTEND_JOB_INIT;
+    uint64_t seed = 9;
+    for (size_t i = 0; i < sizeof q / sizeof *q; i++)
+        q[i] = random_normal(&seed);
+    memset(out, 0, sizeof out), memset(lse, 0, sizeof lse);
+    job.queries = 1, job.q.data = q, job.out.data = out, job.lse = lse, job.tiles = &tile, job.tokens = TILE;
+    aura_status status = aura_attend(slots, &job, 1, NULL);
+    return hash(hash(hash(0, out, sizeof out), lse, sizeof lse), &status, sizeof status);
+}
+
+/* Tiles w and w + 4 of one page; what they hold at the end is hashed. */
+static void *write_tiles(void *user)
+{
+    uint64_t *result = user, w = *result, h = 0;
+    for (int round = 0; round < 6; round++)
+        for (uint64_t tile = w; tile < SLOT_TILES; tile += SLOT_WRITERS) {
+            uint64_t slot[TILE];
+            aura_slot_job job = AURA_SLOT_JOB_INIT;
+            for (uint64_t i = 0; i < TILE; i++)
+                slot[i] = tile * TILE + (i * 5 + 3) % TILE;
+            job.tokens = TILE, job.slot = slot;
+            job.k = tensor_from(&scene.k, (uint32_t)(round * 20 + (int)w)), job.v = tensor_from(&scene.v, (uint32_t)(round * 20 + (int)w));
+            aura_status status = aura_slots_write(slots, &job, 1);
+            h = hash(hash(h, &status, sizeof status), &(uint64_t){attend_to_tile((uint32_t)tile)}, sizeof h);
+        }
+    *result = h;
+    return NULL;
+}
+
+static void tiles_of_slots_at_once(void)
+{
+    uint64_t alone[SLOT_WRITERS], together[SLOT_WRITERS];
+    pthread_t threads[SLOT_WRITERS];
+    aura_config config = scene.config;
+    config.slots = SLOT_TILES * TILE;
+    slots = cache_new(ctx, &config);
+    for (uint64_t i = 0; i < SLOT_WRITERS; i++)
+        alone[i] = i, write_tiles(&alone[i]);
+    for (uint64_t i = 0; i < SLOT_WRITERS; i++) {
+        together[i] = i;
+        pthread_create(&threads[i], NULL, write_tiles, &together[i]);
+    }
+    for (int i = 0; i < SLOT_WRITERS; i++) {
+        pthread_join(threads[i], NULL);
+        EXPECT(together[i] == alone[i], "writer %d got something else than alone", i);
+    }
+    aura_cache_destroy(slots);
+}
+
 /* Two caches of one context, each written by a thread of its own. */
 static void *fill_a_cache(void *user)
 {
@@ -167,6 +368,9 @@ int main(void)
     scene = scene_new(config, SHARED_TOKENS);
     RUN(without_a_pool);
     RUN(with_a_pool);
+    RUN(siblings_write_at_once);
+    RUN(copies_are_made_in_time);
+    RUN(tiles_of_slots_at_once);
     RUN(caches_share_a_context);
     scene_free(&scene);
     aura_ctx_destroy(ctx);

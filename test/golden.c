@@ -166,10 +166,10 @@ static int page_line(char *line, size_t size, uint32_t isas, uint32_t bits, uint
     slab_bytes = 0;
     if (aura_ctx_create(&options, &ctx) || aura_cache_create(ctx, &config, &cache) || aura_cache_get_info(cache, &info))
         return 0;
-    slab_bytes = info.page_bytes + 64; /* one page, and the slab's own 64 bytes */
+    slab_bytes = 64 + info.page_bytes + 64; /* one page and its head, and the slab's own 64 bytes */
     if (aura_seq_create(cache, &job.seq) || aura_append(cache, &job, 1) || !slab)
         return 0;
-    const uint8_t *page = slab;
+    const uint8_t *page = (const uint8_t *)slab + 64;
     snprintf(line, size, "page k%uv%u dim %u bytes %zu %016llx first %02x%02x%02x%02x%02x%02x%02x%02x", bits, bits, dim,
              info.page_bytes, (unsigned long long)hash(0xcbf29ce484222325u, page, info.page_bytes), page[0], page[1],
              page[2], page[3], page[4], page[5], page[6], page[7]);

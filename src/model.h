@@ -1,0 +1,23 @@
+/* The caches of a model. model.c makes them and their sequences, model_file.c saves and loads them. */
+#ifndef AURA_MODEL_H
+#define AURA_MODEL_H
+
+#include "cache.h"
+
+struct aura_model_cache {
+    aura_ctx *ctx;
+    struct aura_budget budget; /* of this struct and of all layers */
+    pthread_mutex_t lock;      /* held by whoever makes or releases sequences: ids are the same in all layers. A layer's own
+                                  lock is taken inside it, never the other way round */
+    uint32_t layers;
+    aura_cache *layer[];
+};
+
+/* A model without its profile: configs have their balance. */
+aura_status aura_model_make(struct aura_call call, aura_ctx *ctx, const aura_config *configs, uint32_t layers, size_t budget,
+                            aura_model_cache **model);
+
+/* Takes a sequence out of the first `layers` layers. The lock is held. */
+void aura_model_discard(aura_model_cache *model, aura_seq id, uint32_t layers);
+
+#endif
