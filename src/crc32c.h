@@ -1,0 +1,12 @@
+/* The checksum of stored files: CRC32C (Castagnoli; polynomial 0x1edc6f41, reflected), as iSCSI, ext4 and Btrfs use it. */
+#ifndef AURA_CRC32C_H
+#define AURA_CRC32C_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* The checksum of some bytes followed by these, given that of the bytes before (0: none). `isas` are those that may be used,
+ * ctx->isas; the result is the same with any. */
+uint32_t aura_crc32c(uint32_t crc, const void *data, size_t bytes, uint32_t isas);
+
+#endif
