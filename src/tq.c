@@ -81,7 +81,7 @@ static void tq_plan(struct aura_codec_plan *plan, uint32_t dim, uint32_t bits, f
     plan->fits[0] = dim == 256 ? 1 : scale_factor(sf);
 }
 
-static aura_status check_tq_encode(struct aura_call call, const aura_tq_encode_args *a)
+aura_status aura_check_tq_encode(struct aura_call call, const aura_tq_encode_args *a)
 {
     aura_status status;
     if ((status = aura_check_call(call, a, sizeof *a)) ||
@@ -110,7 +110,7 @@ static aura_status check_tq_encode(struct aura_call call, const aura_tq_encode_a
 aura_status aura_tq_encode(const aura_ctx *ctx, const aura_tq_encode_args *a)
 {
     struct aura_call call = {ctx, "aura_tq_encode"};
-    aura_status status = check_tq_encode(call, a);
+    aura_status status = aura_check_tq_encode(call, a);
     if (status)
         return status;
     struct aura_rotation_plan rotation;
@@ -170,9 +170,8 @@ aura_status aura_tq_dequant(const aura_ctx *ctx, const aura_tq_dequant_args *a)
 
 /* ---- plain caches ------------------------------------------------------------------------------------------------- */
 
-aura_status aura_kv_copy(const aura_ctx *ctx, const aura_kv_copy_args *a)
+aura_status aura_check_kv_copy(struct aura_call call, const aura_kv_copy_args *a)
 {
-    struct aura_call call = {ctx, "aura_kv_copy"};
     aura_status status;
     if ((status = aura_check_call(call, a, sizeof *a)) || (status = aura_check_heads(call, a->heads, a->heads)) ||
         (status = check_slots(call, a->tokens, a->capacity, a->write_pos, a->sliding)) ||
@@ -184,9 +183,18 @@ aura_status aura_kv_copy(const aura_ctx *ctx, const aura_kv_copy_args *a)
                              aura_times((size_t)a->tokens, a->heads)};
     struct aura_extent cache = {"cache", a->cache, aura_dtype_bytes(a->cache_dtype), a->dim, a->dim, slots};
     if (a->dim == 0)
-        return aura_fail(ctx, AURA_BAD_ARGUMENT, "%s: dim is 0", call.name);
+        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: dim is 0", call.name);
     if ((status = aura_check_rows(call, &in)) || (status = aura_check_rows(call, &cache)) ||
         (status = aura_check_apart(call, &cache, &in)))
+        return status;
+    return AURA_OK;
+}
+
+aura_status aura_kv_copy(const aura_ctx *ctx, const aura_kv_copy_args *a)
+{
+    struct aura_call call = {ctx, "aura_kv_copy"};
+    aura_status status = aura_check_kv_copy(call, a);
+    if (status)
         return status;
     uint64_t mode = aura_fpmode_enter();
     for (uint64_t t = 0; t < a->tokens; t++)
