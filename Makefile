@@ -1,12 +1,14 @@
 # The front door. Every target works as the first command typed: it installs what is missing, or says what that is.
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help build run check bench test test-long clean
+.PHONY: help build run check bench test test-long fuzz clean
 
 help:
 	@echo 'make run     build, then check every kernel on this machine against the reference'
 	@echo 'make test    all tests: two compilers, sanitizers, ARM under emulation, install, ...'
-	@echo 'make test-long  20 000 calls of a cache with options at random, compared with double; ROWS= and SEED= change them'
+	@echo 'make test-long  a million operations of a cache beside plain arrays, and 20 000 calls with options at random, compared'
+	@echo '             with double; STEPS=, ROWS= and SEED= change them'
+	@echo 'make fuzz    libFuzzer on files, options, rows and operations, FUZZ_SECONDS=30 each; clang'
 	@echo 'make check   the same as run'
 	@echo 'make bench   time the cache and the kernels beside a plain read of memory, for some minutes'
 	@echo 'make clean   remove build/'
@@ -27,13 +29,31 @@ test:
 	@tool/setup.sh test
 	@test/run.sh
 
+STEPS ?= 1000000
 ROWS ?= 20000
 SEED ?= 1
 test-long:
 	@tool/setup.sh run
 	@cmake -S . -B build/long
-	@cmake --build build/long --parallel 2 --target test_cache_cover
+	@cmake --build build/long --parallel 2 --target test_cache_cover test_cache_walk
+	build/long/test_cache_walk $(STEPS) $(SEED)
 	build/long/test_cache_cover --random $(ROWS) $(SEED)
+
+# New inputs that reach something new stay in build/fuzz/corpus; what breaks a target is written to build/fuzz/crash-*.
+FUZZ_SECONDS ?= 30
+fuzz_targets = $(filter-out replay,$(patsubst fuzz/%.c,%,$(wildcard fuzz/*.c)))
+fuzz:
+	@tool/setup.sh fuzz
+	@cmake -S . -B build/fuzz -DCMAKE_C_COMPILER=clang -DAURA_FUZZ=ON
+	@cmake --build build/fuzz --parallel 2 --target $(addprefix fuzz_,$(fuzz_targets))
+	@for name in $(fuzz_targets); do \
+		mkdir -p build/fuzz/corpus/$$name; \
+		echo "fuzz_$$name, $(FUZZ_SECONDS) seconds"; \
+		build/fuzz/fuzz_$$name -max_total_time=$(FUZZ_SECONDS) -max_len=60000 -timeout=60 -print_final_stats=1 \
+			-artifact_prefix=build/fuzz/crash-$$name- build/fuzz/corpus/$$name fuzz/corpus/$$name \
+			>build/fuzz/$$name.log 2>&1 || { tail -n 40 build/fuzz/$$name.log; exit 1; }; \
+		grep number_of_executed build/fuzz/$$name.log; \
+	done
 
 clean:
 	rm -rf build

@@ -321,6 +321,40 @@ static void misuse_of_the_others(void)
     free_problem(&p);
 }
 
+/* Counts and strides of which some product does not fit: nothing is read or written. */
+static void sizes_that_overflow(void)
+{
+    static const size_t huge[] = {SIZE_MAX, SIZE_MAX - 7, SIZE_MAX / 2 + 1, SIZE_MAX / 4 + 1, SIZE_MAX / 16 + 1};
+    struct problem p = {4, 4, 64, 4, 2, 6, 8, 8, 0, 0, 4, AURA_F32, AURA_F32, AURA_F32, NO_SIDE, NO_SIDE, NULL, NULL};
+    static float out[4 * 64];
+    finish_problem(&p, 0, 0, 0, 0);
+    memset(out, 0x5a, sizeof out);
+    for (size_t i = 0; i < sizeof huge / sizeof *huge; i++) {
+        aura_dequant_args d = AURA_DEQUANT_ARGS_INIT;
+        d.rows = p.k.packed, d.dim = 64, d.kv_heads = 2, d.tokens = 1, d.out = out, d.out_stride = huge[i];
+        EXPECT(aura_dequant(ctx, &d) == AURA_TOO_LARGE, "out_stride %zx: %s", huge[i], aura_last_error());
+        d.out_stride = 0, d.tokens = d.rows.stride = huge[i];
+        EXPECT(aura_dequant(ctx, &d) == AURA_TOO_LARGE, "tokens %zx: %s", huge[i], aura_last_error());
+        aura_score_args s = AURA_SCORE_ARGS_INIT;
+        s.keys = p.k.packed, s.dim = 64, s.q_heads = 4, s.kv_heads = 2, s.tokens = 6, s.q = p.q, s.scores = out, s.score_stride = huge[i];
+        EXPECT(aura_score(ctx, &s) == AURA_TOO_LARGE, "score_stride %zx: %s", huge[i], aura_last_error());
+        s.score_stride = 0, s.keys.stride = huge[i];
+        EXPECT(aura_score(ctx, &s) == AURA_TOO_LARGE, "stride of keys %zx: %s", huge[i], aura_last_error());
+        aura_value_args v = AURA_VALUE_ARGS_INIT;
+        v.values = p.v.packed, v.dim = 64, v.q_heads = 4, v.kv_heads = 2, v.tokens = 6, v.weights = p.q, v.out = out, v.weight_stride = huge[i];
+        EXPECT(aura_value(ctx, &v) == AURA_TOO_LARGE, "weight_stride %zx: %s", huge[i], aura_last_error());
+        v.weight_stride = 0, v.values.stride = huge[i];
+        EXPECT(aura_value(ctx, &v) == AURA_TOO_LARGE, "stride of values %zx: %s", huge[i], aura_last_error());
+        aura_flash_p1_args p1 = AURA_FLASH_P1_ARGS_INIT;
+        p1.keys = p.k.packed, p1.values = p.v.packed, p1.dim = 64, p1.q_heads = 4, p1.kv_heads = 2, p1.tokens = 6, p1.q = p.q;
+        p1.o = out, p1.m = out, p1.l = out, p1.num_blocks = huge[i], p1.block_size = 6;
+        EXPECT(aura_flash_p1(ctx, &p1) == AURA_TOO_LARGE, "num_blocks %zx: %s", huge[i], aura_last_error());
+    }
+    for (size_t i = 0; i < sizeof out; i++)
+        EXPECT(((uint8_t *)out)[i] == 0x5a, "something was written");
+    free_problem(&p);
+}
+
 static void tests(void)
 {
     RUN(edge_cases);
@@ -331,6 +365,7 @@ static void tests(void)
     RUN(float_modes_change_no_byte);
     RUN(misuse);
     RUN(misuse_of_the_others);
+    RUN(sizes_that_overflow);
 }
 
 int main(void)

@@ -163,11 +163,34 @@ static void misuse_of_the_others(void)
     EXPECT(out[0] == 12345, "something was written");
 }
 
+/* Counts of which some product does not fit: nothing is read or written. */
+static void sizes_that_overflow(void)
+{
+    static const uint64_t huge[] = {UINT64_MAX, UINT64_MAX - 7, UINT64_MAX / 2 + 1, UINT64_MAX / 4 + 1, UINT64_MAX / 256};
+    static float in[2 * 256], out[2 * 256], norms[4];
+    static uint8_t packed[2 * 256];
+    out[0] = 12345;
+    for (size_t i = 0; i < sizeof huge / sizeof *huge; i++) {
+        aura_tq_encode_args e = {sizeof e, 256, 8, 2, 1, huge[i], 0, 0, in, AURA_F32, packed, norms, 0};
+        EXPECT(aura_tq_encode(ctx, &e) == AURA_TOO_LARGE, "capacity %llx: %s", (unsigned long long)huge[i], aura_last_error());
+        e.tokens = huge[i];
+        EXPECT(aura_tq_encode(ctx, &e) == AURA_TOO_LARGE, "tokens %llx: %s", (unsigned long long)huge[i], aura_last_error());
+        aura_tq_dequant_args d = {sizeof d, 256, 8, 2, huge[i], 0, packed, norms, out, 0};
+        EXPECT(aura_tq_dequant(ctx, &d) == AURA_TOO_LARGE, "capacity %llx: %s", (unsigned long long)huge[i], aura_last_error());
+        aura_kv_copy_args c = {sizeof c, 2, 256, 1, huge[i], 0, 0, 0, in, out, AURA_F32, AURA_F32};
+        EXPECT(aura_kv_copy(ctx, &c) == AURA_TOO_LARGE, "capacity %llx: %s", (unsigned long long)huge[i], aura_last_error());
+        c.tokens = huge[i];
+        EXPECT(aura_kv_copy(ctx, &c) == AURA_TOO_LARGE, "tokens %llx: %s", (unsigned long long)huge[i], aura_last_error());
+    }
+    EXPECT(out[0] == 12345, "something was written");
+}
+
 static void tests(void)
 {
     RUN(float_modes_change_no_byte);
     RUN(misuse);
     RUN(misuse_of_the_others);
+    RUN(sizes_that_overflow);
 }
 
 int main(void)

@@ -1,6 +1,6 @@
 #!/bin/sh
-# tool/setup.sh run|test: makes sure that the commands to build aura, or to test it, are there. On Debian and its
-# relatives what is missing gets installed, if this user may; otherwise one line says what is missing.
+# tool/setup.sh run|test|fuzz: makes sure that the commands to build aura, to test it, or to fuzz it, are there. On Debian
+# and its relatives what is missing gets installed, if this user may; otherwise one line says what is missing.
 set -u
 
 # A command, and the Debian packages it comes from.
@@ -9,14 +9,22 @@ test_needs="$run_needs gcc:gcc,libc6-dev g++:g++ clang:clang pkg-config:pkg-conf
     aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu,libc6-dev-arm64-cross
     qemu-aarch64:qemu-user qemu-x86_64:qemu-user"
 
+fuzz_needs="$run_needs clang:clang libFuzzer:libclang-rt-14-dev"
+
 case ${1-} in
 run) needs=$run_needs ;;
 test) needs=$test_needs ;;
-*) echo 'usage: tool/setup.sh run|test' >&2; exit 2 ;;
+fuzz) needs=$fuzz_needs ;;
+*) echo 'usage: tool/setup.sh run|test|fuzz' >&2; exit 2 ;;
 esac
 
-# A C compiler without its C library's headers is as good as none.
+# A C compiler without its C library's headers is as good as none. libFuzzer is no command, but a library of clang's.
 have() {
+    if [ "$1" = libFuzzer ]; then
+        echo 'int LLVMFuzzerTestOneInput(const char *d, long n) { return !d && n; }' |
+            clang -fsanitize=fuzzer,address -x c - -o /dev/null >/dev/null 2>&1
+        return
+    fi
     command -v "$1" >/dev/null 2>&1 || return 1
     case $1 in
     cc | gcc | clang | *-gcc) echo '#include <math.h>' | "$1" -E -x c - >/dev/null 2>&1 ;;
