@@ -70,6 +70,14 @@ programs() {
     done
 }
 
+# replays DIR: every fuzz target of a build over its corpus and changes of it, for some seconds each.
+replays() {
+    local name
+    for name in $(cd fuzz && ls ./*.c | sed 's,./\(.*\)\.c,\1,' | grep -vx replay); do
+        program "fuzz_$name" "$1/fuzz_$name" "fuzz/corpus/$name"
+    done
+}
+
 # check JSON COMMAND...: an `aura check`, its results kept in a file.
 check() {
     local json=$1 status failed summary
@@ -109,7 +117,7 @@ job_gcc() {
 job_clang() {
     export AURA_QUICK=1
     try build build $out/clang -DCMAKE_C_COMPILER=clang || return
-    local except='cache_cover cache_edges cache_same recorded' # the gcc job runs them
+    local except='alloc_fail cache_cover cache_edges cache_same cache_walk recorded' # the gcc job runs them
     programs $out/clang
     check $out/check-clang.json $out/clang/aura check --no-times
 }
@@ -118,21 +126,23 @@ job_clang() {
 # of 32 and then loads 64-byte vectors from it as aligned (gcc bug 110027).
 job_asan() {
     export UBSAN_OPTIONS=print_stacktrace=1 AURA_QUICK=1
-    try build build $out/asan -DCMAKE_C_COMPILER=gcc -DCMAKE_BUILD_TYPE=Debug \
+    try build build $out/asan -DCMAKE_C_COMPILER=gcc -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG=-g1 \
         -DCMAKE_C_FLAGS='-fsanitize=address,undefined -fno-sanitize-recover=all -O1' || return
-    local except='cache_cover cache_edges cache_same recorded' # minutes, over code that the others reach
+    local except='cache_attend cache_cover cache_edges cache_same cache_store recorded' # minutes, over code that the others reach
     programs $out/asan
+    replays $out/asan
     check $out/check-asan.json $out/asan/aura check --no-times
 }
 
 # Those that start threads; the rest has none.
 job_tsan() {
     try configure cmake -S . -B $out/tsan -DCMAKE_C_COMPILER=gcc -DCMAKE_C_FLAGS='-fsanitize=thread -O1' || return
-    try build cmake --build $out/tsan --target test_machine test_threads test_threads_start test_cache_threads || return
+    try build cmake --build $out/tsan --target test_machine test_threads test_threads_start test_cache_threads test_model_threads || return
     program machine $out/tsan/test_machine
     program threads $out/tsan/test_threads
     program threads_start $out/tsan/test_threads_start
     program cache_threads $out/tsan/test_cache_threads
+    program model_threads $out/tsan/test_model_threads
 }
 
 # Dot products and I8MM too: an emulator that lacks one of them is a failure here, as nothing else runs those kernels.
@@ -142,8 +152,9 @@ job_neon() {
     try build build $out/neon -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
         -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DCMAKE_EXE_LINKER_FLAGS=-static || return
     # An emulated second is thirty: of the cache, what depends on the instruction set, its bytes and its attention.
-    local except='cache_cover cache_edges cache_misuse cache_pool cache_same cache_threads cache_truncate calibrate formats merge
-        recorded safetensors threads threads_start view'
+    local except='alloc_fail cache_cover cache_edges cache_fork cache_misuse cache_pool cache_same cache_slots cache_threads
+        cache_truncate cache_walk cache_window calibrate family_b formats import merge model_cache model_threads profile recorded safetensors
+        snapshot snapshot_parts threads threads_start view'
     except=$(echo $except)
     programs $out/neon qemu-aarch64 -cpu max
     rm -f $out/check-arm-*.json
@@ -388,6 +399,8 @@ END
         try 'install: pkg-config, static' pkg_config_user "$user/main.c" --static
     try 'install: pkg-config version' test "$(pkg-config --modversion aura)" = "$version"
     job_install_readme
+    job_install_engine
+    job_install_engine_doc
 }
 
 find_package() {
@@ -402,9 +415,12 @@ refuses_version() {
 
 # pkg_config_user SOURCE [--static]: as the manuals of pkg-config have it.
 pkg_config_user() {
-    local flags="-std=c99 -Wall -Wextra -Werror $(pkg-config --cflags aura)"
-    gcc $flags "$1" -o "$user/program" ${2:+-static} $(pkg-config ${2-} --libs aura) &&
-        LD_LIBRARY_PATH=$(pkg-config --variable=libdir aura) "$user/program"
+    pkg_config_compile "$1" "$user/program" -std=c99 ${2-} && LD_LIBRARY_PATH=$(pkg-config --variable=libdir aura) "$user/program"
+}
+
+# pkg_config_compile SOURCE PROGRAM DIALECT [--static]
+pkg_config_compile() {
+    gcc "$3" -Wall -Wextra -Werror $(pkg-config --cflags aura) "$1" -o "$2" ${4:+-static} $(pkg-config ${4-} --libs aura)
 }
 
 # The program in README.md: the first C block with a main.
@@ -415,6 +431,70 @@ job_install_readme() {
     try 'install: README.md has a program' test -s "$user/readme.c" || return
     try 'install: it has 25 lines at most' test "$(grep -c '[^[:space:]]' "$user/readme.c")" -le 25
     try 'install: it compiles and runs' pkg_config_user "$user/readme.c"
+}
+
+# examples/engine.c: what it prints in one go must be what it prints in two processes with a file between them. And its memory:
+# a prompt of 2000 tokens is 8 pages; a question after it copies the last of these and adds one; of two samples one copies that
+# one again; another user's question takes two more. In layer 1 each sequence has the page of the first tokens, which all share,
+# and the three of its ring, the oldest of which two samples share.
+job_install_engine() {
+    local engine=$user/engine
+    export LD_LIBRARY_PATH=$(pkg-config --variable=libdir aura)
+    try 'engine: compiles' pkg_config_compile examples/engine.c "$engine" -std=c99 || return
+    try 'engine: has 250 lines at most' test "$(wc -l <examples/engine.c)" -le 250
+    try 'engine: in one go' into "$engine.whole" "$engine"
+    try 'engine: until it is saved' into "$engine.first" "$engine" --save "$user/model.aura"
+    try 'engine: in a new process' into "$engine.second" "$engine" --load "$user/model.aura"
+    try 'engine: prints then what it prints in one go' diff <(cat "$engine.first" "$engine.second") "$engine.whole"
+    try 'engine: three streams, with guesses that were right' \
+        test "$(grep -c '^stream [123]: 2[0-9]* tokens, [1-9][0-9]* guessed, checksum ' "$engine.whole")" = 3
+    sed -n 's/^  layer \(.\) .*: \(.*\) sequences, \(.*\) pages, \(.*\) shared, \(.*\) bytes/\1 \2 \3 \4 \5/p' \
+        "$engine.whole" >"$engine.memory"
+    try 'engine: memory of layers' diff "$engine.memory" - <<'END'
+0 1 8 0 280576
+1 1 4 0 189440
+2 1 8 0 411648
+0 3 10 9 350720
+1 3 7 3 331520
+2 3 10 9 514560
+0 4 13 8 455936
+1 4 12 2 568320
+2 4 13 8 668928
+END
+    # In all: those pages, and not more than as much again for the f16 rows of sequences and for pages not in use.
+    try 'engine: memory in all' awk '
+        / of [0-9]* bytes$/ { all = $(NF - 3); reports++; pages = layers = 0; bad += $(NF - 1) != 4194304 || all > $(NF - 1) }
+        /^  layer/ { pages += $(NF - 1); bad += ++layers == 3 && (pages > all || all > 2 * pages) }
+        END { exit bad || reports != 3 || layers != 3 }' "$engine.whole"
+    try 'engine: nothing is left over' grep -qx 'all answered: 0 sequences, 0 pages in use' "$engine.whole"
+    try 'engine: refuses a file that is cut short' refuses_short
+}
+
+# into FILE COMMAND...: what it prints, into a file and the log.
+into() {
+    local file=$1
+    shift
+    "$@" >"$file" && cat "$file"
+}
+
+refuses_short() {
+    cp "$user/model.aura.state" "$user/short.aura.state"
+    head -c 100000 "$user/model.aura" >"$user/short.aura"
+    ! "$user/engine" --load "$user/short.aura" 2>"$user/short.txt" && grep 'aura_model_load.*short\.aura' "$user/short.txt"
+}
+
+# The C of doc/engine.md in its order: the first block stands above main, each other one is a block in it.
+job_install_engine_doc() {
+    awk '/^```/ { if (inside && blocks > 1) print "}"
+                  inside = $0 == "```c"
+                  if (inside && ++blocks > 1) print blocks == 2 ? "int main(void)\n{\n{" : "{"
+                  if (inside) printf "#line %d \"doc/engine.md\"\n", NR + 1
+                  next }
+         inside
+         END { print "}" }' doc/engine.md >"$user/engine_doc.c"
+    try 'engine.md: has C in it' test "$(grep -c '^{$' "$user/engine_doc.c")" -ge 15 || return
+    try 'engine.md: it compiles' pkg_config_compile "$user/engine_doc.c" "$user/engine_doc" -std=c11 || return
+    try 'engine.md: it runs' env -C "$user" ./engine_doc
 }
 
 # ---- running jobs ---------------------------------------------------------------------------------------------------
