@@ -50,7 +50,8 @@ typedef enum aura_status {
                                the message names the first. The one failure after which outputs are written */
     AURA_OUT_OF_PAGES = 7,  /* the cache's budget is used up; everything stored is intact */
     AURA_BAD_FILE = 8,      /* a file that is damaged, or not what it was taken for */
-    AURA_IO = 9             /* the system could not open, read or write a file; the message has its reason */
+    AURA_IO = 9,            /* the system could not open, read or write a file; the message has its reason */
+    AURA_DEVICE = 10        /* a GPU, its driver or the CUDA runtime failed: the message has its text */
 } aura_status;
 
 /* One English phrase per status, for logs. A static string, also for a value that is no status. Never fails. */

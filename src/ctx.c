@@ -31,6 +31,7 @@ const char *aura_status_text(aura_status status)
     case AURA_OUT_OF_PAGES: return "out of pages";
     case AURA_BAD_FILE: return "bad file";
     case AURA_IO: return "input or output failed";
+    case AURA_DEVICE: return "device failure";
     }
     return "unknown status";
 }

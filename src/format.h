@@ -34,6 +34,13 @@
 #include "../include/aura.h"
 #include "variants.h"
 
+/* Packing is the same text for the device. */
+#ifdef __CUDACC__
+#define AURA_ANYWHERE __host__ __device__
+#else
+#define AURA_ANYWHERE
+#endif
+
 enum {
     AURA_TILE = 32,
     AURA_PAGE = 256,
@@ -66,37 +73,37 @@ struct aura_layout {
 /* Both kinds and dims are known good. */
 void aura_layout_init(struct aura_layout *layout, aura_format format, uint32_t k_dim, uint32_t v_dim);
 
-static inline int aura_is_packed(uint32_t kind)
+static inline AURA_ANYWHERE int aura_is_packed(uint32_t kind)
 {
     return kind <= 8;
 }
 
-static inline uint32_t aura_padded_run(uint32_t dim)
+static inline AURA_ANYWHERE uint32_t aura_padded_run(uint32_t dim)
 {
     return (dim + AURA_RUN - 1) / AURA_RUN * AURA_RUN;
 }
 
 /* Words of a run in the low plane; the high plane has the others. */
-static inline uint32_t aura_low_words(uint32_t kind)
+static inline AURA_ANYWHERE uint32_t aura_low_words(uint32_t kind)
 {
     return kind == 5 || kind == 6 ? 4 : kind;
 }
 
 /* Where word i < kind of a run is, counted in words from the beginning of the side, for lane 0. */
-static inline size_t aura_word_at(const struct aura_side *s, uint32_t run, uint32_t i)
+static inline AURA_ANYWHERE size_t aura_word_at(const struct aura_side *s, uint32_t run, uint32_t i)
 {
     uint32_t low = aura_low_words(s->kind);
     size_t row = i < low ? (size_t)run * low + i : (size_t)s->runs * low + (size_t)run * (s->kind - low) + (i - low);
     return row * s->lanes;
 }
 
-static inline uint32_t aura_each_byte(uint32_t x)
+static inline AURA_ANYWHERE uint32_t aura_each_byte(uint32_t x)
 {
     return x * 0x01010101u;
 }
 
 /* word[kind] = the codes of a run, given as quads. A code has no bits above its width. */
-static inline void aura_pack_run(uint32_t *word, const uint32_t *quad, uint32_t kind)
+static inline AURA_ANYWHERE void aura_pack_run(uint32_t *word, const uint32_t *quad, uint32_t kind)
 {
     uint32_t low = aura_each_byte(kind == 3 ? 7 : 15);
     switch (kind) {
@@ -126,7 +133,7 @@ static inline void aura_pack_run(uint32_t *word, const uint32_t *quad, uint32_t 
 }
 
 /* The other way: quad k of a run from its words. */
-static inline uint32_t aura_unpack_quad(const uint32_t *word, int k, uint32_t kind)
+static inline AURA_ANYWHERE uint32_t aura_unpack_quad(const uint32_t *word, int k, uint32_t kind)
 {
     if (kind == 2)
         return word[k / 4] >> 2 * (k % 4) & aura_each_byte(3);
@@ -146,7 +153,7 @@ static inline uint32_t aura_unpack_quad(const uint32_t *word, int k, uint32_t ki
 }
 
 /* The code that is stored for an index of the grid table: 8-bit codes are signed. */
-static inline uint8_t aura_code_of_index(uint32_t index, uint32_t kind)
+static inline AURA_ANYWHERE uint8_t aura_code_of_index(uint32_t index, uint32_t kind)
 {
     return (uint8_t)(kind == 8 ? index - 127 : index);
 }

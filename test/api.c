@@ -29,10 +29,11 @@ static void versions_and_texts(void)
     char text[32];
     snprintf(text, sizeof text, "%d.%d.%d", AURA_VERSION_MAJOR, AURA_VERSION_MINOR, AURA_VERSION_PATCH);
     EXPECT(!strcmp(text, aura_version()) && !strcmp(text, AURA_VERSION_STRING), "%s", aura_version());
-    for (int a = AURA_OK; a <= AURA_OUT_OF_PAGES; a++)
+    for (int a = AURA_OK; a <= AURA_DEVICE; a++)
         for (int b = AURA_OK; b < a; b++)
             EXPECT(strcmp(aura_status_text((aura_status)a), aura_status_text((aura_status)b)), "%d and %d read alike", a, b);
     EXPECT(!strcmp(aura_status_text(AURA_OUT_OF_PAGES), "out of pages"), "%s", aura_status_text(AURA_OUT_OF_PAGES));
+    EXPECT(!strcmp(aura_status_text(AURA_DEVICE), "device failure"), "%s", aura_status_text(AURA_DEVICE));
     EXPECT(!strcmp(aura_status_text((aura_status)99), "unknown status"), "99");
     EXPECT(aura_dtype_bytes(AURA_F32) == 4 && aura_dtype_bytes(AURA_F16) == 2 && aura_dtype_bytes(AURA_BF16) == 2 &&
                aura_dtype_bytes((aura_dtype)7) == 0, "dtype sizes");

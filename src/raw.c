@@ -1,0 +1,110 @@
+/* A cache seen from another backend. */
+#include "exact.h"
+#include "raw.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cache.h"
+
+void aura_raw_describe(struct aura_raw *raw, const aura_cache *cache)
+{
+    int k = aura_is_packed(cache->layout.k.kind), v = aura_is_packed(cache->layout.v.kind);
+    memset(raw, 0, sizeof *raw);
+    raw->config = &cache->config;
+    raw->layout = &cache->layout;
+    raw->k_turn = k ? &cache->k.turn : NULL;
+    raw->v_turn = v ? &cache->v.turn : NULL;
+    raw->v_undo = v ? &cache->v.undo : NULL;
+    raw->k_codec = k ? &cache->k.codec : NULL;
+    raw->v_codec = v ? &cache->v.codec : NULL;
+    raw->reference_codec = &cache->reference_codec;
+    raw->balance = cache->balance;
+    raw->inverse_balance = cache->inverse_balance;
+    raw->pinned = cache->pinned;
+    raw->rollback = cache->rollback;
+    raw->rows = cache->rows;
+    raw->page_bytes = cache->page_bytes;
+}
+
+static void describe_seq(struct aura_raw_seq *raw, const struct aura_sequence *seq)
+{
+    raw->len = seq->len;
+    raw->closed = seq->closed;
+    raw->pages = aura_pages_of(seq->len);
+    raw->k = seq->k;
+    raw->v = seq->v;
+}
+
+aura_status aura_raw_find(const char *name, const aura_cache *cache, aura_seq id, struct aura_raw_seq *raw)
+{
+    struct aura_call call = {cache->ctx, name};
+    const struct aura_sequence *seq = aura_find_seq(call, cache, id);
+    if (!seq)
+        return AURA_BAD_ARGUMENT;
+    describe_seq(raw, seq);
+    return AURA_OK;
+}
+
+uint8_t *aura_raw_page(const aura_cache *cache, aura_seq id, size_t i)
+{
+    struct aura_call call = {cache->ctx, "aura_raw_page"};
+    return aura_page_of(cache, aura_find_seq(call, cache, id), i);
+}
+
+/* Pages that the sequence, which is empty, shares with others are left to these: their bytes are not wanted. The lock is held. */
+static aura_status own_pages(struct aura_call call, aura_cache *cache, struct aura_sequence *seq, size_t pages)
+{
+    aura_status status = AURA_OK;
+    for (size_t p = 0; p < pages && !status; p++) {
+        uint8_t *own;
+        if (aura_page_head(aura_page_of(cache, seq, p))->references == 1)
+            continue;
+        if (!(status = aura_page_new(call, cache, &own))) {
+            aura_pages_drop(cache, seq, p, p + 1);
+            seq->page[aura_entry_of(cache, p)] = own;
+        }
+    }
+    return status;
+}
+
+aura_status aura_raw_fill(const char *name, aura_cache *cache, aura_seq id, uint64_t len, uint64_t closed,
+                          struct aura_raw_seq *raw)
+{
+    struct aura_call call = {cache->ctx, name};
+    struct aura_sequence *seq = aura_find_seq(call, cache, id);
+    if (!seq)
+        return AURA_BAD_ARGUMENT;
+    if (seq->len)
+        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: sequence %u has %llu tokens; give an empty one", name, id,
+                         (unsigned long long)seq->len);
+    seq->next = NULL;
+    seq->wanted = len;
+    aura_status status = aura_pages_grow(call, cache, seq);
+    if (status)
+        return status;
+    pthread_mutex_lock(&cache->lock);
+    status = own_pages(call, cache, seq, aura_pages_of(len));
+    if (status) {
+        aura_pages_trim(cache, seq);
+    } else {
+        seq->len = len;
+        seq->closed = closed;
+        aura_count_tokens(cache, seq);
+    }
+    pthread_mutex_unlock(&cache->lock);
+    if (!status)
+        describe_seq(raw, seq);
+    return status;
+}
+
+aura_status aura_raw_fail(const aura_ctx *ctx, aura_status status, const char *format, ...)
+{
+    char text[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    return aura_fail(ctx, status, "%s", text);
+}
