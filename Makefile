@@ -1,7 +1,7 @@
 # The front door. Every target works as the first command typed: it installs what is missing, or says what that is.
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help build run check bench test test-long fuzz clean
+.PHONY: help build run check bench cuda test test-long fuzz clean
 
 help:
 	@echo 'make run     build, then check every kernel on this machine against the reference'
@@ -11,6 +11,7 @@ help:
 	@echo 'make fuzz    libFuzzer on files, options, rows and operations, FUZZ_SECONDS=30 each; clang'
 	@echo 'make check   the same as run'
 	@echo 'make bench   time the cache and the kernels beside a plain read of memory, for some minutes'
+	@echo 'make cuda    build with the CUDA backend (needs nvcc), and check it where there is a GPU'
 	@echo 'make clean   remove build/'
 
 build:
@@ -24,6 +25,12 @@ run check: build
 bench: build
 	build/release/aura bench
 	build/release/aura bench rows
+
+cuda:
+	@tool/setup.sh run
+	@PATH="$$PATH:/usr/local/cuda/bin"; command -v nvcc >/dev/null || { echo 'aura: nvcc is missing; it comes with the CUDA toolkit' >&2; exit 1; }; \
+	cmake -S . -B build/cuda -DAURA_TESTS=OFF -DAURA_CUDA=ON && cmake --build build/cuda --parallel 2
+	build/cuda/aura check --device cuda
 
 test:
 	@tool/setup.sh test

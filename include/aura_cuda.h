@@ -1,0 +1,142 @@
+/* aura on NVIDIA GPUs: the same cache, the same bytes, the same integers, in device memory.
+ *
+ * Built by `make cuda` into libaura_cuda, which needs libaura. Errors, structs and messages are those of aura.h; every error
+ * of the CUDA runtime is AURA_DEVICE with its text.
+ *
+ * Streams  aura_cuda_append and aura_cuda_attend only launch kernels on the stream they are given: they allocate nothing,
+ *          wait for nothing and read nothing from the device, so a CUDA graph can capture them and replay them while
+ *          sequences grow. Calls on one sequence must be ordered by their streams. The other calls change or read the cache
+ *          from the host and wait for the device; no call on the cache may be in flight on any stream during them.
+ * Threads  One thread at a time per cache.
+ */
+#ifndef AURA_CUDA_H
+#define AURA_CUDA_H
+
+#include "aura.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct CUstream_st; /* cudaStream_t is a pointer to it */
+
+typedef struct aura_cuda_cache aura_cuda_cache;
+typedef struct aura_cuda_workspace aura_cuda_workspace;
+typedef uint32_t aura_cuda_seq; /* a sequence of one device cache: 0, 1, 2 ... below `seqs` of its configuration */
+
+typedef struct aura_cuda_config {
+    size_t size;
+    aura_config cache;   /* as for aura_cache_create; budget_bytes is what may be allocated on the device, and must be given */
+    int device;          /* ordinal */
+    uint32_t seqs;       /* sequences that there can be at once, 1 to 65536; 0: 64 */
+    uint64_t seq_tokens; /* tokens that one can have, below 2^31; 0: as many as the budget's pages hold */
+} aura_cuda_config;
+#define AURA_CUDA_CONFIG_INIT {sizeof(aura_cuda_config), AURA_CONFIG_INIT, 0, 0, 0}
+
+/* Whether device `device` can be used; the message says why not: no driver, no such device, one older than sm_80.
+ * Fails: AURA_DEVICE. */
+AURA_API aura_status aura_cuda_probe(int device);
+
+/* Makes an empty cache on a device: all memory that it will ever have, taken at once. It keeps `ctx` for messages.
+ * Fails: as aura_cache_create; AURA_UNSUPPORTED (a window, slots, a format or dim without a kernel), AURA_OUT_OF_PAGES (a budget
+ * in which no page fits), AURA_OUT_OF_MEMORY (of the device), AURA_DEVICE. */
+AURA_API aura_status aura_cuda_cache_create(aura_ctx *ctx, const aura_cuda_config *config, aura_cuda_cache **cache);
+AURA_API void aura_cuda_cache_destroy(aura_cuda_cache *cache); /* NULL is allowed */
+
+typedef struct aura_cuda_cache_info {
+    size_t size;
+    aura_config config;       /* with the defaults filled in */
+    size_t bytes;             /* of device memory */
+    size_t page_bytes, pages, free_pages;
+    uint32_t seqs, multiprocessors;
+} aura_cuda_cache_info;
+#define AURA_CUDA_CACHE_INFO_INIT {sizeof(aura_cuda_cache_info), AURA_CONFIG_INIT, 0, 0, 0, 0, 0, 0}
+AURA_API aura_status aura_cuda_cache_get_info(const aura_cuda_cache *cache, aura_cuda_cache_info *info);
+
+/* A new empty sequence. Fails: AURA_OUT_OF_PAGES (as many as there can be), AURA_DEVICE. */
+AURA_API aura_status aura_cuda_seq_create(aura_cuda_cache *cache, aura_cuda_seq *seq);
+AURA_API aura_status aura_cuda_seq_release(aura_cuda_cache *cache, aura_cuda_seq seq);
+/* Pages for `tokens` tokens in all. A sequence never has more tokens than were reserved for it: the device takes no pages.
+ * Fails, with nothing changed: AURA_OUT_OF_PAGES, AURA_TOO_LARGE (more than seq_tokens), AURA_BAD_ARGUMENT, AURA_DEVICE. */
+AURA_API aura_status aura_cuda_seq_reserve(aura_cuda_cache *cache, aura_cuda_seq seq, uint64_t tokens);
+
+/* What goes wrong on the device is kept with its sequence until aura_cuda_seq_clear_status(). */
+enum {
+    AURA_CUDA_BAD_VALUE = 1,    /* an append had NaN, Inf or a vector that is too long: nothing of it was stored */
+    AURA_CUDA_OUT_OF_PAGES = 2, /* an append went beyond the reservation: nothing of it was stored */
+    AURA_CUDA_NOT_FINITE = 4    /* rows of an attend are NaN, as with AURA_NOT_FINITE */
+};
+typedef struct aura_cuda_seq_info {
+    size_t size;
+    uint64_t tokens, closed, reserved; /* as in aura_seq_info; tokens that fit in the pages it has */
+    uint32_t status;                   /* AURA_CUDA_... bits; while an append bit is set, appends do nothing */
+} aura_cuda_seq_info;
+#define AURA_CUDA_SEQ_INFO_INIT {sizeof(aura_cuda_seq_info), 0, 0, 0, 0}
+AURA_API aura_status aura_cuda_seq_get_info(const aura_cuda_cache *cache, aura_cuda_seq seq, aura_cuda_seq_info *info);
+AURA_API aura_status aura_cuda_seq_clear_status(aura_cuda_cache *cache, aura_cuda_seq seq);
+
+/* Copies a sequence of a CPU cache to an empty one on the device, and back: the same bytes. The caches must have been made
+ * with equal configurations (budget apart). Fails, with nothing changed: AURA_BAD_ARGUMENT (other configurations, a target
+ * that is not empty), AURA_UNSUPPORTED (a window or slots), AURA_OUT_OF_PAGES, AURA_TOO_LARGE, AURA_OUT_OF_MEMORY, AURA_DEVICE. */
+AURA_API aura_status aura_cuda_upload(aura_cuda_cache *cache, aura_cuda_seq seq, const aura_cache *from, aura_seq from_seq);
+AURA_API aura_status aura_cuda_download(const aura_cuda_cache *cache, aura_cuda_seq seq, aura_cache *to, aura_seq to_seq);
+
+/* A tensor [sequence][token][head][dim] on the device. Strides in elements; 0: contiguous. */
+typedef struct aura_cuda_view {
+    void *data;
+    aura_dtype dtype;
+    ptrdiff_t seq_stride, token_stride, head_stride;
+} aura_cuda_view;
+#define AURA_CUDA_VIEW_INIT {NULL, AURA_F32, 0, 0, 0}
+
+typedef struct aura_cuda_append_args {
+    size_t size;
+    const aura_cuda_seq *seqs; /* [n_seqs] on the device, all different */
+    uint32_t n_seqs;           /* 1 to 4096 */
+    uint32_t tokens;           /* of each sequence */
+    const uint32_t *counts;    /* [n_seqs] on the device: only so many of the `tokens` of each; or NULL */
+    aura_cuda_view k, v;       /* [n_seqs][tokens][kv_heads][k_dim], [...][v_dim]; only read */
+} aura_cuda_append_args;
+#define AURA_CUDA_APPEND_ARGS_INIT \
+    {sizeof(aura_cuda_append_args), NULL, 0, 0, NULL, AURA_CUDA_VIEW_INIT, AURA_CUDA_VIEW_INIT}
+
+/* Appends in one launch; the bytes are those of aura_append. What is wrong with the tokens of a sequence is found on the device:
+ * then its status says so, nothing of them is stored, and the other sequences are not concerned.
+ * Fails, with nothing launched: AURA_BAD_ARGUMENT, AURA_UNSUPPORTED (dtype), AURA_DEVICE. */
+AURA_API aura_status aura_cuda_append(aura_cuda_cache *cache, const aura_cuda_append_args *args, struct CUstream_st *stream);
+
+/* Where an attend keeps its partial results. One call at a time may use it: make one per stream.
+ * For calls of up to `seqs` sequences of `queries` queries each. Fails: AURA_BAD_ARGUMENT, AURA_OUT_OF_MEMORY, AURA_DEVICE. */
+AURA_API aura_status aura_cuda_workspace_create(const aura_cuda_cache *cache, uint32_t seqs, uint32_t queries,
+                                                aura_cuda_workspace **workspace);
+AURA_API void aura_cuda_workspace_destroy(aura_cuda_workspace *workspace); /* NULL is allowed */
+
+typedef struct aura_cuda_attend_args {
+    size_t size;
+    const aura_cuda_seq *seqs; /* [n_seqs] on the device */
+    uint32_t n_seqs;           /* 1 to 4096 */
+    uint32_t queries;          /* of each: 1 to 16, at its newest positions as in aura_attend_job. Those before position 0
+                                  see nothing */
+    aura_cuda_view q, out;     /* [n_seqs][queries][q_heads][k_dim], [...][v_dim] */
+    float *lse;                /* [n_seqs][queries][q_heads] on the device, or NULL */
+    const float *mask;         /* [n_seqs][queries][mask_keys] on the device, added to the logits of the last mask_keys keys, or NULL */
+    uint32_t mask_keys;
+    float scale, softcap;      /* as in aura_attend_options */
+    uint64_t window;
+    const float *sinks, *alibi; /* [q_heads] on the device, or NULL */
+    uint32_t not_causal, planes;
+} aura_cuda_attend_args;
+#define AURA_CUDA_ATTEND_ARGS_INIT                                                                                     \
+    {sizeof(aura_cuda_attend_args), NULL, 0, 0, AURA_CUDA_VIEW_INIT, AURA_CUDA_VIEW_INIT, NULL, NULL, 0, 0, 0, 0, NULL, \
+     NULL, 0, 0}
+
+/* Attention in one launch. The same call over the same sequences gives the same bits. Rows that are not finite are NaN and
+ * set AURA_CUDA_NOT_FINITE; a number in seqs that is no sequence gives NaN.
+ * Fails, with nothing launched: AURA_BAD_ARGUMENT, AURA_UNSUPPORTED, AURA_TOO_LARGE (for the workspace), AURA_DEVICE. */
+AURA_API aura_status aura_cuda_attend(const aura_cuda_cache *cache, aura_cuda_workspace *workspace,
+                                      const aura_cuda_attend_args *args, struct CUstream_st *stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

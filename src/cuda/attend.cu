@@ -1,0 +1,233 @@
+/* aura_cuda_attend: checks a call, chooses a kernel, launches it. */
+#include "cache.cuh"
+
+#include <math.h>
+#include <new>
+
+static const struct attend_kernel *each_kernel(size_t i)
+{
+#define LIST(kind) fused_kernels_b##kind(),
+    static const struct attend_kernels lists[] = {FUSED_KINDS(LIST)};
+#undef LIST
+    for (const struct attend_kernels &l : lists) {
+        if (i < l.n)
+            return &l.list[i];
+        i -= l.n;
+    }
+    return NULL;
+}
+
+static uint32_t planes_of(uint32_t kind, uint32_t asked)
+{
+    return asked ? asked : kind <= 5 ? 1 : 2;
+}
+
+static const uint32_t list_bytes = (ATTEND_MAX_SEQS + 1) * 4; /* of the list of sequences, in shared memory */
+
+/* Keeps what takes this cache on this device, ready to be launched. */
+static aura_status add_kernel(aura_cuda_cache *c, const char *call, struct attend_kernel k)
+{
+    int blocks = 0;
+    if (k.shared_bytes + list_bytes > c->shared_limit)
+        return AURA_OK;
+    cudaError_t error = cudaFuncSetAttribute(k.run, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(k.shared_bytes + list_bytes));
+    if (error == cudaSuccess)
+        error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, k.run, (int)k.threads, k.shared_bytes + 64);
+    if (error != cudaSuccess)
+        return cuda_status(c->ctx, call, error, "preparing a kernel");
+    k.blocks_per_sm = k.blocks_per_sm && (int)k.blocks_per_sm < blocks ? k.blocks_per_sm : (uint32_t)blocks;
+    if (k.blocks_per_sm)
+        c->kernels.push_back(k);
+    return AURA_OK;
+}
+
+/* What the fused kernels were compiled for: see struct shape. */
+static int has_fused_layout(const struct dev_cache *d)
+{
+    uint32_t side = d->k_kind * d->k_dim * 4, tile = 2 * side + 128;
+    return d->v_at == side && d->k_scale_at == 2 * side && d->v_scale_at == 2 * side + 64 && d->tile_bytes == tile &&
+           d->reference_at == AURA_PAGE_TILES * tile && d->reference_scale_at == d->reference_at + d->k_dim;
+}
+
+aura_status aura_cuda_prepare_attend(aura_cuda_cache *c, const char *call)
+{
+    const struct attend_kernel *k;
+    aura_status status = AURA_OK;
+    for (size_t i = 0; !status && (k = each_kernel(i)); i++)
+        if (k->kind == c->dev.k_kind && k->kind == c->dev.v_kind && k->dim == c->dev.k_dim && k->dim == c->dev.v_dim &&
+            has_fused_layout(&c->dev))
+            status = add_kernel(c, call, *k);
+    if (!status)
+        status = add_kernel(c, call, general_kernel(c->dev.k_dim, c->dev.v_dim));
+    if (!status && c->kernels.empty())
+        status = aura_raw_fail(c->ctx, AURA_UNSUPPORTED, "%s: no kernel for dims %u and %u fits into this device's shared memory",
+                               call, c->dev.k_dim, c->dev.v_dim);
+    return status;
+}
+
+/* The kernel whose blocks hold the rows of a group with the least to spare, or, where none does, that with most; the general one
+ * where there is no other. */
+static const struct attend_kernel *choose(const aura_cuda_cache *c, uint32_t planes, uint32_t rows)
+{
+    const struct attend_kernel *best = NULL;
+    for (const struct attend_kernel &k : c->kernels) {
+        if (k.kind && k.planes != planes)
+            continue;
+        if (!best || (k.kind && (best->rows < rows ? k.rows > best->rows : k.rows >= rows && k.rows < best->rows)))
+            best = &k;
+    }
+    return best;
+}
+
+static uint32_t grid_of(const aura_cuda_cache *c, const struct attend_kernel *k)
+{
+    return c->multiprocessors * k->blocks_per_sm;
+}
+
+static uint32_t row_blocks_of(const struct attend_kernel *k, uint32_t rows)
+{
+    return (rows + k->rows - 1) / k->rows;
+}
+
+/* ---- workspace ----------------------------------------------------------------------------------------------------- */
+
+/* The most that a call of up to so many sequences and queries needs, whichever kernel it takes. */
+static void plan_workspace(const aura_cuda_cache *c, aura_cuda_workspace *w, uint32_t seqs, uint32_t queries)
+{
+    size_t most = 0;
+    for (const struct attend_kernel &k : c->kernels) {
+        size_t groups = (size_t)seqs * c->dev.kv_heads * row_blocks_of(&k, queries * c->dev.ratio);
+        size_t rows = (grid_of(c, &k) + groups) * k.rows;
+        w->counters = groups > w->counters ? groups : w->counters;
+        most = rows > most ? rows : most;
+    }
+    w->partial_floats = most * c->dev.v_dim;
+}
+
+extern "C" aura_status aura_cuda_workspace_create(const aura_cuda_cache *c, uint32_t seqs, uint32_t queries,
+                                                  aura_cuda_workspace **workspace)
+{
+    const char *call = "aura_cuda_workspace_create";
+    if (!c || !workspace)
+        return aura_raw_fail(c ? c->ctx : NULL, AURA_BAD_ARGUMENT, "%s: %s is NULL", call, c ? "workspace" : "cache");
+    if (seqs == 0 || seqs > ATTEND_MAX_SEQS || queries == 0 || queries > 16)
+        return aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %u sequences (1 to %d) of %u queries (1 to 16)", call, seqs,
+                             (int)ATTEND_MAX_SEQS, queries);
+    aura_cuda_workspace *w = new (std::nothrow) aura_cuda_workspace();
+    if (!w)
+        return aura_raw_fail(c->ctx, AURA_OUT_OF_MEMORY, "%s: no memory for the handle", call);
+    on_device here(c->device);
+    w->cache = c;
+    plan_workspace(c, w, seqs, queries);
+    size_t o = (w->partial_floats * 4 + 255) / 256 * 256, ml = (w->partial_floats / c->dev.v_dim * 8 + 255) / 256 * 256;
+    aura_status status =
+        cuda_status(c->ctx, call, cudaMalloc(&w->memory, o + ml + w->counters * 4), "allocating a workspace");
+    if (!status) {
+        w->partial = (float *)w->memory;
+        w->partial_ml = (float2 *)(w->memory + o);
+        w->counter = (uint32_t *)(w->memory + o + ml);
+        status = cuda_status(c->ctx, call, cudaMemset(w->counter, 0, w->counters * 4), "clearing a workspace");
+    }
+    if (status) {
+        aura_cuda_workspace_destroy(w);
+        return status;
+    }
+    *workspace = w;
+    return AURA_OK;
+}
+
+extern "C" void aura_cuda_workspace_destroy(aura_cuda_workspace *w)
+{
+    if (!w)
+        return;
+    on_device here(w->cache->device);
+    cudaFree(w->memory);
+    delete w;
+}
+
+void aura_cuda_trace(aura_cuda_workspace *w, float *trace, uint32_t tokens)
+{
+    w->trace = trace;
+    w->trace_tokens = tokens;
+}
+
+/* ---- the call ------------------------------------------------------------------------------------------------------ */
+
+static aura_status check_args(const aura_cuda_cache *c, const char *call, const aura_cuda_attend_args *a)
+{
+    if (a->size != sizeof *a)
+        return aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: args.size is %zu, this library knows %zu", call, a->size, sizeof *a);
+    if (!a->seqs || !a->q.data || !a->out.data)
+        return aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %s is NULL", call, !a->seqs ? "seqs" : a->q.data ? "out.data" : "q.data");
+    if (a->n_seqs == 0 || a->n_seqs > ATTEND_MAX_SEQS || a->queries == 0 || a->queries > 16)
+        return aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %u sequences (1 to %d) of %u queries (1 to 16)", call, a->n_seqs,
+                             (int)ATTEND_MAX_SEQS, a->queries);
+    if (!aura_dtype_bytes(a->q.dtype) || !aura_dtype_bytes(a->out.dtype))
+        return aura_raw_fail(c->ctx, AURA_UNSUPPORTED, "%s: q.dtype %d or out.dtype %d is not f32, f16 or bf16", call,
+                             (int)a->q.dtype, (int)a->out.dtype);
+    if (!isfinite(a->scale) || !(a->softcap >= 0 && isfinite(a->softcap)) || a->planes > 2 || a->not_causal > 1)
+        return aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: scale %g, softcap %g, planes %u or not_causal %u is out of range", call,
+                             (double)a->scale, (double)a->softcap, a->planes, a->not_causal);
+    return AURA_OK;
+}
+
+static struct dev_view view_of(const aura_cuda_view *v, uint32_t queries, uint32_t heads, uint32_t dim)
+{
+    struct dev_view d = {v->data, (uint32_t)v->dtype, v->seq_stride, v->token_stride, v->head_stride};
+    d.head = d.head ? d.head : dim;
+    d.token = d.token ? d.token : d.head * heads;
+    d.seq = d.seq ? d.seq : d.token * queries;
+    return d;
+}
+
+static struct dev_attend describe(const aura_cuda_cache *c, const aura_cuda_workspace *w, const aura_cuda_attend_args *a,
+                                  const struct attend_kernel *k)
+{
+    struct dev_attend d = {};
+    const float scale = a->scale != 0 ? a->scale : 1 / sqrtf((float)c->dev.k_dim);
+    d.c = c->dev;
+    d.seqs = a->seqs, d.n_seqs = a->n_seqs, d.queries = a->queries;
+    d.rows = a->queries * c->dev.ratio;
+    d.row_blocks = row_blocks_of(k, d.rows);
+    d.q = view_of(&a->q, a->queries, c->dev.q_heads, c->dev.k_dim);
+    d.out = view_of(&a->out, a->queries, c->dev.q_heads, c->dev.v_dim);
+    d.lse = a->lse, d.mask = a->mask, d.sinks = a->sinks, d.alibi = a->alibi;
+    d.mask_keys = a->mask_keys, d.not_causal = a->not_causal;
+    d.planes = planes_of(c->dev.k_kind, a->planes) + 4 * planes_of(c->dev.v_kind, a->planes);
+    d.general = !k->kind;
+    d.window = a->window > UINT32_MAX ? 0 : (uint32_t)a->window;
+    d.unit = scale * 1.44269504f;
+    d.softcap = a->softcap * 1.44269504f;
+    d.options = a->softcap > 0 || a->alibi || a->mask;
+    d.trace = w->trace, d.trace_tokens = w->trace_tokens;
+    d.partial = w->partial, d.partial_ml = w->partial_ml, d.counter = w->counter;
+    return d;
+}
+
+extern "C" aura_status aura_cuda_attend(const aura_cuda_cache *c, aura_cuda_workspace *w, const aura_cuda_attend_args *args,
+                                        struct CUstream_st *stream)
+{
+    const char *call = "aura_cuda_attend";
+    if (!c || !w || !args)
+        return aura_raw_fail(c ? c->ctx : NULL, AURA_BAD_ARGUMENT, "%s: %s is NULL", call, !c ? "cache" : w ? "args" : "workspace");
+    if (w->cache != c)
+        return aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: the workspace was made for another cache", call);
+    aura_status status = check_args(c, call, args);
+    if (status)
+        return status;
+    const struct attend_kernel *k = choose(c, planes_of(c->dev.k_kind, args->planes), args->queries * c->dev.ratio);
+    if (!k)
+        return aura_raw_fail(c->ctx, AURA_UNSUPPORTED, "%s: planes %u of this format need the general kernel, which does not fit "
+                             "into this device's shared memory", call, args->planes);
+    struct dev_attend d = describe(c, w, args, k);
+    size_t groups = (size_t)d.n_seqs * c->dev.kv_heads * d.row_blocks;
+    if (groups > w->counters || (grid_of(c, k) + groups) * k->rows * c->dev.v_dim > w->partial_floats)
+        return aura_raw_fail(c->ctx, AURA_TOO_LARGE, "%s: the workspace is too small for %u sequences of %u queries", call,
+                             args->n_seqs, args->queries);
+    on_device here(c->device);
+    void *params[] = {&d};
+    return cuda_status(c->ctx, call,
+                       cudaLaunchKernel(k->run, dim3(grid_of(c, k)), dim3(k->threads), params,
+                                        k->shared_bytes + (d.n_seqs + 1) * 4, stream),
+                       "launching a kernel");
+}

@@ -1,0 +1,70 @@
+/* A device cache on the host's side. */
+#ifndef AURA_CUDA_CACHE_CUH
+#define AURA_CUDA_CACHE_CUH
+
+#include <vector>
+
+#include "../../include/aura_cuda.h"
+#include "device.cuh"
+#include "kernels.cuh"
+
+struct aura_cuda_cache {
+    aura_ctx *ctx;
+    aura_cache *shape;       /* an empty CPU cache of the same configuration: checks it, and has the layout and the plans */
+    struct aura_raw raw;
+    int device;
+    uint32_t multiprocessors, seqs, table_pages;
+    size_t shared_limit;     /* bytes of shared memory that a block can have */
+    size_t bytes, n_pages;
+    uint8_t *memory;         /* all of it */
+    struct dev_cache dev;
+    std::vector<struct attend_kernel> kernels; /* those that take this cache; the general one last */
+    std::vector<uint32_t> free_pages;
+    std::vector<std::vector<uint32_t>> pages; /* of each sequence */
+    std::vector<uint8_t> used;
+};
+
+struct aura_cuda_workspace {
+    const aura_cuda_cache *cache;
+    uint8_t *memory;
+    float *partial;
+    float2 *partial_ml;
+    uint32_t *counter;
+    size_t partial_floats, counters;
+    float *trace;            /* for checks: see dev_attend */
+    uint32_t trace_tokens;
+};
+
+/* append.cu, attend.cu: once per cache. */
+aura_status aura_cuda_prepare_append(const aura_cuda_cache *cache, const char *call);
+aura_status aura_cuda_prepare_attend(aura_cuda_cache *cache, const char *call);
+
+/* Calls with this workspace write their logits there, on the device; NULL: no longer. For `aura check`. */
+void aura_cuda_trace(aura_cuda_workspace *workspace, float *trace, uint32_t tokens);
+
+/* The device of a cache is the current one while this lives. */
+struct on_device {
+    int before;
+    explicit on_device(int device)
+    {
+        if (cudaGetDevice(&before) != cudaSuccess)
+            before = device;
+        cudaSetDevice(device);
+    }
+    ~on_device()
+    {
+        cudaSetDevice(before);
+    }
+};
+
+/* AURA_OK, or the status of a CUDA error with its text. Errors that are not of the device's making are forgotten by it. */
+static inline aura_status cuda_status(const aura_ctx *ctx, const char *call, cudaError_t error, const char *what)
+{
+    if (error == cudaSuccess)
+        return AURA_OK;
+    cudaGetLastError();
+    return aura_raw_fail(ctx, error == cudaErrorMemoryAllocation ? AURA_OUT_OF_MEMORY : AURA_DEVICE, "%s: %s: %s (%s)", call, what,
+                         cudaGetErrorString(error), cudaGetErrorName(error));
+}
+
+#endif

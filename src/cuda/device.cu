@@ -1,0 +1,451 @@
+/* The device cache: its memory, its sequences, and copies from and to a CPU cache. */
+#include "cache.cuh"
+
+#include <math.h>
+#include <new>
+#include <string.h>
+
+extern "C" aura_status aura_cuda_probe(int device)
+{
+    const char *call = "aura_cuda_probe";
+    int count = 0, major = 0;
+    cudaError_t error = cudaGetDeviceCount(&count);
+    if (error != cudaSuccess)
+        return cuda_status(NULL, call, error, "the CUDA runtime finds no device");
+    if (device < 0 || device >= count)
+        return aura_raw_fail(NULL, AURA_DEVICE, "%s: device %d; there are %d", call, device, count);
+    if ((error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device)) != cudaSuccess)
+        return cuda_status(NULL, call, error, "asking for the compute capability");
+    if (major < 8)
+        return aura_raw_fail(NULL, AURA_DEVICE, "%s: device %d has compute capability %d.x; 8.0 or more is needed", call, device,
+                             major);
+    return AURA_OK;
+}
+
+/* ---- making one ---------------------------------------------------------------------------------------------------- */
+
+static void copy_signs(uint32_t *words, const struct aura_rotation_plan *plan)
+{
+    for (uint32_t d = 0; plan && d < plan->dim; d++)
+        words[d / 32] |= (uint32_t)(plan->negative[d / AURA_LANES] >> d % AURA_LANES & 1) << d % 32;
+}
+
+static void copy_levels(uint32_t *table, const struct aura_side *side)
+{
+    for (uint32_t i = 0; side->kind <= 4 && i < 16; i++)
+        table[i / 4] |= (uint32_t)(side->level[i] + 64) << i % 4 * 8;
+}
+
+/* The signs of a Paley factor, from the plan, which has them for every coordinate. */
+static void copy_paley(uint32_t *rows, const struct aura_rotation_plan *plan)
+{
+    for (uint32_t i = 0; plan && plan->outer > 1 && i < plan->outer; i++)
+        for (uint32_t j = 0; j < plan->outer; j++) {
+            uint32_t d = i * plan->inner;
+            rows[i] |= (uint32_t)(plan->outer_negative[d / AURA_LANES * plan->outer + j] >> d % AURA_LANES & 1) << j;
+        }
+}
+
+static cudaError_t copy_codecs(const aura_cuda_cache *c)
+{
+    struct dev_codecs d;
+    const struct aura_raw *r = &c->raw;
+    memset(&d, 0, sizeof d);
+    if (r->k_codec)
+        d.k = *r->k_codec, d.k_inner = r->k_turn->inner, d.k_outer = r->k_turn->outer;
+    if (r->v_codec)
+        d.v = *r->v_codec, d.v_inner = r->v_turn->inner, d.v_outer = r->v_turn->outer;
+    d.reference = *r->reference_codec;
+    copy_paley(d.paley[0], r->k_turn);
+    copy_paley(d.paley[1], r->v_turn);
+    copy_paley(d.paley[2], r->v_undo);
+    return cudaMemcpy((void *)c->dev.codecs, &d, sizeof d, cudaMemcpyHostToDevice);
+}
+
+/* Everything of dev_cache but the pointers. */
+static void describe(struct dev_cache *d, const struct aura_raw *r)
+{
+    const struct aura_layout *l = r->layout;
+    memset(d, 0, sizeof *d);
+    d->page_bytes = r->page_bytes;
+    d->kv_heads = r->config->kv_heads;
+    d->q_heads = r->config->q_heads;
+    d->ratio = d->q_heads / d->kv_heads;
+    d->k_kind = l->k.kind, d->v_kind = l->v.kind;
+    d->k_dim = l->k.dim, d->v_dim = l->v.dim;
+    d->head_bytes = l->head_bytes, d->tile_bytes = l->tile_bytes;
+    d->v_at = l->v_at, d->k_scale_at = l->k_scale_at, d->v_scale_at = l->v_scale_at;
+    d->reference_at = l->reference_at, d->reference_scale_at = l->reference_scale_at;
+    d->pinned = r->pinned, d->rollback = r->rollback, d->rows = r->rows;
+    d->has_reference = r->k_turn && !(r->config->flags & AURA_NO_REFERENCE);
+    d->open = !(r->config->flags & AURA_NO_OPEN);
+    copy_signs(d->k_sign, r->k_turn);
+    copy_signs(d->v_sign, r->v_turn);
+    copy_levels(d->k_table, &l->k);
+    copy_levels(d->v_table, &l->v);
+    d->k_norm = r->k_turn ? r->k_turn->norm : 1;
+    d->v_norm = r->v_turn ? r->v_turn->norm : 1;
+    d->k_step = l->k.step, d->v_step = l->v.step, d->reference_step = l->reference_step;
+}
+
+/* The parts of the one allocation, in order; with a NULL base only its size. */
+static size_t carve(aura_cuda_cache *c, uint8_t *base)
+{
+    const aura_config *f = c->raw.config;
+    size_t rows = (size_t)c->seqs * f->kv_heads * c->raw.rows * sizeof(__half), balance = (size_t)f->kv_heads * f->k_dim * 4;
+    struct {
+        void **to;
+        size_t bytes;
+    } parts[] = {
+        {(void **)&c->dev.pages, c->n_pages * c->raw.page_bytes},
+        {(void **)&c->dev.table, (size_t)c->seqs * c->table_pages * 4},
+        {(void **)&c->dev.seqs, c->seqs * sizeof(struct dev_seq)},
+        {(void **)&c->dev.k_rows, c->raw.k_turn ? rows * f->k_dim : 0},
+        {(void **)&c->dev.v_rows, c->raw.v_turn ? rows * f->v_dim : 0},
+        {(void **)&c->dev.codecs, sizeof(struct dev_codecs)},
+        {(void **)&c->dev.balance, c->raw.balance ? balance : 0},
+        {(void **)&c->dev.inverse_balance, c->raw.balance ? balance : 0},
+    };
+    size_t at = 0;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        if (base)
+            *parts[i].to = parts[i].bytes ? base + at : NULL;
+        at += (parts[i].bytes + 255) / 256 * 256;
+    }
+    return at;
+}
+
+/* As many pages as the budget holds beside all else. */
+static aura_status plan_memory(aura_cuda_cache *c, const char *call, const aura_cuda_config *config)
+{
+    size_t budget = config->cache.budget_bytes, page = c->raw.page_bytes;
+    uint64_t tokens = config->seq_tokens;
+    size_t most = budget / page;
+    c->table_pages = (uint32_t)(tokens ? (tokens + AURA_PAGE - 1) / AURA_PAGE : most < (1u << 23) ? most : 1u << 23);
+    c->n_pages = 0;
+    size_t fixed = carve(c, NULL) + 256;
+    c->n_pages = budget > fixed ? (budget - fixed) / page : 0;
+    if (!c->n_pages)
+        return aura_raw_fail(c->ctx, AURA_OUT_OF_PAGES, "%s: in a budget of %zu bytes no page fits; give %zu or more", call, budget,
+                             fixed + page);
+    if (c->n_pages > UINT32_MAX)
+        c->n_pages = UINT32_MAX;
+    c->bytes = carve(c, NULL);
+    return AURA_OK;
+}
+
+static aura_status take_memory(aura_cuda_cache *c, const char *call)
+{
+    cudaError_t error = cudaMalloc(&c->memory, c->bytes);
+    if (error != cudaSuccess)
+        return cuda_status(c->ctx, call, error, "allocating the pages");
+    carve(c, c->memory);
+    size_t balance = (size_t)c->raw.config->kv_heads * c->raw.config->k_dim * 4;
+    error = cudaMemset(c->dev.table, 0, (size_t)c->seqs * c->table_pages * 4);
+    if (error == cudaSuccess)
+        error = cudaMemset(c->dev.seqs, 0, c->seqs * sizeof(struct dev_seq));
+    if (error == cudaSuccess)
+        error = copy_codecs(c);
+    if (error == cudaSuccess && c->raw.balance)
+        error = cudaMemcpy((void *)c->dev.balance, c->raw.balance, balance, cudaMemcpyHostToDevice);
+    if (error == cudaSuccess && c->raw.balance)
+        error = cudaMemcpy((void *)c->dev.inverse_balance, c->raw.inverse_balance, balance, cudaMemcpyHostToDevice);
+    return cuda_status(c->ctx, call, error, "clearing the tables");
+}
+
+static aura_status open_device(aura_cuda_cache *c, const char *call)
+{
+    int sms = 0, shared = 0;
+    cudaError_t error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, c->device);
+    if (error == cudaSuccess)
+        error = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, c->device);
+    c->multiprocessors = (uint32_t)sms;
+    c->shared_limit = (size_t)shared;
+    return cuda_status(c->ctx, call, error, "asking for the device's properties");
+}
+
+static aura_status check_kind(const aura_ctx *ctx, const char *call, const aura_config *config)
+{
+    if (config->window || config->slots)
+        return aura_raw_fail(ctx, AURA_UNSUPPORTED, "%s: a cache with %s; the device has caches of whole sequences only", call,
+                             config->window ? "a window" : "slots");
+    return AURA_OK;
+}
+
+extern "C" aura_status aura_cuda_cache_create(aura_ctx *ctx, const aura_cuda_config *config, aura_cuda_cache **cache)
+{
+    const char *call = "aura_cuda_cache_create";
+    if (!ctx || !config || !cache)
+        return aura_raw_fail(ctx, AURA_BAD_ARGUMENT, "%s: %s is NULL", call, !ctx ? "ctx" : config ? "cache" : "config");
+    if (config->size != sizeof *config)
+        return aura_raw_fail(ctx, AURA_BAD_ARGUMENT, "%s: config.size is %zu, this library knows %zu", call, config->size,
+                             sizeof *config);
+    if (!config->cache.budget_bytes || config->seqs > 65536 || config->seq_tokens >= 1ull << 31)
+        return aura_raw_fail(ctx, AURA_BAD_ARGUMENT,
+                             "%s: budget_bytes %zu (must be given), seqs %u (at most 65536) or seq_tokens %llu (below 2^31)", call,
+                             config->cache.budget_bytes, config->seqs, (unsigned long long)config->seq_tokens);
+    aura_status status = check_kind(ctx, call, &config->cache);
+    if (status || (status = aura_cuda_probe(config->device)))
+        return status;
+    aura_cuda_cache *c = new (std::nothrow) aura_cuda_cache();
+    if (!c)
+        return aura_raw_fail(ctx, AURA_OUT_OF_MEMORY, "%s: no memory for the handle", call);
+    aura_config shape = config->cache;
+    shape.budget_bytes = 0;
+    c->ctx = ctx;
+    c->device = config->device;
+    c->seqs = config->seqs ? config->seqs : 64;
+    on_device here(c->device);
+    if (!(status = aura_cache_create(ctx, &shape, &c->shape))) {
+        aura_raw_describe(&c->raw, c->shape);
+        describe(&c->dev, &c->raw);
+        if (!(status = open_device(c, call)) && !(status = plan_memory(c, call, config)))
+            status = take_memory(c, call);
+        if (!status)
+            status = aura_cuda_prepare_append(c, call);
+        if (!status)
+            status = aura_cuda_prepare_attend(c, call);
+    }
+    if (status) {
+        aura_cuda_cache_destroy(c);
+        return status;
+    }
+    c->dev.n_seqs = c->seqs;
+    c->dev.table_stride = c->table_pages;
+    c->pages.resize(c->seqs);
+    c->used.resize(c->seqs);
+    for (size_t i = c->n_pages; i-- > 0;)
+        c->free_pages.push_back((uint32_t)i);
+    *cache = c;
+    return AURA_OK;
+}
+
+extern "C" void aura_cuda_cache_destroy(aura_cuda_cache *c)
+{
+    if (!c)
+        return;
+    on_device here(c->device);
+    cudaFree(c->memory);
+    aura_cache_destroy(c->shape);
+    delete c;
+}
+
+extern "C" aura_status aura_cuda_cache_get_info(const aura_cuda_cache *c, aura_cuda_cache_info *info)
+{
+    if (!c || !info || info->size != sizeof *info)
+        return aura_raw_fail(c ? c->ctx : NULL, AURA_BAD_ARGUMENT, "aura_cuda_cache_get_info: cache or info is NULL, or info.size is wrong");
+    info->config = *c->raw.config;
+    info->bytes = c->bytes;
+    info->page_bytes = c->raw.page_bytes;
+    info->pages = c->n_pages;
+    info->free_pages = c->free_pages.size();
+    info->seqs = c->seqs;
+    info->multiprocessors = c->multiprocessors;
+    return AURA_OK;
+}
+
+/* ---- sequences ----------------------------------------------------------------------------------------------------- */
+
+static aura_status check_seq(const aura_cuda_cache *c, const char *call, aura_cuda_seq seq)
+{
+    if (!c)
+        return aura_raw_fail(NULL, AURA_BAD_ARGUMENT, "%s: cache is NULL", call);
+    if (seq >= c->seqs || !c->used[seq])
+        return aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: there is no sequence %u", call, seq);
+    return AURA_OK;
+}
+
+static aura_status read_seq(const aura_cuda_cache *c, const char *call, aura_cuda_seq seq, struct dev_seq *state)
+{
+    return cuda_status(c->ctx, call, cudaMemcpy(state, c->dev.seqs + seq, sizeof *state, cudaMemcpyDeviceToHost),
+                       "reading a sequence");
+}
+
+static aura_status write_seq(const aura_cuda_cache *c, const char *call, aura_cuda_seq seq, const struct dev_seq *state)
+{
+    return cuda_status(c->ctx, call, cudaMemcpy(c->dev.seqs + seq, state, sizeof *state, cudaMemcpyHostToDevice),
+                       "writing a sequence");
+}
+
+extern "C" aura_status aura_cuda_seq_create(aura_cuda_cache *c, aura_cuda_seq *seq)
+{
+    const char *call = "aura_cuda_seq_create";
+    struct dev_seq empty = {};
+    if (!c || !seq)
+        return aura_raw_fail(c ? c->ctx : NULL, AURA_BAD_ARGUMENT, "%s: %s is NULL", call, c ? "seq" : "cache");
+    for (uint32_t i = 0; i < c->seqs; i++)
+        if (!c->used[i]) {
+            on_device here(c->device);
+            aura_status status = write_seq(c, call, i, &empty);
+            if (status)
+                return status;
+            c->used[i] = 1;
+            *seq = i;
+            return AURA_OK;
+        }
+    return aura_raw_fail(c->ctx, AURA_OUT_OF_PAGES, "%s: all %u sequences are in use; give seqs a larger number", call, c->seqs);
+}
+
+extern "C" aura_status aura_cuda_seq_release(aura_cuda_cache *c, aura_cuda_seq seq)
+{
+    const char *call = "aura_cuda_seq_release";
+    struct dev_seq empty = {};
+    aura_status status = check_seq(c, call, seq);
+    if (status)
+        return status;
+    on_device here(c->device);
+    if ((status = write_seq(c, call, seq, &empty)))
+        return status;
+    c->free_pages.insert(c->free_pages.end(), c->pages[seq].rbegin(), c->pages[seq].rend());
+    c->pages[seq].clear();
+    c->used[seq] = 0;
+    return AURA_OK;
+}
+
+extern "C" aura_status aura_cuda_seq_reserve(aura_cuda_cache *c, aura_cuda_seq seq, uint64_t tokens)
+{
+    const char *call = "aura_cuda_seq_reserve";
+    aura_status status = check_seq(c, call, seq);
+    if (status)
+        return status;
+    uint64_t pages = tokens / AURA_PAGE + (tokens % AURA_PAGE > 0);
+    std::vector<uint32_t> &own = c->pages[seq];
+    size_t had = own.size();
+    if (pages > c->table_pages)
+        return aura_raw_fail(c->ctx, AURA_TOO_LARGE, "%s: %llu tokens; a sequence of this cache has at most %llu", call,
+                             (unsigned long long)tokens, (unsigned long long)c->table_pages * AURA_PAGE);
+    if (pages <= had)
+        return AURA_OK;
+    if (pages - had > c->free_pages.size())
+        return aura_raw_fail(c->ctx, AURA_OUT_OF_PAGES, "%s: %llu tokens need %llu more pages; %zu are free", call,
+                             (unsigned long long)tokens, (unsigned long long)(pages - had), c->free_pages.size());
+    on_device here(c->device);
+    while (own.size() < pages) {
+        own.push_back(c->free_pages.back());
+        c->free_pages.pop_back();
+    }
+    uint32_t reserved = (uint32_t)(pages * AURA_PAGE);
+    cudaError_t error = cudaMemcpy(c->dev.table + (size_t)seq * c->table_pages + had, own.data() + had, (own.size() - had) * 4,
+                                   cudaMemcpyHostToDevice);
+    if (error == cudaSuccess)
+        error = cudaMemcpy(&c->dev.seqs[seq].reserved, &reserved, sizeof reserved, cudaMemcpyHostToDevice);
+    while (error != cudaSuccess && own.size() > had) {
+        c->free_pages.push_back(own.back());
+        own.pop_back();
+    }
+    return cuda_status(c->ctx, call, error, "writing the page table");
+}
+
+extern "C" aura_status aura_cuda_seq_get_info(const aura_cuda_cache *c, aura_cuda_seq seq, aura_cuda_seq_info *info)
+{
+    const char *call = "aura_cuda_seq_get_info";
+    struct dev_seq state;
+    aura_status status = check_seq(c, call, seq);
+    if (!status && (!info || info->size != sizeof *info))
+        status = aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: info is NULL or info.size is wrong", call);
+    if (status)
+        return status;
+    on_device here(c->device);
+    if ((status = read_seq(c, call, seq, &state)))
+        return status;
+    info->tokens = state.len;
+    info->closed = state.closed;
+    info->reserved = c->pages[seq].size() * (uint64_t)AURA_PAGE;
+    info->status = state.status;
+    return AURA_OK;
+}
+
+extern "C" aura_status aura_cuda_seq_clear_status(aura_cuda_cache *c, aura_cuda_seq seq)
+{
+    const char *call = "aura_cuda_seq_clear_status";
+    uint32_t none = 0;
+    aura_status status = check_seq(c, call, seq);
+    if (status)
+        return status;
+    on_device here(c->device);
+    return cuda_status(c->ctx, call, cudaMemcpy(&c->dev.seqs[seq].status, &none, sizeof none, cudaMemcpyHostToDevice),
+                       "writing a sequence");
+}
+
+/* ---- to and from a CPU cache --------------------------------------------------------------------------------------- */
+
+static aura_status check_same(const aura_cuda_cache *c, const char *call, const aura_cache *other)
+{
+    struct aura_raw r;
+    if (!other)
+        return aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: the CPU cache is NULL", call);
+    aura_raw_describe(&r, other);
+    aura_status status = check_kind(c->ctx, call, r.config);
+    if (status)
+        return status;
+    const aura_config *a = c->raw.config, *b = r.config;
+    int same = a->format.k == b->format.k && a->format.v == b->format.v && a->q_heads == b->q_heads &&
+               a->kv_heads == b->kv_heads && a->k_dim == b->k_dim && a->v_dim == b->v_dim && a->flags == b->flags &&
+               a->rollback == b->rollback && a->seed == b->seed && !a->balance == !b->balance;
+    if (same && a->balance)
+        same = !memcmp(a->balance, b->balance, (size_t)a->kv_heads * a->k_dim * sizeof *a->balance);
+    return same ? AURA_OK
+                : aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: the two caches have different configurations", call);
+}
+
+/* All bytes of a sequence, one way or the other. */
+static cudaError_t copy_seq(const aura_cuda_cache *c, aura_cuda_seq seq, const aura_cache *cpu, aura_seq cpu_seq,
+                            const struct aura_raw_seq *raw, cudaMemcpyKind kind)
+{
+    int up = kind == cudaMemcpyHostToDevice;
+    cudaError_t error = cudaSuccess;
+    const aura_config *f = c->raw.config;
+    for (size_t i = 0; i < raw->pages && error == cudaSuccess; i++) {
+        uint8_t *there = c->dev.pages + (size_t)c->pages[seq][i] * c->raw.page_bytes, *here = aura_raw_page(cpu, cpu_seq, i);
+        error = cudaMemcpy(up ? there : here, up ? here : there, c->raw.page_bytes, kind);
+    }
+    for (int values = 0; values < 2 && error == cudaSuccess; values++) {
+        __half *rows = values ? c->dev.v_rows : c->dev.k_rows;
+        size_t n = (size_t)f->kv_heads * c->raw.rows * (values ? f->v_dim : f->k_dim);
+        void *there = rows + seq * n, *here = values ? raw->v : raw->k;
+        if (rows)
+            error = cudaMemcpy(up ? there : here, up ? here : there, n * sizeof *rows, kind);
+    }
+    return error;
+}
+
+extern "C" aura_status aura_cuda_upload(aura_cuda_cache *c, aura_cuda_seq seq, const aura_cache *from, aura_seq from_seq)
+{
+    const char *call = "aura_cuda_upload";
+    struct aura_raw_seq raw;
+    struct dev_seq state;
+    aura_status status = check_seq(c, call, seq);
+    if (status || (status = check_same(c, call, from)) || (status = aura_raw_find(call, from, from_seq, &raw)))
+        return status;
+    on_device here(c->device);
+    if ((status = read_seq(c, call, seq, &state)))
+        return status;
+    if (state.len)
+        return aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: sequence %u has %u tokens; give an empty one", call, seq, state.len);
+    if ((status = aura_cuda_seq_reserve(c, seq, raw.len)))
+        return status;
+    if ((status = cuda_status(c->ctx, call, copy_seq(c, seq, from, from_seq, &raw, cudaMemcpyHostToDevice), "copying to the device")))
+        return status;
+    state.len = (uint32_t)raw.len;
+    state.closed = (uint32_t)raw.closed;
+    state.reserved = (uint32_t)(c->pages[seq].size() * AURA_PAGE);
+    state.status = 0;
+    return write_seq(c, call, seq, &state);
+}
+
+extern "C" aura_status aura_cuda_download(const aura_cuda_cache *c, aura_cuda_seq seq, aura_cache *to, aura_seq to_seq)
+{
+    const char *call = "aura_cuda_download";
+    struct aura_raw_seq raw;
+    struct dev_seq state;
+    aura_status status = check_seq(c, call, seq);
+    if (status || (status = check_same(c, call, to)))
+        return status;
+    on_device here(c->device);
+    if ((status = read_seq(c, call, seq, &state)) || (status = aura_raw_fill(call, to, to_seq, state.len, state.closed, &raw)))
+        return status;
+    status = cuda_status(c->ctx, call, copy_seq(c, seq, to, to_seq, &raw, cudaMemcpyDeviceToHost), "copying from the device");
+    if (status)
+        aura_truncate(to, to_seq, 0);
+    return status;
+}

@@ -1,0 +1,202 @@
+/* What kernels and host share: the state of a device cache, one attention call, and the smallest words of the device. */
+#ifndef AURA_CUDA_DEVICE_CUH
+#define AURA_CUDA_DEVICE_CUH
+
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#include <stdint.h>
+
+#define _Alignas(n) alignas(n) /* stages.h is C */
+extern "C" {
+#include "../raw.h"
+}
+#undef _Alignas
+
+/* A sequence on the device. Tokens are below 2^31. */
+struct dev_seq {
+    uint32_t len, closed;
+    uint32_t reserved; /* tokens that its pages hold */
+    uint32_t status;   /* AURA_CUDA_... */
+    uint32_t arrived;  /* blocks of an append that are done with it, 0 between calls */
+};
+
+/* What is too large for the arguments of a kernel. paley[..]: bit j of word i is set where entry (i, j) of the factor is -1, for
+ * turn of keys, turn and undo of values. */
+struct dev_codecs {
+    struct aura_codec_plan k, v, reference;
+    uint32_t paley[3][32];
+    uint32_t k_inner, k_outer, v_inner, v_outer;
+};
+
+/* The cache as kernels see it. */
+struct dev_cache {
+    uint8_t *pages;
+    size_t page_bytes;
+    uint32_t *table;       /* [seqs][table_stride]: page numbers */
+    uint32_t table_stride;
+    struct dev_seq *seqs;
+    uint32_t n_seqs;
+    __half *k_rows, *v_rows; /* [seqs][kv_heads][rows][dim]; NULL for a plain side */
+    const float *balance, *inverse_balance; /* [kv_heads][k_dim], or NULL */
+    uint32_t kv_heads, q_heads, ratio;
+    uint32_t k_kind, v_kind, k_dim, v_dim;
+    uint32_t head_bytes, tile_bytes, v_at, k_scale_at, v_scale_at, reference_at, reference_scale_at;
+    uint32_t pinned, rollback, rows, has_reference, open;
+    uint32_t k_sign[AURA_TILE_DIM / 32], v_sign[AURA_TILE_DIM / 32]; /* bit d % 32 of word d / 32: negative */
+    uint32_t k_table[4], v_table[4]; /* levels + 64 of up to 4 bits, as bytes */
+    const struct dev_codecs *codecs;
+    float k_norm, v_norm, k_step, v_step, reference_step;
+};
+
+/* A tensor of the caller's, its strides filled in. */
+struct dev_view {
+    void *data;
+    uint32_t dtype;
+    int64_t seq, token, head; /* strides in elements */
+};
+
+/* One attention call. */
+struct dev_attend {
+    struct dev_cache c;
+    const uint32_t *seqs;
+    uint32_t n_seqs, queries;
+    uint32_t rows;         /* of a KV head: queries * ratio */
+    uint32_t row_blocks;   /* that the kernel takes one at a time */
+    struct dev_view q, out;
+    float *lse;
+    const float *mask, *sinks, *alibi;
+    uint32_t mask_keys, window, not_causal; /* window 0: none */
+    uint32_t planes;       /* of keys, plus 4 times those of values */
+    uint32_t general;      /* 1: items are tiles, whatever is in them */
+    float unit, softcap;   /* unit: scale * log2 e; softcap in units of log2 e, 0: none */
+    uint32_t options;      /* 1: there is softcap, ALiBi or a mask */
+    float *partial;        /* [blocks + groups][rows of a block][v_dim] */
+    float2 *partial_ml;    /* [blocks + groups][rows of a block] */
+    uint32_t *counter;     /* [groups], 0 between calls */
+    float *trace;          /* not NULL: [n_seqs][queries][q_heads][trace_tokens], the logits of codes before options; for checks */
+    uint32_t trace_tokens;
+};
+
+/* One append. */
+struct dev_append {
+    struct dev_cache c;
+    const uint32_t *seqs, *counts; /* counts NULL: `tokens` of each */
+    uint32_t tokens;
+    struct dev_view k, v;
+};
+
+enum { ATTEND_MAX_SEQS = 4096 };
+
+/* One kernel: what it takes, and how it is launched. Kind 0 takes everything. */
+struct attend_kernel {
+    uint32_t kind, dim, planes, rows; /* rows: most of a block */
+    uint32_t threads;
+    const void *run;
+    uint32_t shared_bytes;            /* without the list of sequences */
+    uint32_t blocks_per_sm;           /* 0: as many as fit */
+};
+
+#ifdef __CUDACC__
+
+__device__ __forceinline__ uint32_t prmt(uint32_t a, uint32_t b, uint32_t selector)
+{
+    uint32_t d;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(selector));
+    return d;
+}
+
+__device__ __forceinline__ float exp2_approx(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* Bytes that are read once: past the first cache. */
+__device__ __forceinline__ uint4 load_once(const void *p)
+{
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p));
+    return v;
+}
+
+/* C += A B for 16 x 32 bytes and 32 x 8 bytes: keys and values on the rows of A, (query row, plane) on the columns of B. */
+#define MMA_BYTES(name, a_type, b_type)                                                                                \
+    __device__ __forceinline__ void name(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,  \
+                                         uint32_t b1)                                                                  \
+    {                                                                                                                  \
+        asm volatile("mma.sync.aligned.m16n8k32.row.col.s32." a_type "." b_type                                        \
+                     ".s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                            \
+                     : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])                                                  \
+                     : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));                                          \
+    }
+MMA_BYTES(mma_u8s8, "u8", "s8")
+MMA_BYTES(mma_s8s8, "s8", "s8")
+MMA_BYTES(mma_u8u8, "u8", "u8")
+MMA_BYTES(mma_s8u8, "s8", "u8")
+#undef MMA_BYTES
+
+__device__ __forceinline__ void mma_f16(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                                        uint32_t b1)
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ float load_element(const void *array, uint32_t dtype, int64_t i)
+{
+    if (dtype == AURA_F32)
+        return ((const float *)array)[i];
+    uint16_t bits = ((const uint16_t *)array)[i];
+    return dtype == AURA_F16 ? __half2float(__ushort_as_half(bits)) : __uint_as_float((uint32_t)bits << 16);
+}
+
+/* Rounded to nearest even; a NaN stays one. */
+__device__ __forceinline__ void store_element(void *array, uint32_t dtype, int64_t i, float x)
+{
+    if (dtype == AURA_F32) {
+        ((float *)array)[i] = x;
+    } else if (dtype == AURA_F16) {
+        ((__half *)array)[i] = __float2half_rn(x);
+    } else {
+        uint32_t bits = __float_as_uint(x);
+        ((uint16_t *)array)[i] = isnan(x) ? 0x7fff : (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    }
+}
+
+__device__ __forceinline__ uint32_t low_half(uint2 pair, int i)
+{
+    return i < 2 ? pair.x : pair.y;
+}
+
+/* f16 number i of four. */
+__device__ __forceinline__ float half_of(uint2 four, int i)
+{
+    uint32_t word = low_half(four, i);
+    return __half2float(__ushort_as_half((unsigned short)(i % 2 ? word >> 16 : word & 0xffff)));
+}
+
+__device__ __forceinline__ const uint8_t *page_head(const struct dev_cache &c, uint32_t seq, uint32_t page, uint32_t head)
+{
+    return c.pages + (size_t)c.table[(size_t)seq * c.table_stride + page] * c.page_bytes + (size_t)head * c.head_bytes;
+}
+
+/* The f16 row of a token that is pinned or open, among those of one head. The ring has 64 rows, or one. */
+__device__ __forceinline__ uint32_t row_of(const struct dev_cache &c, uint32_t token)
+{
+    const uint32_t ring = c.rows - c.pinned;
+    return token < c.pinned ? ring + token : token & (ring - 1);
+}
+
+/* The same for tokens [from, to), and a row that is there for all others, so that no load needs a branch. */
+__device__ __forceinline__ uint32_t row_in(const struct dev_cache &c, uint32_t token, uint32_t from, uint32_t to)
+{
+    return token >= from && token < to ? row_of(c, token) : 0;
+}
+
+#endif
+#endif
