@@ -284,6 +284,10 @@ job_tool() {
     ends 2 'bench: more queries than tokens' $aura bench --tokens 4 --queries 5
     ends 1 'bench: no such dim' $aura bench --dim 72 --tokens 100
     ends 2 'bench: rows with options' $aura bench rows --dim 64
+    ends 0 'check --device cuda: without CUDA it is no failure' $aura check --device cuda
+    holds 'check --device cuda: and says so' 'skip CUDA: .*built without it'
+    ends 0 'list: names CUDA' $aura list
+    holds 'list: says why it is skipped' 'CUDA: skipped: '
     ends 2 'no command' $aura
 }
 
@@ -328,8 +332,8 @@ job_symbols() {
 job_header() {
     local compiler source=$out/header.c
     {
-        echo '#include "aura.h"'
-        sed -n 's/^#define \(AURA_[A-Z0-9_]*_INIT\)\b.*/\1/p' include/aura.h | while read -r init; do
+        echo '#include "aura_cuda.h"' # which includes aura.h
+        sed -n 's/^#define \(AURA_[A-Z0-9_]*_INIT\)\b.*/\1/p' include/aura.h include/aura_cuda.h | while read -r init; do
             name=$(echo "${init%_INIT}" | tr A-Z a-z)
             echo "extern $name a_$name; $name a_$name = $init;"
         done

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "../include/aura.h"
+#include "cuda/cuda_tool.h"
 #include "tool.h"
 
 static const char help[] =
@@ -29,6 +30,9 @@ static const char help[] =
     "      [--json]\n"
     "  bench --prefill           512 queries at once to 8192 tokens, beside the machine's int8 products; options as above\n"
     "  bench --targets           what the cache is meant to reach on AVX-512, and whether it does\n"
+    "  check --device cuda [PART]  compare the CUDA backend with the CPU's bytes and with double; PART: formats, options, general,\n"
+    "                            append\n"
+    "  bench --device cuda [ROW]   time it beside a plain read of the same bytes on the GPU; ROW: one row of the table\n"
     "  bench rows [--json]       time the kernels over rows beside the reference and a plain read of the same bytes\n"
     "  attend FILE.safetensors   put recorded queries, keys and values, tensors layer.N.q, .k and .v, through a cache, and\n"
     "                            compare with attention in double\n"
@@ -86,9 +90,26 @@ void print_json_string(const char *text)
     putchar('"');
 }
 
+/* Whether `--device cuda` is among the arguments; they are then those that are left. */
+static int on_cuda(int *argc, char **argv)
+{
+    for (int i = 0; i + 1 < *argc; i++)
+        if (!strcmp(argv[i], "--device") && !strcmp(argv[i + 1], "cuda")) {
+            memmove(argv + i, argv + i + 2, (size_t)(*argc - i - 2) * sizeof *argv);
+            *argc -= 2;
+            return 1;
+        }
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     const char *name = argc > 1 ? argv[1] : "";
+    int rest = argc > 2 ? argc - 2 : 0;
+    if (!strcmp(name, "check") && on_cuda(&rest, argv + 2))
+        return cuda_check(rest, argv + 2);
+    if (!strcmp(name, "bench") && on_cuda(&rest, argv + 2))
+        return cuda_bench(rest, argv + 2);
     if (!strcmp(name, "check"))
         return command_check(argc - 2, argv + 2);
     if (!strcmp(name, "bench"))

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "../src/dispatch.h"
+#include "cuda/cuda_tool.h"
 #include "tool.h"
 
 /* What a context with this mask would call for the slot of v. */
@@ -51,5 +52,7 @@ int command_list(int argc, char **argv)
     }
     if (json)
         printf("\n]\n");
+    else
+        cuda_list();
     return 0;
 }

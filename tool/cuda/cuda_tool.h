@@ -1,0 +1,16 @@
+/* What the tool does with a GPU. Each gets the arguments after `--device cuda` was taken out, and returns the exit code. */
+#ifndef AURA_TOOL_CUDA_H
+#define AURA_TOOL_CUDA_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+int cuda_check(int argc, char **argv);
+int cuda_bench(int argc, char **argv);
+void cuda_list(void); /* a line of `aura list`: the device, or why there is none */
+
+#ifdef __cplusplus
+}
+#endif
+#endif
