@@ -15,11 +15,17 @@ struct numbers {
     size_t bytes;
 };
 
-static aura_status numbers_init(struct numbers *n, struct aura_call call, const aura_cache *cache, uint32_t tokens)
+/* k NULL: there are no tokens, and nothing to do. Fails also where there is no such sequence. */
+static aura_status numbers_init(struct numbers *n, struct aura_call call, const aura_cache *cache, aura_seq seq, uint32_t tokens)
 {
     const aura_config *c = &cache->config;
     size_t rows = aura_times(tokens, c->kv_heads);
     n->ctx = call.ctx;
+    n->k = NULL;
+    if (!aura_find_seq(call, cache, seq))
+        return AURA_BAD_ARGUMENT;
+    if (tokens == 0)
+        return AURA_OK;
     n->bytes = aura_times(aura_times(rows, (size_t)c->k_dim + c->v_dim), sizeof(float));
     if (n->bytes > PTRDIFF_MAX)
         return aura_fail(call.ctx, AURA_TOO_LARGE, "%s: %u tokens do not fit in memory", call.name, tokens);
@@ -79,13 +85,7 @@ aura_status aura_import_rows(aura_cache *cache, const aura_import_rows_args *a)
     struct aura_call call = {cache ? cache->ctx : NULL, "aura_import_rows"};
     struct numbers n;
     aura_status status = check_call(call, cache, a, sizeof *a);
-    if (status)
-        return status;
-    if (!aura_find_seq(call, cache, a->seq))
-        return AURA_BAD_ARGUMENT;
-    if (a->tokens == 0)
-        return AURA_OK;
-    if ((status = numbers_init(&n, call, cache, a->tokens)))
+    if (status || (status = numbers_init(&n, call, cache, a->seq, a->tokens)) || !n.k)
         return status;
     uint32_t k_dim = cache->config.k_dim, v_dim = cache->config.v_dim;
     if (!(status = decode_rows(cache, &a->k, a->k_rotation, k_dim, a->tokens, n.k)) &&
@@ -171,13 +171,7 @@ aura_status aura_export_rows(const aura_cache *cache, const aura_export_rows_arg
     struct numbers n;
     struct encoded k = {0}, v = {0};
     aura_status status = check_call(call, cache, a, sizeof *a);
-    if (status)
-        return status;
-    if (!aura_find_seq(call, cache, a->seq))
-        return AURA_BAD_ARGUMENT;
-    if (a->tokens == 0)
-        return AURA_OK;
-    if ((status = numbers_init(&n, call, cache, a->tokens)))
+    if (status || (status = numbers_init(&n, call, cache, a->seq, a->tokens)) || !n.k)
         return status;
     uint32_t k_dim = cache->config.k_dim, v_dim = cache->config.v_dim, heads = cache->config.kv_heads;
     size_t rows = (size_t)a->tokens * heads;
@@ -252,14 +246,10 @@ aura_status aura_import_tq(aura_cache *cache, const aura_import_tq_args *a)
     aura_status status = check_call(call, cache, a, sizeof *a);
     if (status)
         return status;
-    if (!aura_find_seq(call, cache, a->seq))
-        return AURA_BAD_ARGUMENT;
     if (a->tokens > a->capacity || (a->tokens && a->ring_start >= a->capacity))
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: %u tokens from slot %llu on of %llu", call.name, a->tokens,
                          (unsigned long long)a->ring_start, (unsigned long long)a->capacity);
-    if (a->tokens == 0)
-        return AURA_OK;
-    if ((status = numbers_init(&n, call, cache, a->tokens)))
+    if ((status = numbers_init(&n, call, cache, a->seq, a->tokens)) || !n.k)
         return status;
     if (!(status = import_side(call, cache, a, &a->k, cache->config.k_dim, n.k)) &&
         !(status = import_side(call, cache, a, &a->v, cache->config.v_dim, n.v))) {
@@ -304,13 +294,7 @@ aura_status aura_export_tq(const aura_cache *cache, const aura_export_tq_args *a
     struct aura_call call = {cache ? cache->ctx : NULL, "aura_export_tq"};
     struct numbers n;
     aura_status status = check_call(call, cache, a, sizeof *a);
-    if (status)
-        return status;
-    if (!aura_find_seq(call, cache, a->seq))
-        return AURA_BAD_ARGUMENT;
-    if (a->tokens == 0)
-        return AURA_OK;
-    if ((status = numbers_init(&n, call, cache, a->tokens)))
+    if (status || (status = numbers_init(&n, call, cache, a->seq, a->tokens)) || !n.k)
         return status;
     uint32_t k_dim = cache->config.k_dim, v_dim = cache->config.v_dim;
     aura_view k = {n.k, AURA_F32, 0, 0}, v = {n.v, AURA_F32, 0, 0};
