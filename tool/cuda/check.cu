@@ -390,16 +390,23 @@ static struct worst compare_call(const struct scene &s, const aura_cache *cache,
     return w;
 }
 
-static void run_scene(const struct scene &s)
+/* A case with a cache on either side; false where something failed already. */
+static bool begin_case(const struct scene &s, struct filled &f, struct device_side &d)
 {
-    struct filled f;
-    struct device_side d;
     int before = failures;
     cases++;
     fill(s, f);
     if (failures == before)
         upload(s, f, d);
-    if (failures > before)
+    return failures == before;
+}
+
+static void run_scene(const struct scene &s)
+{
+    struct filled f;
+    struct device_side d;
+    const int before = failures;
+    if (!begin_case(s, f, d))
         return;
     aura_cache_info info = AURA_CACHE_INFO_INIT;
     aura_cache_get_info(f.cache, &info);
@@ -558,12 +565,8 @@ static void run_graph()
     const uint32_t n = 2, steps = 90, longest = 200 + steps;
     struct filled f;
     struct device_side d;
-    int before = failures;
-    cases++;
-    fill(s, f);
-    if (failures == before)
-        upload(s, f, d);
-    if (failures > before)
+    const int before = failures;
+    if (!begin_case(s, f, d))
         return;
     for (uint32_t i = 0; i < n; i++)
         TRY(aura_cuda_seq_reserve(d.cache, d.seqs[i], longest));
@@ -627,12 +630,8 @@ static void run_refused()
     s.tokens = {250, 250};
     struct filled f;
     struct device_side d;
-    int before = failures;
-    cases++;
-    fill(s, f);
-    if (failures == before)
-        upload(s, f, d);
-    if (failures > before)
+    const int before = failures;
+    if (!begin_case(s, f, d))
         return;
     const uint32_t most = 20;
     std::vector<float> x((size_t)2 * most * 2 * 128, 0.5f);
