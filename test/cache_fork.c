@@ -336,105 +336,6 @@ static void pages_are_copied_by_reference(void)
     }
 }
 
-/* ---- random walks ------------------------------------------------------------------------------------------------- */
-
-enum { WALKERS = 6, ROOM = 620 };
-
-struct walk {
-    aura_cache *cache;
-    const struct text *text;
-    uint64_t seed;
-    aura_seq seq[WALKERS];
-    struct model *model[WALKERS];
-};
-
-/* Some of the sequences, in one call. */
-static void walk_append(struct walk *w)
-{
-    aura_append_job jobs[WALKERS];
-    uint32_t n[WALKERS] = {0}, text = (uint32_t)(random_bits(&w->seed) % 2), count = 0;
-    uint64_t from = random_bits(&w->seed) % 50;
-    for (int i = 0; i < WALKERS; i++) {
-        uint64_t left = w->seq[i] ? ROOM - w->model[i]->len : 0;
-        n[i] = (uint32_t)(random_bits(&w->seed) % 3 ? random_bits(&w->seed) % 60 : 0);
-        n[i] = n[i] < left ? n[i] : (uint32_t)left;
-        if (n[i])
-            jobs[count++] = text_job(w->text, (int)text, from, n[i], w->seq[i]);
-    }
-    EXPECT(!aura_append(w->cache, jobs, count), "%s", aura_last_error());
-    for (int i = 0; i < WALKERS; i++)
-        if (n[i])
-            text_to_model(w->model[i], w->text, (int)text, from, n[i]);
-}
-
-static void walk_fork(struct walk *w, int i, int j)
-{
-    uint64_t len = w->model[i]->len, n = random_bits(&w->seed) % 2 ? len : random_bits(&w->seed) % (len + 1);
-    if (i == j)
-        return;
-    if (w->seq[j])
-        EXPECT(!aura_seq_release(w->cache, w->seq[j]), "%s", aura_last_error());
-    model_destroy(w->model[j]);
-    w->model[j] = model_clone(w->model[i]);
-    model_truncate(w->model[j], n);
-    EXPECT(!aura_seq_fork(w->cache, w->seq[i], n, &w->seq[j]), "%s", aura_last_error());
-}
-
-static void walk_step(struct walk *w)
-{
-    int i = (int)(random_bits(&w->seed) % WALKERS);
-    uint64_t what = random_bits(&w->seed) % 10, len = w->seq[i] ? w->model[i]->len : 0;
-    if (!w->seq[i])
-        return;
-    if (what < 5) {
-        walk_append(w);
-    } else if (what < 8) {
-        walk_fork(w, i, (int)(random_bits(&w->seed) % WALKERS));
-    } else {
-        uint64_t back = random_bits(&w->seed) % (what == 9 ? 300 : 40), n = back < len ? len - back : 0;
-        EXPECT(!aura_truncate(w->cache, w->seq[i], n), "%s", aura_last_error());
-        model_truncate(w->model[i], n);
-    }
-    for (int j = 0; j < WALKERS; j++)
-        if (w->seq[j] && (j == i || random_bits(&w->seed) % 4 == 0))
-            expect_model(w->cache, w->seq[j], w->model[j], config_text(&w->text->config));
-}
-
-/* What the cache says of all is what its sequences say. */
-static void expect_sums(const struct walk *w)
-{
-    aura_cache_info all = cache_info(w->cache);
-    size_t references = 0;
-    uint64_t tokens = 0;
-    for (int i = 0; i < WALKERS; i++)
-        if (w->seq[i])
-            references += seq_info(w->cache, w->seq[i]).pages, tokens += w->model[i]->len;
-    EXPECT(all.references == references && all.tokens == tokens && all.pages - all.free_pages <= references &&
-               all.shared_pages <= all.pages - all.free_pages, "%zu references, not %zu; %zu pages", all.references, references, all.pages - all.free_pages);
-}
-
-static void random_walks(void)
-{
-    for (int i = 0; i < N_CASES; i++) {
-        aura_config config = case_config(i);
-        config.kv_heads = config.q_heads = 1;
-        struct text t = text_new(config, TEXT_TOKENS);
-        struct walk w = {cache_new(ctx, &config), &t, 300 + (uint64_t)i, {0}, {NULL}};
-        w.seq[0] = seq_new(w.cache), w.model[0] = model_create(&config, ROOM);
-        for (int step = 0; step < (small_run() ? 60 : 250) && !test_bad_lines; step++) {
-            walk_step(&w);
-            expect_sums(&w);
-        }
-        for (int j = 0; j < WALKERS; j++) {
-            if (w.seq[j])
-                expect_model(w.cache, w.seq[j], w.model[j], config_text(&config));
-            model_destroy(w.model[j]);
-        }
-        aura_cache_destroy(w.cache);
-        text_free(&t);
-    }
-}
-
 static void forks_that_cannot_be(void)
 {
     struct text t = text_new(case_config(0), TEXT_TOKENS);
@@ -462,7 +363,6 @@ int main(void)
     RUN(failed_allocations_lose_nothing);
     RUN(pages_are_removed);
     RUN(pages_are_copied_by_reference);
-    RUN(random_walks);
     RUN(forks_that_cannot_be);
     aura_ctx_destroy(ctx);
     return test_result();

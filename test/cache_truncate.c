@@ -134,80 +134,6 @@ static void what_was_closed_stays(void)
     }
 }
 
-/* ---- random walks ---------------------------------------------------------------------------------------------------------- */
-
-enum { WALKERS = 3, ROOM = 700 };
-
-struct walk {
-    aura_cache *cache;
-    const struct texts *texts;
-    uint64_t seed;
-    aura_seq seq[WALKERS];
-    struct model *model[WALKERS];
-};
-
-static void walk_append(struct walk *w, int i)
-{
-    struct model *m = w->model[i];
-    uint32_t most = (uint32_t)(ROOM - m->len), n = (uint32_t)(random_bits(&w->seed) % (random_bits(&w->seed) % 4 ? 40 : 200));
-    int text = (int)(random_bits(&w->seed) % 2);
-    n = n < most ? n : most;
-    uint32_t first = (uint32_t)(random_bits(&w->seed) % (SECOND - n));
-    EXPECT(!append(w->cache, w->seq[i], &w->texts->k[text], &w->texts->v[text], first, n), "%s", aura_last_error());
-    model_take(m, w->texts, text, first, n);
-}
-
-static void walk_truncate(struct walk *w, int i)
-{
-    struct model *m = w->model[i];
-    uint64_t back = random_bits(&w->seed) % (random_bits(&w->seed) % 4 ? 40 : 400);
-    uint64_t n = back < m->len ? m->len - back : random_bits(&w->seed) % (m->len + 1);
-    EXPECT(!aura_truncate(w->cache, w->seq[i], n), "%s", aura_last_error());
-    model_truncate(m, n);
-}
-
-static void walk_step(struct walk *w)
-{
-    int i = (int)(random_bits(&w->seed) % WALKERS);
-    uint64_t what = random_bits(&w->seed) % 16;
-    if (what < 9)
-        walk_append(w, i);
-    else if (what < 15)
-        walk_truncate(w, i);
-    else {
-        EXPECT(!aura_seq_release(w->cache, w->seq[i]), "%s", aura_last_error());
-        w->seq[i] = seq_new(w->cache);
-        model_truncate(w->model[i], 0);
-    }
-    uint64_t len = w->model[i]->len, first = len ? random_bits(&w->seed) % len : 0;
-    if (len)
-        expect_range(w->cache, w->seq[i], w->model[i], first, 1 + random_bits(&w->seed) % (len - first), config_text(&w->texts->config));
-}
-
-static void walk_on_one_isa(const struct texts *t, int i)
-{
-    struct walk w = {cache_new(ctx, &t->config), t, 100 + (uint64_t)i, {0}, {NULL}};
-    for (int j = 0; j < WALKERS; j++)
-        w.seq[j] = seq_new(w.cache), w.model[j] = model_create(&t->config, ROOM);
-    for (int step = 0; step < (small_run() ? 60 : 200) && !test_bad_lines; step++)
-        walk_step(&w);
-    for (int j = 0; j < WALKERS; j++) {
-        expect_model(w.cache, w.seq[j], w.model[j], config_text(&t->config));
-        model_destroy(w.model[j]);
-    }
-    aura_cache_destroy(w.cache);
-}
-
-static void random_walks(void)
-{
-    for (int i = 0; i < N_CASES; i++) {
-        struct texts t = texts_new(case_config(i));
-        for (int isa = 0; use_isa(isa); isa++)
-            walk_on_one_isa(&t, i);
-        texts_free(&t);
-    }
-}
-
 /* Nothing is lost by asking for more than there is, nor by keeping all. */
 static void truncate_to_more_is_refused(void)
 {
@@ -232,7 +158,6 @@ int main(void)
     isas_open(0);
     RUN(what_was_open_was_never_there);
     RUN(what_was_closed_stays);
-    RUN(random_walks);
     RUN(truncate_to_more_is_refused);
     isas_close();
     return test_result();
