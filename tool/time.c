@@ -21,15 +21,16 @@ static struct {
     struct aura_rows rows;
 } bench;
 
-/* And those of a tile. */
+/* And those of tiles: four, as attention has them, with the same codes. */
 static struct {
     _Alignas(64) uint32_t words[AURA_TILE * DIM / 4];
     struct aura_query query[ROWS];
-    struct aura_weight weight[QUERIES];
+    struct aura_weight weight[AURA_TILES * QUERIES];
     struct aura_softmax_row row[QUERIES];
-    struct aura_tile tile;
+    struct aura_tile tile[AURA_TILES];
+    struct aura_scales scales[AURA_TILES];
     struct aura_layout layout;
-    float logit[QUERIES * AURA_TILE], factor[QUERIES], bias[QUERIES];
+    float logit[AURA_TILES * QUERIES * AURA_TILE], factor[QUERIES], bias[AURA_TILES * QUERIES];
     int32_t product[ROWS];
     uint16_t scale[AURA_TILE];
 } tiles;
@@ -46,10 +47,14 @@ static void bench_tile_setup(uint32_t kind, const struct aura_variant *v, uint64
     for (int i = 0; i < AURA_TILE; i++)
         tiles.scale[i] = 0x3c00;
     for (int g = 0; g < QUERIES; g++)
-        tiles.factor[g] = 1e-6f, tiles.weight[g].keep = 1, tiles.row[g].max = 0;
+        tiles.factor[g] = 1e-6f, tiles.row[g].max = 0;
+    for (int i = 0; i < AURA_TILES * QUERIES; i++)
+        tiles.weight[i].keep = 1;
     aura_query_ref(tiles.query, bench.x, DIM, ROWS);
     tile.planes = AURA_PLANES_OF(v->kind);
-    tiles.tile = tile;
+    struct aura_scales scales = {tiles.scale, NULL, 0, 1};
+    for (int i = 0; i < AURA_TILES; i++)
+        tiles.tile[i] = tile, tiles.scales[i] = scales;
 }
 
 static void bench_setup(const struct aura_variant *v)
@@ -77,12 +82,6 @@ static void bench_setup(const struct aura_variant *v)
     bench_tile_setup(packed ? kind : 4, v, &state);
 }
 
-static void bench_weight(const struct aura_variant *v)
-{
-    struct aura_scales scales = {tiles.scale, NULL, 0, 1};
-    ((aura_tile_weight_fn *)v->run)(tiles.weight, tiles.logit, tiles.row, &scales, 2, QUERIES, 1);
-}
-
 /* One of the stages of a tile, or 0. */
 static int bench_tile(const struct aura_variant *v)
 {
@@ -93,11 +92,11 @@ static int bench_tile(const struct aura_variant *v)
     else if (!strcmp(v->stage, "reference"))
         ((aura_reference_fn *)v->run)(tiles.product, tiles.query, (const int8_t *)tiles.words, DIM, ROWS);
     else if (!strcmp(v->stage, "tile_score"))
-        ((aura_tile_score_fn *)v->run)(tiles.logit, tiles.query, &tiles.tile, tiles.factor, tiles.bias, QUERIES, 1);
+        ((aura_tile_score_fn *)v->run)(tiles.logit, tiles.query, tiles.tile, tiles.factor, tiles.bias, QUERIES, AURA_TILES);
     else if (!strcmp(v->stage, "tile_weight"))
-        bench_weight(v);
+        ((aura_tile_weight_fn *)v->run)(tiles.weight, tiles.logit, tiles.row, tiles.scales, 1, QUERIES, AURA_TILES);
     else if (!strcmp(v->stage, "tile_value"))
-        ((aura_tile_value_fn *)v->run)(bench.y, DIM, tiles.weight, &tiles.tile, QUERIES, 1);
+        ((aura_tile_value_fn *)v->run)(bench.y, DIM, tiles.weight, tiles.tile, QUERIES, AURA_TILES);
     else
         return 0;
     return 1;
@@ -134,9 +133,9 @@ static double bench_bytes(const struct aura_variant *v)
     if (!strcmp(v->stage, "score") || !strcmp(v->stage, "value"))
         return (double)bench.rows.stride + 4;
     if (!strcmp(v->stage, "tile_score") || !strcmp(v->stage, "tile_value"))
-        return (double)tiles.tile.side->bytes / AURA_TILE + 2;
+        return (double)tiles.tile->side->bytes / AURA_TILE + 2;
     if (!strcmp(v->stage, "tile_weight")) /* logits, p, a scale, weights */
-        return QUERIES * (4 + 4 + 2) + 4;
+        return QUERIES * (4 + 4 + 1) + 4;
     if (!strcmp(v->stage, "codes"))
         return DIM * 4 + DIM + 4;
     if (!strcmp(v->stage, "query"))
@@ -165,5 +164,5 @@ double time_stage(const struct aura_variant *v, double seconds, double *bytes_pe
         double taken = (now() - start) / TURNS;
         best = taken < best ? taken : best;
     } while (now() < end);
-    return best / ROWS * 1e9;
+    return best / (strncmp(v->stage, "tile_", 5) ? ROWS : AURA_TILES * AURA_TILE) * 1e9;
 }
