@@ -74,7 +74,7 @@ static void copies(void)
  * tokens: appending would not write to it. */
 static void leaves_shared_pages_alone(void)
 {
-    aura_seq one, fork;
+    aura_seq one, fork = 0;
     aura_cache *cache = cache_with(AURA_KIND_B4, AURA_KIND_B4, TOKENS, &one);
     aura_cache_info info = AURA_CACHE_INFO_INIT;
     struct aura_raw raw;
