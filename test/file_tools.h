@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -136,17 +137,22 @@ static inline void expect_lengths_refused(struct bytes good, size_t step, refuse
 /* Saves number i of a test. */
 typedef void save_fn(void *user, int i);
 
-/* Kills a process that saves again and again, beginning with save `round`, at a moment that is another in every round, up to
- * the end of its fourth save; given how long one takes. */
+/* Kills a process that saves again and again, beginning with save `round`: after it has done up to three, by its own count and
+ * not by the clock, which a busy machine stretches, and at a moment of the next one that is another in every round; given how long
+ * one takes. */
 static inline void kill_a_writer(save_fn *save, void *user, int round, double seconds)
 {
+    volatile int *done = mmap(NULL, sizeof *done, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     pid_t child = fork();
     if (child == 0)
-        for (int i = round;; i++)
+        for (int i = round;; i++, ++*done)
             save(user, i);
-    usleep((useconds_t)(200 + seconds * 1e6 * (round * 37 % 100) / 25));
+    while (*done < round % 4 && waitpid(child, NULL, WNOHANG) == 0)
+        usleep(50);
+    usleep((useconds_t)(seconds * 1e6 * (round * 37 % 100) / 100));
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
+    munmap((void *)done, sizeof *done);
 }
 
 static inline double seconds_of(save_fn *save, void *user, int i)
