@@ -1,0 +1,120 @@
+/* Files of models in the GGUF format, versions 2 and 3, little-endian: keys with values, then names and shapes of tensors, then
+ * their data. A file is input from strangers: every length in it is compared with what is left of the file, in arithmetic that
+ * cannot overflow, before anything is read or allocated. Everything handed out lives as long as the file is open.
+ *
+ * Threads: an open file never changes, any number may read it. */
+#ifndef AURA_GGUF_H
+#define AURA_GGUF_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { GGUF_ERROR_BYTES = 256, GGUF_MAX_DIMS = 4 };
+
+struct gguf;
+
+/* Opens a file, mapped read-only; it must not be shortened meanwhile. 0 when good; otherwise 1, with a text. */
+int gguf_open(const char *path, struct gguf **file, char error[GGUF_ERROR_BYTES]);
+
+/* The same over bytes in memory, which stay the caller's and must live as long as the file. */
+int gguf_read(const void *data, size_t size, struct gguf **file, char error[GGUF_ERROR_BYTES]);
+
+void gguf_close(struct gguf *file); /* NULL is allowed */
+
+/* A number that tells files apart: of all bytes before the tensors' data, and of the file's size. */
+uint64_t gguf_fingerprint(const struct gguf *file);
+
+/* ---- keys and values ----------------------------------------------------------------------------------------------- */
+
+enum gguf_kind { /* numbers as in the file */
+    GGUF_U8 = 0,
+    GGUF_I8 = 1,
+    GGUF_U16 = 2,
+    GGUF_I16 = 3,
+    GGUF_U32 = 4,
+    GGUF_I32 = 5,
+    GGUF_F32 = 6,
+    GGUF_BOOL = 7,
+    GGUF_STRING = 8,
+    GGUF_ARRAY = 9,
+    GGUF_U64 = 10,
+    GGUF_I64 = 11,
+    GGUF_F64 = 12
+};
+
+struct gguf_text {
+    const char *data; /* not terminated; may hold zeros */
+    size_t size;
+};
+
+struct gguf_value {
+    struct gguf_text key;
+    enum gguf_kind kind;
+    enum gguf_kind of; /* of an array: the kind of its elements, never GGUF_ARRAY */
+    uint64_t count;    /* of an array: elements; otherwise 1 */
+    const void *data;  /* numbers as in the file, not aligned; struct gguf_text [count] where they are strings */
+};
+
+uint64_t gguf_values(const struct gguf *file); /* how many there are */
+const struct gguf_value *gguf_value_at(const struct gguf *file, uint64_t i);
+
+/* NULL: not there. */
+const struct gguf_value *gguf_find(const struct gguf *file, const char *key);
+
+/* 1: found; 0: no such key; -1: its value is of another kind. gguf_uint takes every kind of integer that is not negative,
+ * gguf_float both kinds of float. */
+int gguf_uint(const struct gguf *file, const char *key, uint64_t *value);
+int gguf_float(const struct gguf *file, const char *key, double *value);
+int gguf_bool(const struct gguf *file, const char *key, int *value);
+int gguf_string(const struct gguf *file, const char *key, struct gguf_text *value);
+
+/* Element i of an array of strings; {"", 0} where there is none, or the elements are no strings. */
+struct gguf_text gguf_array_text(const struct gguf_value *array, uint64_t i);
+
+/* Element i of an array of numbers or truth values, integers beyond 2^53 rounded; 0 where there is none. */
+double gguf_array_number(const struct gguf_value *array, uint64_t i);
+
+int gguf_text_is(struct gguf_text text, const char *string);
+
+/* ---- tensors ------------------------------------------------------------------------------------------------------- */
+
+enum gguf_type { /* numbers as in the file; those that can be read here. weights.h says what they mean */
+    GGUF_TYPE_F32 = 0,
+    GGUF_TYPE_F16 = 1,
+    GGUF_TYPE_Q4_0 = 2,
+    GGUF_TYPE_Q4_1 = 3,
+    GGUF_TYPE_Q5_0 = 6,
+    GGUF_TYPE_Q5_1 = 7,
+    GGUF_TYPE_Q8_0 = 8,
+    GGUF_TYPE_Q4_K = 12,
+    GGUF_TYPE_Q5_K = 13,
+    GGUF_TYPE_Q6_K = 14,
+    GGUF_TYPE_BF16 = 30
+};
+
+/* Rows are made of blocks: so many numbers in so many bytes. */
+struct gguf_type_info {
+    uint32_t type;
+    const char *name;
+    uint32_t block, bytes;
+};
+
+/* NULL for a type that cannot be read here. */
+const struct gguf_type_info *gguf_type_info(uint32_t type);
+
+struct gguf_tensor {
+    struct gguf_text name;
+    uint32_t type;
+    uint32_t dims;                   /* 0 to 4 */
+    uint64_t size[GGUF_MAX_DIMS];    /* size[0] is the length of a row; 1 from `dims` on */
+    const void *data;                /* aligned as the file says, usually to 32; NULL for a type that cannot be read here */
+    size_t bytes;                    /* of data */
+};
+
+uint64_t gguf_tensors(const struct gguf *file); /* how many there are */
+const struct gguf_tensor *gguf_tensor_at(const struct gguf *file, uint64_t i);
+
+/* NULL: not there. */
+const struct gguf_tensor *gguf_tensor(const struct gguf *file, const char *name);
+
+#endif
