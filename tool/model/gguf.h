@@ -55,6 +55,9 @@ struct gguf_value {
     const void *data;  /* numbers as in the file, not aligned; struct gguf_text [count] where they are strings */
 };
 
+/* Bytes of a number or truth value; 0 for what is none. */
+size_t gguf_kind_bytes(enum gguf_kind kind);
+
 uint64_t gguf_values(const struct gguf *file); /* how many there are */
 const struct gguf_value *gguf_value_at(const struct gguf *file, uint64_t i);
 
