@@ -1,0 +1,80 @@
+/* Products of matrices with the vectors of tokens, on all threads of a context.
+ *
+ * Before a product, vectors are rounded to bytes in blocks of 32 with a scale each; the codes of the weights are unpacked to bytes
+ * in registers, and what is summed within a part is exact integers. The vectors of 8 tokens stand together, so that weights are
+ * unpacked once for all of them. Weights that are floats are multiplied with the vectors as they are. */
+#ifndef AURA_MATMUL_H
+#define AURA_MATMUL_H
+
+#include "weights.h"
+
+enum { ACT_TOKENS = 8, ACT_COLS = 32 };
+
+/* 32 numbers of a token: scale * q[i]. */
+struct act_block {
+    int8_t q[ACT_COLS];
+    float scale;
+    float offset;    /* scale * sum: what a min of the weights is multiplied with */
+    int32_t sum;     /* of q */
+    int16_t half[2]; /* of the first and of the last 16 */
+};
+
+struct matmul_kernels; /* for an instruction set */
+
+/* The best that these instruction sets allow (aura_ctx_isas()). Static. */
+const struct matmul_kernels *matmul_kernels(uint32_t isas);
+const char *matmul_name(const struct matmul_kernels *kernels);
+
+/* The vectors of n tokens, as products take them. Both forms are made, for matrices of either kind, unless there is none. */
+struct acts {
+    size_t cols, blocks, tokens, tiles;
+    struct act_block *block; /* [tiles][blocks][ACT_TOKENS]; tokens that are not there are 0 */
+    float *plain;            /* [tiles][blocks * ACT_COLS][ACT_TOKENS], likewise */
+    size_t room;             /* tiles * blocks that there is room for */
+    int wants_plain, wants_block;
+};
+
+/* Room for `tokens` vectors of `cols` numbers, a multiple of 32 or not. 0 when good; -1: no memory, and what was there is gone. */
+int acts_resize(struct acts *acts, size_t cols, size_t tokens);
+void acts_destroy(struct acts *acts);
+
+/* Token t, x[cols]. Different tokens may be set at once. */
+void acts_set(struct acts *acts, const struct matmul_kernels *kernels, size_t t, const float *x);
+
+/* out[t][row] = (weights x_t)[row], + bias[row], + what was there. */
+struct product {
+    const struct matrix *weights;
+    float *out;
+    size_t stride;     /* floats from token to token of out */
+    const float *bias; /* NULL: none */
+    int add;           /* 1: to what is there */
+};
+
+/* Several products of the same vectors, all at once. */
+void matmul_run(const aura_ctx *ctx, const struct matmul_kernels *kernels, const struct acts *acts, const struct product *products,
+                size_t n);
+
+/* out[t][row] = silu(gate x_t)[row] * (up x_t)[row]: the first half of a feed-forward block. */
+void matmul_gated(const aura_ctx *ctx, const struct matmul_kernels *kernels, const struct acts *acts, const struct matrix *gate,
+                  const struct matrix *up, float *out, size_t stride);
+
+/* ---- what an instruction set brings: matmul.tmpl.h, stamped by matmul_ISA.c ----------------------------------------------- */
+
+/* out[t][r] = row r of the panel times token t, for the `tokens` tokens (1 to ACT_TOKENS) of a tile: struct act_block
+ * [blocks of 32][ACT_TOKENS] or float [columns][ACT_TOKENS]. blocks: of the panel. out has room for all ACT_TOKENS. */
+typedef void matmul_panel_fn(float *out, const uint8_t *panel, const void *tile, size_t blocks, size_t tokens);
+
+struct matmul_kernels {
+    const char *name;
+    uint32_t isa;             /* AURA_ISA_... */
+#define FIELD(name, ...) matmul_panel_fn *name;
+    WEIGHT_TYPES(FIELD) WEIGHT_FLOATS(FIELD)
+#undef FIELD
+    void (*round)(struct act_block *out, const float *x); /* 32 numbers */
+    void (*gate)(float *gate, const float *up, size_t n); /* gate = silu(gate) * up; n is a multiple of 16 */
+};
+
+/* In order of preference, the worst first; NULL where the architecture is another. */
+extern const struct matmul_kernels *const matmul_plain, *const matmul_avx2, *const matmul_avx512vnni, *const matmul_dotprod;
+
+#endif
