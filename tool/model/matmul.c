@@ -93,14 +93,14 @@ static const void *act_tile(const struct acts *acts, size_t i, int plain, size_t
 
 /* ---- products ------------------------------------------------------------------------------------------------------------ */
 
-/* Panels go to the threads in items of some bytes of weights, small enough that all are busy until the end, and large enough that
- * nobody waits for a number. */
-enum { ITEM_BYTES = 48 << 10 };
+/* Panels go to the threads in items: of so many bytes of weights that fetching the next one costs little beside them, and so many
+ * that all threads are busy until the end. */
+enum { ITEM_BYTES = 12 << 10, ITEMS = 64 };
 
 static size_t panels_of_item(const struct matrix *m, size_t matrices)
 {
-    size_t n = ITEM_BYTES / (m->panel_bytes * matrices);
-    return n ? n : 1;
+    size_t least = (ITEM_BYTES + m->panel_bytes * matrices - 1) / (m->panel_bytes * matrices), share = (m->panels + ITEMS - 1) / ITEMS;
+    return share > least ? share : least;
 }
 
 static size_t items_of(const struct matrix *m, size_t matrices)
