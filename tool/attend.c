@@ -5,16 +5,14 @@
 #include <string.h>
 
 #include "../include/aura.h"
-#include "options.h"
 #include "recording.h"
 #include "tool.h"
 
-static const char name[] = "aura attend";
-
 enum { ALL = 1000000000 }; /* as a layer: one that no file has */
 
-struct command {
-    const char *file, *out, *cache, *isa;
+struct arguments {
+    const char *file, *out, *isa;
+    aura_format cache;
     uint32_t layer, planes, threads, seed;
     int no_reference, no_pinned, no_balance, no_search, no_rollback, json;
     struct recording_options options;
@@ -27,39 +25,40 @@ struct outputs {
     size_t count;
 };
 
-static int parse(struct command *c, int argc, char **argv, aura_ctx **ctx)
+static const struct option options[] = {
+    FORMAT(cache, "--cache", "k4v4 and so on, or max, safe, quality, balanced, small"),
+    NUMBER(layer, "--layer", 0, 999999999, "N", "only that one"),
+    NUMBER(planes, "--planes", 1, 2, "N", "bytes of queries and weights in the products (by width)"),
+    FLAG(no_reference, "--no-reference", "without the reference that keys are stored relative to"),
+    FLAG(no_pinned, "--no-pinned", "without the first four tokens in f16"),
+    FLAG(no_balance, "--no-balance", "without balancing keys by what queries look at"),
+    FLAG(no_search, "--no-search", "without the search for the best scale"),
+    FLAG(no_rollback, "--no-rollback", "without the newest tokens in f16"),
+    NUMBER(seed, "--seed", 0, UINT32_MAX, "N", "other signs (1)"),
+    NUMBER(threads, "--threads", 1, 1024, "N", "(all processors)"),
+    ISA(isa, "as if the machine had no better than NAME"),
+    PATH(out, "--out", "FILE", "write layer.N.o and layer.N.lse to a safetensors file"),
+    FLAG(json, "--json", "as JSON"),
+    LAST_OPTION};
+
+static int parse(const struct command *self, struct arguments *c, int argc, char **argv, aura_ctx **ctx)
 {
-    const struct option options[] = {{OPTION_NUMBER, "--layer", &c->layer, 0, 999999999},
-                                     {OPTION_TEXT, "--cache", &c->cache, 0, 0},
-                                     {OPTION_NUMBER, "--planes", &c->planes, 1, 2},
-                                     {OPTION_FLAG, "--no-reference", &c->no_reference, 0, 0},
-                                     {OPTION_FLAG, "--no-pinned", &c->no_pinned, 0, 0},
-                                     {OPTION_FLAG, "--no-balance", &c->no_balance, 0, 0},
-                                     {OPTION_FLAG, "--no-search", &c->no_search, 0, 0},
-                                     {OPTION_FLAG, "--no-rollback", &c->no_rollback, 0, 0},
-                                     {OPTION_NUMBER, "--threads", &c->threads, 1, 1024},
-                                     {OPTION_TEXT, "--isa", &c->isa, 0, 0},
-                                     {OPTION_NUMBER, "--seed", &c->seed, 0, UINT32_MAX},
-                                     {OPTION_TEXT, "--out", &c->out, 0, 0},
-                                     {OPTION_FLAG, "--json", &c->json, 0, 0},
-                                     {OPTION_END, NULL, NULL, 0, 0}};
     aura_ctx_options context = AURA_CTX_OPTIONS_INIT;
-    if (parse_options(name, argc, argv, options, &c->file) || parse_isa(name, c->isa, &context.isa_mask))
+    if (parse_options(self, argc, argv, c, &c->file) || parse_isa(self, c->isa, &context.isa_mask))
         return 2;
     if (!c->file)
-        return fprintf(stderr, "%s: needs a file of tensors layer.N.q, layer.N.k and layer.N.v\n", name), 2;
-    if (aura_format_parse(c->cache, &c->options.format) || aura_format_name(c->options.format, c->format))
-        return fprintf(stderr, "%s: --cache: %s\n", name, aura_last_error()), 2;
+        return usage_error(self, "needs a file of tensors layer.N.q, layer.N.k and layer.N.v, such as "
+                           "data/smollm2-attention.safetensors");
+    aura_format_name(c->cache, c->format);
+    c->options.format = c->cache;
     c->options.flags = (c->no_reference ? AURA_NO_REFERENCE : 0) | (c->no_pinned ? AURA_NO_PINNED : 0) |
                        (c->no_search ? AURA_NO_SEARCH : 0) | (c->no_rollback ? AURA_NO_ROLLBACK : 0);
     c->options.planes = c->planes, c->options.seed = c->seed, c->options.balance = !c->no_balance;
     context.threads = c->threads;
-    if (aura_ctx_create(&context, ctx))
-        return fprintf(stderr, "%s: %s\n", name, aura_last_error()), 1;
-    return 0;
+    return aura_ctx_create(&context, ctx) ? failed(self, "%s", aura_last_error()) : 0;
 }
 
-static void print_head(const struct command *c)
+static void print_head(const struct arguments *c)
 {
     const char *balance = c->no_balance || c->options.format.k >= AURA_KIND_F32 ? "none" : "the file's own queries";
     static const char *const planes[] = {"auto", "1", "2"}, *const without[] = {"true", "false"};
@@ -80,7 +79,7 @@ static void print_head(const struct command *c)
            without[c->no_reference], without[c->no_pinned], without[c->no_search], without[c->no_rollback], balance);
 }
 
-static void print_layer(const struct command *c, const struct recording *r, const struct recording_result *result,
+static void print_layer(const struct arguments *c, const struct recording *r, const struct recording_result *result,
                         const struct recording_errors *e, int first)
 {
     char size[32];
@@ -124,7 +123,7 @@ static void free_outputs(struct outputs *outputs)
     free(outputs->tensors);
 }
 
-static int run_layer(const struct command *c, aura_ctx *ctx, const struct safetensors *file, uint32_t layer, int first,
+static int run_layer(const struct command *self, const struct arguments *c, aura_ctx *ctx, const struct safetensors *file, uint32_t layer, int first,
                      struct outputs *outputs)
 {
     struct recording r;
@@ -139,14 +138,14 @@ static int run_layer(const struct command *c, aura_ctx *ctx, const struct safete
         bad = keep(outputs, &r, &result);
     }
     if (bad)
-        fprintf(stderr, "%s: %s: %s\n", name, c->file, error);
+        failed(self, "%s: %s", c->file, error);
     recording_result_free(&result);
     recording_exact_free(&exact);
     recording_free(&r);
     return bad ? 1 : 0;
 }
 
-static int run_file(const struct command *c, aura_ctx *ctx, const struct safetensors *file)
+static int run_file(const struct command *self, const struct arguments *c, aura_ctx *ctx, const struct safetensors *file)
 {
     size_t count;
     uint32_t *layers = recording_layers(file, &count);
@@ -155,36 +154,42 @@ static int run_file(const struct command *c, aura_ctx *ctx, const struct safeten
     for (size_t i = 0; i < count; i++)
         asked += c->layer == ALL || c->layer == layers[i];
     if (!asked && c->layer == ALL)
-        status = (fprintf(stderr, "%s: %s: no tensor is called layer.N.q\n", name, c->file), 1);
+        status = failed(self, "%s: no tensor is called layer.N.q", c->file);
     else if (!asked)
-        status = (fprintf(stderr, "%s: %s: there is no layer.%u.q\n", name, c->file, c->layer), 1);
+        status = failed(self, "%s: there is no layer.%u.q; leave out --layer for all", c->file, c->layer);
     else
         print_head(c);
     for (size_t i = 0; i < count && !status && outputs.tensors; i++)
         if (c->layer == ALL || c->layer == layers[i])
-            status = run_layer(c, ctx, file, layers[i], !done++, &outputs);
+            status = run_layer(self, c, ctx, file, layers[i], !done++, &outputs);
     if (asked && c->json)
         printf("\n]}\n");
     if (!status && c->out && safetensors_write(c->out, outputs.tensors, outputs.count))
-        status = (fprintf(stderr, "%s: %s: cannot be written: %s\n", name, c->out, strerror(errno)), 1);
+        status = failed(self, "%s: cannot be written: %s", c->out, strerror(errno));
     free_outputs(&outputs);
     free(layers);
     return status;
 }
 
-int command_attend(int argc, char **argv)
+static int run_attend(const struct command *self, int argc, char **argv)
 {
-    struct command c = {.cache = "balanced", .layer = ALL, .threads = online_cpus(), .seed = 1};
+    struct arguments c = {.cache = {AURA_KIND_B4, AURA_KIND_B4}, .layer = ALL, .threads = online_cpus(), .seed = 1};
     struct safetensors file;
     aura_ctx *ctx = NULL;
-    int status = parse(&c, argc, argv, &ctx);
+    int status = parse(self, &c, argc, argv, &ctx);
     if (status)
         return status;
     if (safetensors_read(&file, c.file))
-        status = (fprintf(stderr, "%s: %s: %s\n", name, c.file, file.error), 1);
+        status = failed(self, "%s: %s", c.file, file.error);
     else
-        status = run_file(&c, ctx, &file);
+        status = run_file(self, &c, ctx, &file);
     safetensors_free(&file);
     aura_ctx_destroy(ctx);
     return status;
 }
+
+const struct command command_attend = {
+    "attend", "put recorded attention through a cache and compare", "FILE.safetensors [OPTIONS]",
+    "Puts queries, keys and values (tensors layer.N.q, .k and .v) through a cache and\n"
+    "compares what comes out with attention in double.\n", "FILE", NULL, options,
+    "aura attend data/smollm2-attention.safetensors --cache k3v3\n", run_attend};

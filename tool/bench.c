@@ -5,21 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "options.h"
+#include "cuda/cuda_tool.h"
+#include "terminal.h"
 #include "tool.h"
-
-static const char name[] = "aura bench";
-
-void print_progress(const char *text)
-{
-    if (isatty(2))
-        fprintf(stderr, "\r%-78s\r%s", "", text ? text : "");
-    else if (text)
-        fprintf(stderr, "%s\n", text);
-    fflush(stderr);
-}
 
 void print_bench_head(const struct bench *b, const char *what)
 {
@@ -46,7 +35,7 @@ int measure_row(struct row *row, struct crew *crew, struct ask *a, struct ask *f
     int bad = plain_read_open(&read, crew, (size_t)row->bytes) ||
               (f16 && plain_read_open(&f16_read, crew, (size_t)f16->filled->bytes));
     if (bad) {
-        fprintf(stderr, "%s: no memory to read\n", name);
+        fprintf(stderr, "aura bench: no memory to read\n");
     } else {
         row->turns = take_turns(c, f16 ? 4 : 2, budget);
         row->seconds = c[0].median, row->spread = c[0].spread, row->read_seconds = c[1].median;
@@ -178,14 +167,34 @@ int bench_prefill(const struct bench *b)
 
 /* ---- the command ----------------------------------------------------------------------------------------------------- */
 
-struct command {
-    const char *k, *v, *planes, *isa;
+struct arguments {
+    const char *k, *v, *planes, *isa, *device;
     uint32_t dim, heads, kv_heads, tokens, batch, queries, threads;
     int prefill, targets, json;
 };
 
+static const char kinds[] = "2 3 4 5 6 8 f16 bf16 f32";
+
+static const struct option options[] = {
+    CHOICE(k, "--k", kinds, "BITS", "of keys: 2, 3, 4, 5, 6, 8, or f16, bf16, f32 (4)"),
+    CHOICE(v, "--v", kinds, "BITS", "of values (4)"),
+    NUMBER(dim, "--dim", 8, AURA_MAX_DIM, "N", "of a head: 64, 80, 96, 112, 128, 192, 256, 512 (128)"),
+    NUMBER(heads, "--heads", 1, 65536, "N", "query heads (32)"),
+    NUMBER(kv_heads, "--kv-heads", 1, 65536, "N", "key/value heads (8)"),
+    NUMBER(tokens, "--tokens", 1, 1u << 30, "N", "in each sequence (32768; with --prefill 8192)"),
+    NUMBER(batch, "--batch", 1, 65536, "N", "sequences (1)"),
+    NUMBER(queries, "--queries", 1, 65536, "N", "of each sequence (1; with --prefill 512)"),
+    CHOICE(planes, "--planes", "auto 1 2", "N", "bytes of queries and weights in the products: auto, 1, 2"),
+    NUMBER(threads, "--threads", 1, 1024, "N", "(all processors)"),
+    ISA(isa, "as if the machine had no better than NAME"),
+    FLAG(prefill, "--prefill", "many queries at once, beside the machine's int8 products"),
+    FLAG(targets, "--targets", "what the cache is meant to reach on AVX-512, and if it does"),
+    CHOICE(device, "--device", "cpu cuda", "NAME", "cuda: the GPU, beside a plain read of the same bytes"),
+    FLAG(json, "--json", "as JSON"),
+    LAST_OPTION};
+
 /* Whether the arguments ask for a configuration; otherwise for the table. */
-static int is_given(const struct command *c)
+static int is_given(const struct arguments *c)
 {
     return c->k || c->v || c->planes || c->dim || c->heads || c->kv_heads || c->tokens || c->batch || c->queries;
 }
@@ -196,67 +205,56 @@ static uint32_t or_else(uint32_t given, uint32_t otherwise)
 }
 
 /* Fills in the defaults. 0 when good. */
-static int prepare(struct bench *b, const struct command *c)
+static int prepare(const struct command *self, struct bench *b, const struct arguments *c)
 {
     char format[32];
-    aura_ctx_options options = AURA_CTX_OPTIONS_INIT;
+    aura_ctx_options context = AURA_CTX_OPTIONS_INIT;
     snprintf(format, sizeof format, "k%.8sv%.8s", c->k ? c->k : "4", c->v ? c->v : "4");
     if (aura_format_parse(format, &b->shape.format))
-        return fprintf(stderr, "%s: %s\n", name, aura_last_error()), 2;
-    if (c->planes && strcmp(c->planes, "auto") && strcmp(c->planes, "1") && strcmp(c->planes, "2"))
-        return fprintf(stderr, "%s: --planes %s: must be auto, 1 or 2\n", name, c->planes), 2;
+        return usage_error(self, "%s", aura_last_error());
     b->planes = !c->planes || !strcmp(c->planes, "auto") ? 0 : c->planes[0] == '1' ? 1 : 2;
     b->shape.dim = or_else(c->dim, 128), b->shape.q_heads = or_else(c->heads, 32), b->shape.kv_heads = or_else(c->kv_heads, 8);
     b->shape.tokens = or_else(c->tokens, c->prefill ? 8192 : 32768), b->shape.batch = or_else(c->batch, 1);
     b->queries = or_else(c->queries, c->prefill ? 512 : 1), b->json = c->json, b->threads = or_else(c->threads, online_cpus());
     if (b->queries > b->shape.tokens)
-        return fprintf(stderr, "%s: %u queries at the end of %u tokens\n", name, b->queries, b->shape.tokens), 2;
+        return usage_error(self, "%u queries at the end of %u tokens: there must be as many tokens at least", b->queries,
+                           b->shape.tokens);
     if (c->prefill && (b->shape.format.k >= AURA_KIND_F32 || b->shape.format.v >= AURA_KIND_F32))
-        return fprintf(stderr, "%s: --prefill counts int8 products: both sides must be of 2 to 8 bits\n", name), 2;
-    if (parse_isa(name, c->isa, &b->isa_mask))
+        return usage_error(self, "--prefill counts int8 products: both sides must be of 2 to 8 bits");
+    if (parse_isa(self, c->isa, &b->isa_mask))
         return 2;
-    options.threads = b->threads, options.isa_mask = b->isa_mask;
-    if (aura_ctx_create(&options, &b->ctx))
-        return fprintf(stderr, "%s: %s\n", name, aura_last_error()), 1;
+    context.threads = b->threads, context.isa_mask = b->isa_mask;
+    if (aura_ctx_create(&context, &b->ctx))
+        return failed(self, "%s", aura_last_error());
     if (!(b->crew = crew_create(b->threads)))
-        return fprintf(stderr, "%s: no threads to be had\n", name), 1;
+        return failed(self, "no threads to be had");
     return 0;
 }
 
-int command_bench(int argc, char **argv)
+static int run_bench(const struct command *self, int argc, char **argv)
 {
-    struct command c = {0};
+    struct arguments c = {0};
     struct bench b = {0};
     const char *what = NULL;
-    const struct option options[] = {{OPTION_TEXT, "--k", &c.k, 0, 0},
-                                     {OPTION_TEXT, "--v", &c.v, 0, 0},
-                                     {OPTION_TEXT, "--planes", &c.planes, 0, 0},
-                                     {OPTION_TEXT, "--isa", &c.isa, 0, 0},
-                                     {OPTION_NUMBER, "--dim", &c.dim, 8, AURA_MAX_DIM},
-                                     {OPTION_NUMBER, "--heads", &c.heads, 1, 65536},
-                                     {OPTION_NUMBER, "--kv-heads", &c.kv_heads, 1, 65536},
-                                     {OPTION_NUMBER, "--tokens", &c.tokens, 1, 1u << 30},
-                                     {OPTION_NUMBER, "--batch", &c.batch, 1, 65536},
-                                     {OPTION_NUMBER, "--queries", &c.queries, 1, 65536},
-                                     {OPTION_NUMBER, "--threads", &c.threads, 1, 1024},
-                                     {OPTION_FLAG, "--prefill", &c.prefill, 0, 0},
-                                     {OPTION_FLAG, "--targets", &c.targets, 0, 0},
-                                     {OPTION_FLAG, "--json", &c.json, 0, 0},
-                                     {OPTION_END, NULL, NULL, 0, 0}};
-    int status = parse_options(name, argc, argv, options, &what);
+    if (on_cuda(&argc, argv))
+        return cuda_bench(argc, argv);
+    int status = parse_options(self, argc, argv, &c, &what);
     if (status)
         return status;
-    if (what && strcmp(what, "rows"))
-        return fprintf(stderr, "%s: unknown argument %s\n", name, what), 2;
     if (what && (is_given(&c) || c.isa || c.threads || c.prefill || c.targets))
-        return fprintf(stderr, "%s rows: takes no option but --json\n", name), 2;
+        return usage_error(self, "rows takes no option but --json");
     if (c.targets && (is_given(&c) || c.prefill))
-        return fprintf(stderr, "%s: --targets says itself what is measured\n", name), 2;
+        return usage_error(self, "--targets says itself what is measured");
     if (what)
         return bench_rows(c.json);
-    if (!(status = prepare(&b, &c)))
+    if (!(status = prepare(self, &b, &c)))
         status = (c.targets ? bench_targets : c.prefill ? bench_prefill : is_given(&c) ? bench_one : bench_table)(&b);
     crew_destroy(b.crew);
     aura_ctx_destroy(b.ctx);
     return status;
 }
+
+const struct command command_bench = {
+    "bench", "time the cache beside a plain read and an f16 cache", "[rows] [OPTIONS]\n--device cuda [ROW]",
+    "A table of formats, dims and contexts; or one shape; or the kernels over rows.\n", "rows", "rows", options,
+    "", run_bench};

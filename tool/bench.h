@@ -121,7 +121,6 @@ void print_json_row(const struct row *row, double append, int first);
 /* Products of one byte with one byte that attending for these queries takes. */
 double byte_products(const struct shape *shape, uint32_t queries, uint32_t planes);
 
-void print_progress(const char *text); /* on stderr; NULL: no more */
 void print_bench_head(const struct bench *b, const char *what);
 
 #endif

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "bench.h"
+#include "terminal.h"
 
 static const char *const formats[] = {"k8v8", "k6v6", "k5v5", "k4v4", "k4v2", "k3v3", "k2v2", "kf16vf16"};
 static const uint32_t dims[] = {64, 128, 256};

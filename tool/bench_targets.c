@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "bench.h"
+#include "terminal.h"
 
 enum { HOT = 4096, LONG = 65536, LONGER = 131072 };
 static const double budget = 2.5; /* seconds for a comparison */

@@ -6,14 +6,29 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cuda/cuda_tool.h"
 #include "guard.h"
+#include "terminal.h"
 #include "tool.h"
 
-struct options {
-    const char *pattern, *isa;
-    uint64_t seed;
-    int bench, json, strict, stop, times;
+struct arguments {
+    const char *pattern, *isa, *device;
+    uint32_t seed;
+    int bench, json, strict, stop, no_times;
+    struct option_rest results;
 };
+
+static const struct option options[] = {
+    ISA(isa, "only those of one instruction set, the last part of a name"),
+    NUMBER(seed, "--seed", 0, UINT32_MAX, "N", "other inputs (1)"),
+    FLAG(bench, "--bench", "time them longer"),
+    FLAG(no_times, "--no-times", "do not time them"),
+    FLAG(strict, "--strict", "a kernel that cannot run here is a failure"),
+    FLAG(stop, "--stop", "stop at the first failure"),
+    FLAG(json, "--json", "as JSON"),
+    CHOICE(device, "--device", "cpu cuda", "NAME", "cuda: the CUDA backend against the CPU's bytes and double"),
+    REST(results, "--union", "FILE...", "fail if a kernel ran in none of these JSON results"),
+    LAST_OPTION};
 
 enum outcome { OK, MARGINAL, FAIL, SKIP };
 static const char *const outcome_names[] = {"ok", "marginal", "FAIL", "skip"};
@@ -71,7 +86,7 @@ static double ref_ns(const struct aura_variant *v, double seconds)
     return 0;
 }
 
-static void check_variant(struct result *r, const struct aura_variant *v, const struct options *o)
+static void check_variant(struct result *r, const struct aura_variant *v, const struct arguments *o)
 {
     memset(r, 0, sizeof *r);
     r->trial.variant = v;
@@ -83,7 +98,7 @@ static void check_variant(struct result *r, const struct aura_variant *v, const 
         return;
     }
     judge(r);
-    if (r->outcome != FAIL && o->times) {
+    if (r->outcome != FAIL && !o->no_times) {
         double bytes, seconds = o->bench ? 0.1 : 0.003;
         r->ns = time_stage(v, seconds, &bytes);
         r->gb_per_s = bytes / r->ns;
@@ -91,10 +106,12 @@ static void check_variant(struct result *r, const struct aura_variant *v, const 
     }
 }
 
-static void print_text(const struct result *r, const struct options *o)
+static void print_text(const struct result *r, const struct arguments *o)
 {
     const struct trial *t = &r->trial;
-    printf("%-30s %-9s", t->variant->name, outcome_names[r->outcome]);
+    static const enum colour colours[] = {GREEN, YELLOW, RED, DIM};
+    printf("%-30s %s%-9s%s", t->variant->name, colour(stdout, colours[r->outcome]), outcome_names[r->outcome],
+           colour(stdout, PLAIN));
     if (r->outcome == SKIP || r->outcome == FAIL) {
         printf("%s\n", r->reason);
         if (r->outcome == FAIL)
@@ -102,7 +119,7 @@ static void print_text(const struct result *r, const struct options *o)
         return;
     }
     printf("%6zu cases  worst %7.1e", t->cases, t->worst);
-    if (o->times)
+    if (!o->no_times)
         printf("  %9.1f ns/row %7.2f GB/s %7.1fx ref", r->ns, r->gb_per_s, r->speedup);
     printf("\n");
 }
@@ -119,7 +136,7 @@ static void print_json(const struct result *r, int first)
 }
 
 /* Every variant of the list must have run and passed in at least one of the files. */
-static int check_union(char **files, int n)
+static int check_union(const struct command *self, char **files, int n)
 {
     int missing = 0;
     for (size_t i = 0; i < aura_variant_count; i++) {
@@ -129,7 +146,7 @@ static int check_union(char **files, int n)
         for (int f = 0; f < n; f++) {
             char *text = read_file(files[f]), *at = text ? strstr(text, key) : NULL;
             if (!text)
-                return fprintf(stderr, "aura check: cannot read %s\n", files[f]), 2;
+                return usage_error(self, "cannot read %s: it must be what `aura check --json` printed", files[f]);
             found |= at && (!strncmp(at + strlen(key), "\"ok\"", 4) || !strncmp(at + strlen(key), "\"marginal\"", 10));
             free(text);
         }
@@ -140,44 +157,21 @@ static int check_union(char **files, int n)
     return missing != 0;
 }
 
-static int parse(struct options *o, int argc, char **argv)
-{
-    for (int i = 0; i < argc; i++) {
-        if (!strcmp(argv[i], "--bench"))
-            o->bench = 1;
-        else if (!strcmp(argv[i], "--json"))
-            o->json = 1;
-        else if (!strcmp(argv[i], "--strict"))
-            o->strict = 1;
-        else if (!strcmp(argv[i], "--stop"))
-            o->stop = 1;
-        else if (!strcmp(argv[i], "--no-times"))
-            o->times = 0;
-        else if (!strcmp(argv[i], "--isa") && i + 1 < argc)
-            o->isa = argv[++i];
-        else if (!strcmp(argv[i], "--seed") && i + 1 < argc)
-            o->seed = strtoull(argv[++i], NULL, 0);
-        else if (argv[i][0] == '-' || o->pattern)
-            return fprintf(stderr, "aura check: unknown argument %s\n", argv[i]), 2;
-        else
-            o->pattern = argv[i];
-    }
-    return 0;
-}
-
-static int selected(const struct aura_variant *v, const struct options *o)
+static int selected(const struct aura_variant *v, const struct arguments *o)
 {
     return (!o->pattern || strstr(v->name, o->pattern)) && (!o->isa || !strcmp(v->isa, o->isa));
 }
 
-int command_check(int argc, char **argv)
+static int run_check(const struct command *self, int argc, char **argv)
 {
-    struct options o = {NULL, NULL, 1, 0, 0, 0, 0, 1};
+    struct arguments o = {.seed = 1};
     size_t count[4] = {0}, cases = 0, shown = 0;
-    if (argc > 1 && !strcmp(argv[0], "--union"))
-        return check_union(argv + 1, argc - 1);
-    if (parse(&o, argc, argv))
+    if (on_cuda(&argc, argv))
+        return cuda_check(argc, argv);
+    if (parse_options(self, argc, argv, &o, &o.pattern))
         return 2;
+    if (o.results.count)
+        return check_union(self, o.results.list, o.results.count);
     if (o.json)
         printf("{\"seed\": %llu, \"variants\": [", (unsigned long long)o.seed);
     else
@@ -204,6 +198,13 @@ int command_check(int argc, char **argv)
         printf("%zu variants: %zu ok, %zu marginal, %zu failed, %zu skipped; %zu cases\n", shown, count[OK],
                count[MARGINAL], count[FAIL], count[SKIP], cases);
     if (!shown)
-        return fprintf(stderr, "aura check: no variant matches; `aura list` shows them all\n"), 2;
+        return usage_error(self, "no kernel matches; `aura list` shows them all");
     return count[FAIL] || (o.strict && count[SKIP]);
 }
+
+const struct command command_check = {
+    "check", "compare every kernel with the reference", "[PATTERN] [OPTIONS]\n--union FILE...\n--device cuda [PART]",
+    "Runs kernels whose name contains PATTERN on awkward inputs and compares them with\n"
+    "plain C in double. A failure prints the command that repeats it, and the exit\n"
+    "code is 1. PART of the GPU's checks: formats, options, general, append.\n",
+    "PATTERN", NULL, options, "aura check                     all of them, in a minute\naura check score --isa avx2    a few\n", run_check};

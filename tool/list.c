@@ -12,25 +12,25 @@ static int is_used(const struct aura_kernels *kernels, const struct aura_variant
     return v->run && !memcmp((const char *)kernels + v->slot, &v->run, sizeof v->run);
 }
 
-int command_list(int argc, char **argv)
+struct arguments {
+    const char *isa;
+    int json;
+};
+
+static const struct option options[] = {ISA(isa, "as if the machine had NAME and nothing else"), FLAG(json, "--json", "as JSON"),
+                                        LAST_OPTION};
+
+static int run_list(const struct command *self, int argc, char **argv)
 {
     struct aura_kernels kernels;
+    struct arguments arguments = {NULL, 0};
     uint32_t has = aura_cpu_isas(), isas = has;
-    int json = 0;
-    for (int i = 0; i < argc; i++) {
-        if (!strcmp(argv[i], "--json")) {
-            json = 1;
-        } else if (!strcmp(argv[i], "--isa") && i + 1 < argc) {
-            size_t k = 0;
-            for (i++; k < aura_isa_count && strcmp(aura_isa_list[k].name, argv[i]); k++)
-                continue;
-            if (k == aura_isa_count)
-                return fprintf(stderr, "aura list: unknown instruction set %s\n", argv[i]), 2;
+    int status = parse_options(self, argc, argv, &arguments, NULL), json = arguments.json;
+    if (status)
+        return status;
+    for (size_t k = 0; arguments.isa && k < aura_isa_count; k++)
+        if (!strcmp(aura_isa_list[k].name, arguments.isa))
             isas = has & (aura_isa_list[k].flag | AURA_ISA_REF);
-        } else {
-            return fprintf(stderr, "aura list: unknown argument %s\n", argv[i]), 2;
-        }
-    }
     aura_kernels_init(&kernels, isas);
     if (json)
         printf("[");
@@ -56,3 +56,7 @@ int command_list(int argc, char **argv)
         cuda_list();
     return 0;
 }
+
+const struct command command_list = {"list", "every kernel, and which this machine uses", "[OPTIONS]",
+                                     "Every kernel of the library by name: * is used on this machine, - could run.\n", NULL, NULL,
+                                     options, "aura list --isa avx2 --json\n", run_list};

@@ -1,12 +1,39 @@
-/* What the subcommands of the tool share. */
+/* What the commands of the tool share. */
 #ifndef AURA_TOOL_H
 #define AURA_TOOL_H
 
-/* Each gets the arguments after its name and returns the exit code: 0 good, 1 something failed, 2 bad usage. */
-int command_check(int argc, char **argv);
-int command_list(int argc, char **argv);
-int command_bench(int argc, char **argv);
-int command_attend(int argc, char **argv);
+#include <stdio.h>
+
+#include "options.h"
+
+/* Every command, in the order in which `aura --help` shows them. command_NAME is defined in the file that does the work. */
+#define COMMANDS(COMMAND) \
+    COMMAND(attend)       \
+    COMMAND(bench)        \
+    COMMAND(check)        \
+    COMMAND(list)         \
+    COMMAND(completion)   \
+    COMMAND(man)          \
+    COMMAND(version)      \
+    COMMAND(help)
+#define DECLARE(name) extern const struct command command_##name;
+COMMANDS(DECLARE)
+#undef DECLARE
+
+/* All of them; the last is NULL. */
+extern const struct command *const commands[];
+const struct command *find_command(const char *name); /* NULL: there is none */
+/* Says that there is no such command and which may have been meant. Returns 2. */
+int unknown_command(const char *name);
+
+void print_tool_help(FILE *to);
+void print_command_help(const struct command *command, FILE *to);
+
+/* What every command ends with, and what that means: the same in help and manual. */
+extern const char exit_codes[];
+
+/* Whether `--device cuda` is among the arguments; they are then those that are left. */
+int on_cuda(int *argc, char **argv);
 
 /* The CPU's name as the system has it; "unknown CPU" where it has none. A static string. */
 const char *cpu_name(void);
