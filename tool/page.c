@@ -1,0 +1,204 @@
+/* Pages of HTML that need nothing else. */
+#include "page.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Colours c0 to c6 keep a contrast of at least 3 : 1 with their background in either scheme, and differ in lightness too.
+ * A chart is drawn twice, for wide and for narrow windows, so that its text is never scaled down: one of the two is shown. */
+static const char style[] =
+    ":root { color-scheme: light dark; --paper: #ffffff; --card: #f6f7f9; --ink: #1b1f24; --soft: #57606a; --line: #d5dae0;\n"
+    "  --c0: #0b62a8; --c1: #c2410c; --c2: #0a7a55; --c3: #8e3f9e; --c4: #8a6500; --c5: #57606a; --c6: #b4235a; }\n"
+    "@media (prefers-color-scheme: dark) { :root { --paper: #14171b; --card: #1d2127; --ink: #e8eaed; --soft: #a2abb5;\n"
+    "  --line: #373e47; --c0: #6cb6ff; --c1: #ff9b66; --c2: #4fd0a5; --c3: #df9af0; --c4: #e3c04f; --c5: #a2abb5;\n"
+    "  --c6: #ff8fb4; } }\n"
+    "* { box-sizing: border-box; }\n"
+    "body { margin: 0 auto; padding: 1.5rem 1rem 4rem; max-width: 60rem; background: var(--paper); color: var(--ink);\n"
+    "  font: 1rem/1.55 system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif; }\n"
+    "h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .5rem; }\n"
+    "h2 { font-size: 1.2rem; line-height: 1.3; margin: 2.6rem 0 .5rem; }\n"
+    "p { margin: .5rem 0; max-width: 46rem; }\n"
+    ".lead { color: var(--soft); }\n"
+    "figure { margin: 1rem 0; padding: .9rem; background: var(--card); border-radius: 8px; }\n"
+    "figcaption, caption { font-weight: 600; text-align: left; margin: 0 0 .4rem; caption-side: top; }\n"
+    "svg { display: block; width: 100%; height: auto; }\n"
+    "svg.narrow { display: none; max-width: 520px; }\n"
+    "svg text { fill: var(--ink); font: 13px system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif; }\n"
+    "svg .soft { fill: var(--soft); }\n"
+    "svg .grid { stroke: var(--line); }\n"
+    "svg .rule { stroke: var(--soft); stroke-dasharray: 5 4; }\n"
+    "svg .halo { stroke: var(--card); stroke-width: 4px; stroke-linejoin: round; paint-order: stroke; }\n"
+    ".c0 { --c: var(--c0); } .c1 { --c: var(--c1); } .c2 { --c: var(--c2); } .c3 { --c: var(--c3); } .c4 { --c: var(--c4); }\n"
+    ".c5 { --c: var(--c5); } .c6 { --c: var(--c6); }\n"
+    "svg .ink { stroke: var(--c); fill: none; stroke-width: 2px; }\n"
+    "svg .mark { fill: var(--c); stroke: var(--card); stroke-width: 1px; }\n"
+    "svg .fill { fill: var(--c); }\n"
+    "svg .name { fill: var(--c); font-weight: 600; }\n"
+    ".scroll { overflow-x: auto; }\n"
+    "table { border-collapse: collapse; font-size: .92rem; font-variant-numeric: tabular-nums; }\n"
+    "th, td { padding: .25rem .8rem .25rem 0; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }\n"
+    "thead th { white-space: normal; vertical-align: bottom; color: var(--soft); font-weight: 500; min-width: 4.5rem; }\n"
+    "th:first-child { text-align: left; }\n"
+    "pre { margin: .5rem 0; padding: .6rem .8rem; background: var(--card); border-radius: 8px; overflow-x: auto; font-size: .9rem; }\n"
+    ".columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(15rem, 1fr)); gap: .8rem; margin: 1rem 0; }\n"
+    ".columns > div { padding: .7rem .9rem; background: var(--card); border-radius: 8px; overflow-wrap: anywhere; }\n"
+    ".columns h3 { margin: 0 0 .3rem; font-size: .95rem; color: var(--soft); }\n"
+    ".columns p { margin: 0; white-space: pre-wrap; font-size: .95rem; }\n"
+    "@media (max-width: 760px) { body { padding: 1rem .75rem 3rem; } figure { padding: .6rem .5rem; }\n"
+    "  svg.wide { display: none; } svg.narrow { display: block; } }\n";
+
+/* ---- text ---------------------------------------------------------------------------------------------------------- */
+
+/* Bytes of the UTF-8 character that begins here; 0 when none does, or one that XML may not have. */
+static size_t character(const unsigned char *at)
+{
+    size_t n = at[0] < 0x80 ? 1 : at[0] >= 0xc2 && at[0] < 0xe0 ? 2 : at[0] >= 0xe0 && at[0] < 0xf0 ? 3 : at[0] >= 0xf0 && at[0] < 0xf5 ? 4 : 0;
+    for (size_t i = 1; i < n; i++)
+        if ((at[i] & 0xc0) != 0x80)
+            return 0;
+    if ((at[0] == 0xe0 && at[1] < 0xa0) || (at[0] == 0xf0 && at[1] < 0x90) || (at[0] == 0xf4 && at[1] > 0x8f))
+        return 0; /* longer than it needs to be, or beyond the last character */
+    if ((at[0] == 0xed && at[1] > 0x9f) || (at[0] == 0xef && at[1] == 0xbf && at[2] > 0xbd))
+        return 0; /* halves of surrogates, U+FFFE and U+FFFF */
+    return n == 1 && (at[0] == 0x7f || (at[0] < 0x20 && at[0] != '\n' && at[0] != '\t')) ? 0 : n;
+}
+
+void page_escape(FILE *to, const char *text)
+{
+    while (text && *text) {
+        size_t n = character((const unsigned char *)text);
+        switch (n == 1 ? *text : 0) {
+        case '&': fputs("&amp;", to); break;
+        case '<': fputs("&lt;", to); break;
+        case '>': fputs("&gt;", to); break;
+        case '"': fputs("&quot;", to); break;
+        default:
+            if (n)
+                fwrite(text, 1, n, to);
+            else
+                fputs("\xef\xbf\xbd", to);
+        }
+        text += n ? n : 1;
+    }
+}
+
+/* What printf makes of it, escaped, between two tags. */
+static void print_escaped(FILE *to, const char *before, const char *after, const char *format, va_list arguments)
+{
+    va_list again;
+    va_copy(again, arguments);
+    int size = vsnprintf(NULL, 0, format, again);
+    va_end(again);
+    char *text = size < 0 ? NULL : malloc((size_t)size + 1);
+    fputs(before, to);
+    if (text) {
+        vsnprintf(text, (size_t)size + 1, format, arguments);
+        page_escape(to, text);
+    }
+    fputs(after, to);
+    free(text);
+}
+
+void page_text(FILE *to, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    print_escaped(to, "<p>", "</p>\n", format, arguments);
+    va_end(arguments);
+}
+
+void page_code(FILE *to, const char *text)
+{
+    fputs("<pre>", to);
+    page_escape(to, text);
+    fputs("</pre>\n", to);
+}
+
+/* ---- the page ------------------------------------------------------------------------------------------------------ */
+
+void page_begin(FILE *to, const char *title, const char *lead)
+{
+    fputs("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
+          "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<title>", to);
+    page_escape(to, title);
+    fprintf(to, "</title>\n<style>\n%s</style>\n</head>\n<body>\n<header>\n<h1>", style);
+    page_escape(to, title);
+    fputs("</h1>\n<p class=\"lead\">", to);
+    page_escape(to, lead);
+    fputs("</p>\n</header>\n<main>\n", to);
+}
+
+int page_end(FILE *to)
+{
+    fputs("</main>\n</body>\n</html>\n", to);
+    return fflush(to) || ferror(to) ? -1 : 0;
+}
+
+void page_section(FILE *to, const char *heading)
+{
+    fputs("<h2>", to);
+    page_escape(to, heading);
+    fputs("</h2>\n", to);
+}
+
+/* ---- tables -------------------------------------------------------------------------------------------------------- */
+
+/* Where in a table the next cell is: one table is written at a time. */
+static int row, cell;
+
+void page_table_begin(FILE *to, const char *caption)
+{
+    row = 0;
+    fputs("<figure class=\"scroll\">\n<table>\n<caption>", to);
+    page_escape(to, caption);
+    fputs("</caption>\n", to);
+}
+
+void page_row_begin(FILE *to)
+{
+    cell = 0;
+    fputs(row == 0 ? "<thead>\n<tr>" : row == 1 ? "<tbody>\n<tr>" : "<tr>", to);
+}
+
+void page_cell(FILE *to, const char *format, ...)
+{
+    int head = row == 0 || cell == 0;
+    va_list arguments;
+    va_start(arguments, format);
+    print_escaped(to, !head ? "<td>" : row ? "<th scope=\"row\">" : "<th scope=\"col\">", head ? "</th>" : "</td>", format,
+                  arguments);
+    va_end(arguments);
+    cell++;
+}
+
+void page_row_end(FILE *to)
+{
+    fputs(row++ == 0 ? "</tr>\n</thead>\n" : "</tr>\n", to);
+}
+
+void page_table_end(FILE *to)
+{
+    fputs(row > 1 ? "</tbody>\n</table>\n</figure>\n" : "</table>\n</figure>\n", to);
+}
+
+/* ---- columns ------------------------------------------------------------------------------------------------------- */
+
+void page_columns_begin(FILE *to)
+{
+    fputs("<div class=\"columns\">\n", to);
+}
+
+void page_column(FILE *to, const char *heading, const char *text)
+{
+    fputs("<div><h3>", to);
+    page_escape(to, heading);
+    fputs("</h3><p>", to);
+    page_escape(to, text);
+    fputs("</p></div>\n", to);
+}
+
+void page_columns_end(FILE *to)
+{
+    fputs("</div>\n", to);
+}

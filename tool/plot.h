@@ -1,0 +1,72 @@
+/* Charts for pages (page.h), as SVG in the page. Numbers that are not finite, or not positive on a logarithmic axis, are left
+ * out; without any that is left, the chart says so. A chart is a figure with its title as caption. */
+#ifndef AURA_PLOT_H
+#define AURA_PLOT_H
+
+#include <stddef.h>
+#include <stdio.h>
+
+/* How numbers of a unit are written, in words: "s" 350 µs; "B" 16 GiB; "tokens" 64k; "%" 0.25 as 25 %; anything else is
+ * written after the number, "" for none. Three digits. */
+void plot_number(char text[48], double value, const char *unit);
+
+struct plot_axis {
+    const char *title; /* what is on it, "time of a token" */
+    const char *unit;  /* as of plot_number(); never NULL */
+    int log;
+    double least, most; /* the least that is shown; both 0: what the points need */
+    const double *ticks; /* NULL: round numbers */
+    size_t n_ticks;
+};
+
+struct plot_point {
+    double x, y;
+    double low, high;  /* an error bar from low to high; both 0: none */
+    const char *label; /* beside the point; NULL: none */
+};
+
+struct plot_series {
+    const char *name;
+    const struct plot_point *points;
+    size_t count;
+    unsigned colour; /* 0 to 6; also the shape of its marks */
+    int joined;      /* 1: a line, with its name at the end; 0: marks alone, named in a legend */
+};
+
+/* A level to compare with. */
+struct plot_rule {
+    double y;
+    const char *label;
+};
+
+struct plot {
+    const char *title;
+    struct plot_axis x, y;
+    const struct plot_series *series;
+    size_t n_series;
+    const struct plot_rule *rules;
+    size_t n_rules;
+    int diagonal; /* 1: the line of x = y too */
+};
+void plot_chart(FILE *to, const struct plot *plot);
+
+struct plot_bar {
+    const char *name;
+    double value;
+    double low, high; /* as of a point */
+    const char *note; /* after the number; NULL: none */
+    unsigned colour;
+};
+/* Bars from 0, one below the other. The axis is never logarithmic: a bar shows a proportion. */
+void plot_bars(FILE *to, const char *title, const char *unit, const struct plot_bar *bars, size_t count);
+
+/* Parts of a whole side by side, each as wide as its value; what is too narrow for its text has it in the list below. */
+void plot_parts(FILE *to, const char *title, const char *unit, const struct plot_bar *parts, size_t count);
+
+/* A matrix of values from 0 to 1, darker being more, as a picture of one colour. */
+void plot_heat(FILE *to, const char *title, const double *value, size_t rows, size_t columns, unsigned colour);
+
+/* Round numbers of an axis from least to most, ascending: at most 16. Returns how many. */
+size_t plot_ticks(double ticks[16], double least, double most, int log);
+
+#endif

@@ -1,0 +1,132 @@
+/* Bars, parts of a whole, and matrices as pictures. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "page.h"
+#include "plot.h"
+#include "plot_scale.h"
+
+enum { BAR = 22, GAP = 12 };
+
+static double longest_name(const struct plot_bar *bars, size_t count)
+{
+    double longest = 0;
+    for (size_t i = 0; i < count; i++)
+        longest = plot_text_width(bars[i].name) > longest ? plot_text_width(bars[i].name) : longest;
+    return longest;
+}
+
+/* "12.5 GiB, 3.8x" */
+static void print_value(char text[160], const struct plot_bar *bar, const char *unit)
+{
+    char number[48];
+    plot_number(number, bar->value, unit);
+    snprintf(text, 160, "%s%s%.100s", number, bar->note ? ", " : "", bar->note ? bar->note : "");
+}
+
+static void draw_bar(FILE *to, const struct plot_bar *bar, const struct scale *s, double top, const char *unit)
+{
+    char text[160];
+    double end = plot_place(s, bar->value);
+    print_value(text, bar, unit);
+    fprintf(to, "<rect class=\"fill c%u\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%d\" rx=\"2\"><title>", bar->colour % 7,
+            s->from, top, fmax(end - s->from, 1), BAR);
+    page_escape(to, bar->name), fputs(": ", to), page_escape(to, text);
+    fputs("</title></rect>\n", to);
+    if (bar->low < bar->high && plot_shown(bar->low, 0) && plot_shown(bar->high, 0)) {
+        fprintf(to, "<path class=\"rule\" d=\"M%.1f %.1fH%.1f\"/>\n", plot_place(s, bar->low), top + BAR / 2.0, plot_place(s, bar->high));
+        end = fmax(end, plot_place(s, bar->high));
+    }
+    plot_text(to, s->from - 8, top + BAR - 6, "end", "", bar->name);
+    plot_text(to, end + 7, top + BAR - 6, "start", "", text);
+}
+
+static void draw_bars(FILE *to, const char *title, const char *unit, const struct plot_bar *bars, size_t count, int width)
+{
+    char text[160];
+    double most = 0, right = 0, height = 8 + (BAR + GAP) * (double)(count ? count : 1);
+    for (size_t i = 0; i < count; i++) {
+        if (!plot_shown(bars[i].value, 0) || bars[i].value < 0)
+            continue;
+        print_value(text, &bars[i], unit);
+        most = fmax(most, plot_shown(bars[i].high, 0) ? fmax(bars[i].value, bars[i].high) : bars[i].value);
+        right = fmax(right, plot_text_width(text));
+    }
+    struct scale s = {0, 0, most > 0 ? most : 1, longest_name(bars, count) + 12, 0};
+    s.to = fmax(width - right - 12, s.from + 40);
+    plot_svg_begin(to, width, height, title);
+    for (size_t i = 0; i < count; i++)
+        if (plot_shown(bars[i].value, 0) && bars[i].value >= 0)
+            draw_bar(to, &bars[i], &s, 6 + (BAR + GAP) * (double)i, unit);
+        else
+            plot_text(to, s.from - 8, 6 + (BAR + GAP) * (double)i + BAR - 6, "end", "", bars[i].name);
+    if (!count)
+        plot_text(to, width / 2.0, LINE, "middle", "soft", "nothing was measured");
+    fputs("</svg>\n", to);
+}
+
+void plot_bars(FILE *to, const char *title, const char *unit, const struct plot_bar *bars, size_t count)
+{
+    plot_figure_begin(to, title);
+    draw_bars(to, title, unit, bars, count, WIDE);
+    draw_bars(to, title, unit, bars, count, NARROW);
+    plot_figure_end(to);
+}
+
+/* ---- parts --------------------------------------------------------------------------------------------------------- */
+
+static void draw_parts(FILE *to, const char *title, const char *unit, const struct plot_bar *parts, size_t count, int width)
+{
+    enum { TALL = 46 };
+    char text[160];
+    double whole = 0, x = 1, y = TALL + 26;
+    for (size_t i = 0; i < count; i++)
+        whole += plot_shown(parts[i].value, 0) && parts[i].value > 0 ? parts[i].value : 0;
+    plot_svg_begin(to, width, TALL + 12 + (LINE + 2) * (double)count, title);
+    for (size_t i = 0; i < count && whole > 0; i++) {
+        if (!plot_shown(parts[i].value, 0) || parts[i].value <= 0)
+            continue;
+        double wide = parts[i].value / whole * (width - 2);
+        print_value(text, &parts[i], unit);
+        fprintf(to, "<rect class=\"fill c%u\" x=\"%.1f\" y=\"2\" width=\"%.1f\" height=\"%d\"><title>", parts[i].colour % 7, x,
+                fmax(wide - 1.5, 0.8), TALL);
+        page_escape(to, parts[i].name), fputs(": ", to), page_escape(to, text);
+        fputs("</title></rect>\n", to);
+        plot_mark(to, 8, y - 5, parts[i].colour, NULL);
+        plot_text(to, 20, y, "start", "", parts[i].name);
+        plot_text(to, width - 4, y, "end", "soft", text);
+        x += wide, y += LINE + 2;
+    }
+    fputs("</svg>\n", to);
+}
+
+void plot_parts(FILE *to, const char *title, const char *unit, const struct plot_bar *parts, size_t count)
+{
+    plot_figure_begin(to, title);
+    draw_parts(to, title, unit, parts, count, WIDE);
+    draw_parts(to, title, unit, parts, count, NARROW);
+    plot_figure_end(to);
+}
+
+/* ---- a matrix ------------------------------------------------------------------------------------------------------ */
+
+/* Cells of nearly the same value are one path: a page with thousands of rectangles would be large and slow. */
+void plot_heat(FILE *to, const char *title, const double *value, size_t rows, size_t columns, unsigned colour)
+{
+    enum { LEVELS = 12 };
+    plot_figure_begin(to, title);
+    fprintf(to, "<svg viewBox=\"0 0 %zu %zu\" preserveAspectRatio=\"none\" "
+            "style=\"height:%zupx\" role=\"img\" aria-label=\"", columns ? columns : 1, rows ? rows : 1, rows * 4 + 20);
+    page_escape(to, title);
+    fputs("\">\n", to);
+    for (int level = 1; level <= LEVELS; level++) {
+        fprintf(to, "<path class=\"fill c%u\" opacity=\"%.3f\" d=\"M0 0", colour % 7, level / (double)LEVELS);
+        for (size_t i = 0; i < rows * columns; i++)
+            if (plot_shown(value[i], 0) && (int)ceil(fmin(fmax(value[i], 0), 1) * LEVELS) == level)
+                fprintf(to, "M%zu %zuh1v1h-1z", i % columns, i / columns);
+        fputs("\"/>\n", to);
+    }
+    fputs("</svg>\n", to);
+    plot_figure_end(to);
+}

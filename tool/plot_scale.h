@@ -1,0 +1,37 @@
+/* From numbers to places in a drawing; what the files of plot.h share. */
+#ifndef AURA_PLOT_SCALE_H
+#define AURA_PLOT_SCALE_H
+
+#include "plot.h"
+
+/* Drawn for a window of at least 760 pixels, and for a narrower one: page.c shows one of the two. */
+enum { WIDE = 820, NARROW = 380, LETTER = 7, LINE = 18 }; /* LETTER: about the width of a letter of 13 pixels */
+
+struct scale {
+    int log;
+    double least, most; /* of the numbers */
+    double from, to;    /* where these are in the drawing */
+};
+
+/* Whether a number can be shown on such an axis. */
+int plot_shown(double value, int log);
+/* Widens *least to *most by a number; begin with least above most. */
+void plot_include(double *least, double *most, double value, int log);
+/* What the axis shows of these: as it says, or with some air around them. Equal ends, or none at all, become apart. */
+void plot_range(const struct plot_axis *axis, double *least, double *most);
+double plot_place(const struct scale *scale, double value);
+
+/* Pixels that a text of 13 takes, about. */
+double plot_text_width(const char *text);
+
+/* <svg ...> of that size, for wide or narrow windows; the caller ends it. */
+void plot_svg_begin(FILE *to, int width, double height, const char *title);
+void plot_figure_begin(FILE *to, const char *title);
+void plot_figure_end(FILE *to);
+
+/* A text at a place; anchor is "start", "middle" or "end", class may be "". */
+void plot_text(FILE *to, double x, double y, const char *anchor, const char *class, const char *text);
+/* The mark of a colour at a place, with a text for those who point at it. */
+void plot_mark(FILE *to, double x, double y, unsigned colour, const char *title);
+
+#endif
