@@ -8,7 +8,7 @@
 
 #include "bench.h"
 
-enum { MAX_TURNS = 25, MIN_TURNS = 5, MAX_CONTENDERS = 8 };
+enum { MAX_TURNS = 25, MIN_TURNS = 5, MAX_CONTENDERS = 12 };
 static const double least_turn = 0.003; /* seconds; shorter ones would time the clock and the wake-up of threads */
 
 double now(void)

@@ -236,28 +236,35 @@ static int ask_cache(const struct recording *r, aura_cache *cache, const struct 
     return 0;
 }
 
+int recording_cache(const struct recording *r, aura_ctx *ctx, const struct recording_options *options, aura_cache **cache,
+                    char *error)
+{
+    aura_config config = AURA_CONFIG_INIT;
+    float *balance = NULL;
+    if (options->balance && !is_plain(options->format.k) && !(balance = own_balance(r, ctx, error)))
+        return -1;
+    config.format = options->format, config.flags = options->flags, config.seed = options->seed, config.balance = balance;
+    config.q_heads = r->q_heads, config.kv_heads = r->kv_heads, config.k_dim = r->k_dim, config.v_dim = r->v_dim;
+    int bad = aura_cache_create(ctx, &config, cache) ? fail(error, "layer %u: %s", r->layer, aura_last_error()) : 0;
+    free(balance);
+    return bad;
+}
+
 int recording_run(const struct recording *r, aura_ctx *ctx, const struct recording_options *options,
                   struct recording_result *result, char *error)
 {
     size_t rows = (size_t)r->queries * r->q_heads, vectors = (size_t)r->tokens * r->kv_heads;
-    aura_config config = AURA_CONFIG_INIT;
     aura_cache *cache = NULL;
-    float *balance = NULL;
     memset(result, 0, sizeof *result);
     result->o = malloc(rows * r->v_dim * sizeof(float)), result->lse = malloc(rows * sizeof(float));
     result->k = malloc(vectors * r->k_dim * sizeof(float)), result->v = malloc(vectors * r->v_dim * sizeof(float));
     if (!result->o || !result->lse || !result->k || !result->v)
         return fail(error, "layer %u: out of memory", r->layer);
-    if (options->balance && !is_plain(options->format.k) && !(balance = own_balance(r, ctx, error)))
+    if (recording_cache(r, ctx, options, &cache, error))
         return -1;
-    config.format = options->format, config.flags = options->flags, config.seed = options->seed, config.balance = balance;
-    config.q_heads = r->q_heads, config.kv_heads = r->kv_heads, config.k_dim = r->k_dim, config.v_dim = r->v_dim;
-    int bad = aura_cache_create(ctx, &config, &cache) || ask_cache(r, cache, options, result);
-    if (bad)
-        fail(error, "layer %u: %s", r->layer, aura_last_error());
+    int bad = ask_cache(r, cache, options, result) ? fail(error, "layer %u: %s", r->layer, aura_last_error()) : 0;
     aura_cache_destroy(cache);
-    free(balance);
-    return bad ? -1 : 0;
+    return bad;
 }
 
 void recording_result_free(struct recording_result *result)

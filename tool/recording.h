@@ -41,6 +41,11 @@ struct recording_options {
     int balance; /* 1: from the recording's own keys and queries */
 };
 
+/* An empty cache for a recording, with its balance, to be destroyed by the caller. 0 when good, otherwise error[256] has the
+ * reason. */
+int recording_cache(const struct recording *r, aura_ctx *ctx, const struct recording_options *options, aura_cache **cache,
+                    char *error);
+
 /* What a cache makes of a recording. */
 struct recording_result {
     double bits_per_value;
