@@ -80,7 +80,7 @@ static int read_ids(struct tokenizer *t, const struct gguf *file, char error[GGU
     t->whole_words = t->vocab.byte_level && t->rule == PRETOKEN_LLAMA3;
     if (read_id(t, file, "tokenizer.ggml.bos_token_id", &t->bos, error) ||
         read_id(t, file, "tokenizer.ggml.eos_token_id", &t->eos, error) ||
-        read_id(t, file, "tokenizer.ggml.unknown_token_id", &t->unknown, error))
+        (sentence && read_id(t, file, "tokenizer.ggml.unknown_token_id", &t->unknown, error)))
         return 1;
     if (gguf_bool(file, "tokenizer.ggml.add_bos_token", &t->add_bos) < 0 ||
         gguf_bool(file, "tokenizer.ggml.add_eos_token", &t->add_eos) < 0 ||

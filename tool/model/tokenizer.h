@@ -19,8 +19,9 @@ uint32_t tokenizer_size(const struct tokenizer *tokenizer);
 
 /* The tokens of a text; *tokens is to be freed by the caller. special: where the text has the name of a control token, it is that
  * token. add_begin: the file's rule on which tokens stand before and after a text is followed. Returns how many; *tokens is NULL,
- * and none are returned, when there is no memory. A byte that the vocabulary has no token for becomes its unknown token, or nothing
- * where there is no such token. */
+ * and none are returned, when there is no memory. A byte that the vocabulary has no token for is left out
+ * by BPE (SmolLM2 lacks six control characters and fifteen bytes that UTF-8 hardly or never has), and is the unknown token of
+ * SentencePiece. */
 size_t tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t size, int special, int add_begin,
                         uint32_t **tokens);
 
