@@ -31,7 +31,7 @@ static int parse_one(const char *name, struct quality_cache *cache, char *error)
 {
     cache->peer = peer_find(name);
     if (cache->peer) {
-        snprintf(cache->name, sizeof cache->name, "%s", name);
+        snprintf(cache->name, sizeof cache->name, "%.15s", name);
         cache->format = (aura_format){AURA_KIND_F32, AURA_KIND_F32}, cache->bits = cache->peer->bits;
         return 0;
     }
