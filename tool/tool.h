@@ -11,7 +11,9 @@
     COMMAND(demo)         \
     COMMAND(attend)       \
     COMMAND(bench)        \
+    COMMAND(calibrate)    \
     COMMAND(check)        \
+    COMMAND(eval)         \
     COMMAND(list)         \
     COMMAND(completion)   \
     COMMAND(man)          \

@@ -1,0 +1,20 @@
+/* What `aura eval` prints. */
+#ifndef AURA_EVAL_H
+#define AURA_EVAL_H
+
+#include "model/quality.h"
+
+struct eval_report {
+    const char *model, *text, *profile; /* profile NULL: none */
+    const struct quality_options *options;
+    const struct quality_cache *caches; /* [count] measured */
+    size_t count;
+};
+
+void eval_print_table(const struct eval_report *report);
+void eval_print_json(const struct eval_report *report);
+
+/* Tokens at the end of a chunk that caches of ours have not encoded yet. */
+uint32_t eval_open_tokens(uint32_t ctx, uint32_t rollback);
+
+#endif
