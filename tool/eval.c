@@ -3,9 +3,8 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
+#include "bench.h"
 #include "terminal.h"
 #include "text_model.h"
 #include "tool.h"
@@ -29,18 +28,11 @@ static const struct option options[] = {
     FLAG(json, "--json", "as JSON"),
     LAST_OPTION};
 
-/* Passes take about as long as each other, so what is left is known from those that were made. */
-struct progress {
-    struct timespec begin;
-};
-
+/* Passes take about as long as each other, so what is left is known from those that were made. arg: when it all began. */
 static void report_progress(void *arg, const struct quality_step *step)
 {
-    const struct progress *p = arg;
-    struct timespec now;
+    double passed = now() - *(const double *)arg;
     char left[32] = "", line[128];
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    double passed = (double)(now.tv_sec - p->begin.tv_sec) + 1e-9 * (double)(now.tv_nsec - p->begin.tv_nsec);
     if (step->step) {
         unsigned seconds = (unsigned)(passed / step->step * (step->steps - step->step) + 0.5);
         snprintf(left, sizeof left, ", %u:%02u left", seconds / 60, seconds % 60);
@@ -67,11 +59,10 @@ static int measure(const struct command *self, const struct arguments *a, const 
                    struct quality_cache *caches, size_t count)
 {
     char error[LLM_ERROR_BYTES] = "";
-    struct progress progress;
+    double begin = now();
     struct quality_options o = {.llm = m->llm, .tokens = m->tokens, .count = m->count, .begin = m->begin, .ctx = a->ctx,
                                 .chunks = a->chunks, .threads = a->threads, .rollback = a->rollback, .seed = a->seed,
-                                .profile = profile, .base = a->base, .progress = report_progress, .arg = &progress};
-    clock_gettime(CLOCK_MONOTONIC, &progress.begin);
+                                .profile = profile, .base = a->base, .progress = report_progress, .arg = &begin};
     int bad = (a->base && file_identity(a->model, &o.model_bytes, &o.model_crc, error)) || quality_measure(&o, caches, count, error);
     print_progress(NULL);
     if (bad)

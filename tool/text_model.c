@@ -15,9 +15,9 @@ static int64_t begin_token(const struct text_model *m)
     uint64_t bos = 0;
     uint32_t *tokens = NULL;
     size_t count = tokenizer_encode(m->tokenizer, "", 0, 0, 1, &tokens);
-    int64_t begin = count && gguf_uint(m->file, "tokenizer.ggml.bos_token_id", &bos) == 1 && tokens[0] == bos ? tokens[0] : -1;
+    int begins = count && gguf_uint(m->file, "tokenizer.ggml.bos_token_id", &bos) == 1 && tokens[0] == bos;
     free(tokens);
-    return begin;
+    return begins ? (int64_t)bos : -1;
 }
 
 static int read_tokens(struct text_model *m, const char *path, char *error)
