@@ -26,6 +26,7 @@ static const struct option options[] = {
     NUMBER(seed, "--seed", 0, UINT32_MAX, "N", "other signs (1)"),
     NUMBER(threads, "--threads", 1, 1024, "N", "(all processors)"),
     FLAG(json, "--json", "as JSON"),
+    PATH(html, "--html", "FILE", "a page with charts: divergence against bits"),
     LAST_OPTION};
 
 /* Passes take about as long as each other, so what is left is known from those that were made. arg: when it all began. */
@@ -72,7 +73,7 @@ static int measure(const struct command *self, const struct arguments *a, const 
         eval_print_json(&report);
     else
         eval_print_table(&report);
-    return 0;
+    return a->html && eval_write_html(&report, a->html, error) ? failed(self, "%s", error) : 0;
 }
 
 static int run(const struct command *self, int argc, char **argv)
