@@ -40,7 +40,7 @@ int text_model_open(struct text_model *m, const char *model, const char *text, u
 {
     memset(m, 0, sizeof *m);
     return gguf_open(model, &m->file, error) || tokenizer_create(m->file, &m->tokenizer, error) || read_tokens(m, text, error) ||
-           llm_open(m->file, threads, &m->llm, error);
+           llm_open_exact(m->file, threads, &m->llm, error);
 }
 
 void text_model_close(struct text_model *m)

@@ -13,6 +13,7 @@ struct opening {
     struct llm *llm;
     aura_ctx *ctx;
     uint8_t *used; /* [tensors] */
+    int exact;     /* 1: quantised matrices become floats */
     char *error;
 };
 
@@ -172,14 +173,28 @@ static int take_vector(struct opening *o, const char *name, uint64_t size, int n
     return 0;
 }
 
+/* A matrix of quantised weights as floats; -1: no memory. */
+static int make_float_matrix(struct opening *o, const struct gguf_tensor *t, struct matrix *matrix)
+{
+    size_t rows = (size_t)t->size[1], cols = (size_t)t->size[0], row_bytes = t->bytes / rows;
+    float *x = cols > SIZE_MAX / sizeof *x / rows ? NULL : malloc(rows * cols * sizeof *x);
+    for (size_t i = 0; x && i < rows; i++)
+        weight_row(t->type, (const uint8_t *)t->data + i * row_bytes, cols, x + i * cols);
+    int failed = x ? matrix_create(o->ctx, GGUF_TYPE_F32, x, rows, cols, matrix) : -1;
+    free(x);
+    return failed;
+}
+
 static int make_matrix(struct opening *o, const struct gguf_tensor *t, struct matrix *matrix)
 {
-    if (gguf_type_info(t->type)->block == 1)
+    int is_float = gguf_type_info(t->type)->block == 1, make_float = o->exact && !is_float;
+    if (is_float || make_float)
         o->llm->has_floats = 1;
     else
         o->llm->has_blocks = 1;
-    return matrix_create(o->ctx, t->type, t->data, (size_t)t->size[1], (size_t)t->size[0], matrix)
-               ? llm_fail(o->error, "no memory for tensor %.*s", (int)t->name.size, t->name.data) : 0;
+    int failed = make_float ? make_float_matrix(o, t, matrix)
+                            : matrix_create(o->ctx, t->type, t->data, (size_t)t->size[1], (size_t)t->size[0], matrix);
+    return failed ? llm_fail(o->error, "no memory for tensor %.*s", (int)t->name.size, t->name.data) : 0;
 }
 
 static int take_matrix(struct opening *o, const char *name, uint64_t rows, uint64_t cols, struct matrix *matrix)
@@ -262,9 +277,9 @@ static int take_all(struct opening *o)
     return refuse_unused(o);
 }
 
-int llm_open(const struct gguf *file, uint32_t threads, struct llm **llm, char error[LLM_ERROR_BYTES])
+static int open_model(const struct gguf *file, uint32_t threads, int exact, struct llm **llm, char *error)
 {
-    struct opening o = {file, calloc(1, sizeof(struct llm)), NULL, calloc((size_t)gguf_tensors(file) + 1, 1), error};
+    struct opening o = {file, calloc(1, sizeof(struct llm)), NULL, calloc((size_t)gguf_tensors(file) + 1, 1), exact, error};
     aura_ctx_options options = AURA_CTX_OPTIONS_INIT;
     options.threads = threads;
     int failed = !o.llm || !o.used || aura_ctx_create(&options, &o.ctx)
@@ -275,6 +290,16 @@ int llm_open(const struct gguf *file, uint32_t threads, struct llm **llm, char e
         return llm_close(o.llm), 1;
     *llm = o.llm;
     return 0;
+}
+
+int llm_open(const struct gguf *file, uint32_t threads, struct llm **llm, char error[LLM_ERROR_BYTES])
+{
+    return open_model(file, threads, 0, llm, error);
+}
+
+int llm_open_exact(const struct gguf *file, uint32_t threads, struct llm **llm, char error[LLM_ERROR_BYTES])
+{
+    return open_model(file, threads, 1, llm, error);
 }
 
 static void free_layer(struct llm_layer *l)

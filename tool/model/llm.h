@@ -26,6 +26,9 @@ struct llm;
 /* The file must stay open as long as the model. threads: that get the weights ready. 0 when good; otherwise 1, with a text:
  * an architecture, a type or an option that is not supported, a tensor that lacks or has another shape. */
 int llm_open(const struct gguf *file, uint32_t threads, struct llm **llm, char error[LLM_ERROR_BYTES]);
+/* The same, with all weights as f32, 4 bytes each, and so with vectors that are not rounded to bytes before a product. For
+ * measuring what a cache does: rounding answers to any difference, however small, with one of its own (doc/quality.md). */
+int llm_open_exact(const struct gguf *file, uint32_t threads, struct llm **llm, char error[LLM_ERROR_BYTES]);
 void llm_close(struct llm *llm); /* NULL is allowed */
 const struct llm_shape *llm_shape(const struct llm *llm);
 
