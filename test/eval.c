@@ -273,6 +273,7 @@ static void base_of_others(void)
     key.tokens++, base_refuses(path, &key, "another text"), key = some_key;
     key.tokens_crc++, base_refuses(path, &key, "another text"), key = some_key;
     key.ctx++, base_refuses(path, &key, "another length"), key = some_key;
+    key.rounded++, base_refuses(path, &key, "--rounded"), key = some_key;
     key.isas++, base_refuses(path, &key, "instruction sets"), key = some_key;
     key.version[0]++, base_refuses(path, &key, "another version");
     base_refuses(file_path("no/such/folder"), &some_key, "cannot be opened");

@@ -161,7 +161,7 @@ static int run(const struct command *self, int argc, char **argv)
         return usage_error(self, "needs a model, a GGUF file; `make model` fetches one into models/");
     if (!a.text || !a.out)
         return usage_error(self, "needs --text, what to read, and -o, the profile to write");
-    if (text_model_open(&m, a.model, a.text, a.threads, error))
+    if (text_model_open(&m, a.model, a.text, a.threads, 0, error))
         status = failed(self, "%s", error);
     else
         status = calibrate(self, &a, &m);
@@ -174,4 +174,4 @@ const struct command command_calibrate = {
     "Reads a text with a model and writes what its queries look at, as the balance\n"
     "of its keys, to a profile: `aura run` and `aura eval` take it by --profile.\n",
     "MODEL", NULL, options,
-    "aura calibrate models/SmolLM2-135M-Instruct.Q4_1.gguf --text README.md -o smollm2.profile\n", run};
+    "aura calibrate model.gguf --text data/essay.txt -o model.profile\n", run};

@@ -12,7 +12,7 @@
 struct arguments {
     const char *model, *text, *cache, *profile, *base, *html;
     uint32_t ctx, chunks, rollback, seed, threads;
-    int json;
+    int rounded, json;
 };
 
 static const struct option options[] = {
@@ -21,8 +21,9 @@ static const struct option options[] = {
     PATH(profile, "--profile", "FILE", "balance vectors from `aura calibrate`"),
     NUMBER(ctx, "--ctx", 4, 1 << 20, "N", "tokens of a chunk (2048); its second half is compared"),
     NUMBER(chunks, "--chunks", 1, 1 << 20, "N", "so many of the text (all)"),
-    NUMBER(rollback, "--rollback", 0, 32, "N", "tokens held in f16 for truncating (0: codes too)"),
+    NUMBER(rollback, "--rollback", 0, 32, "N", "tokens that may be taken back, so held in f16 (0)"),
     PATH(base, "--base", "FILE", "keep the exact logits there, and go on from there"),
+    FLAG(rounded, "--rounded", "products on bytes, as `aura run`: fast, but with noise"),
     NUMBER(seed, "--seed", 0, UINT32_MAX, "N", "other signs (1)"),
     NUMBER(threads, "--threads", 1, 1024, "N", "(all processors)"),
     FLAG(json, "--json", "as JSON"),
@@ -63,7 +64,8 @@ static int measure(const struct command *self, const struct arguments *a, const 
     double begin = now();
     struct quality_options o = {.llm = m->llm, .tokens = m->tokens, .count = m->count, .begin = m->begin, .ctx = a->ctx,
                                 .chunks = a->chunks, .threads = a->threads, .rollback = a->rollback, .seed = a->seed,
-                                .profile = profile, .base = a->base, .progress = report_progress, .arg = &begin};
+                                .profile = profile, .base = a->base, .rounded = a->rounded,
+                                .progress = report_progress, .arg = &begin};
     int bad = (a->base && file_identity(a->model, &o.model_bytes, &o.model_crc, error)) || quality_measure(&o, caches, count, error);
     print_progress(NULL);
     if (bad)
@@ -89,7 +91,7 @@ static int run(const struct command *self, int argc, char **argv)
     status = status ? status : check(self, &a, &caches, &count);
     if (!status && a.profile && (aura_ctx_create(NULL, &ctx) || aura_profile_load(ctx, a.profile, &profile)))
         status = failed(self, "%s", aura_last_error());
-    if (!status && text_model_open(&m, a.model, a.text, a.threads, error))
+    if (!status && text_model_open(&m, a.model, a.text, a.threads, a.rounded, error))
         status = failed(self, "%s", error);
     status = status ? status : measure(self, &a, &m, profile, caches, count);
     text_model_close(&m);

@@ -24,6 +24,8 @@ static void print_head(const struct eval_report *r)
     if (open)
         printf(", and its last %u, which are open", open);
     printf("\nbalance: %s\n", r->profile ? r->profile : "none");
+    if (o->rounded)
+        printf("products: on bytes, whose rounding adds some 0.003 to the divergence of every cache\n");
     printf("llama.cpp's, with *: as stored values behind its rotation; what its attention rounds besides is not in them\n");
     printf("+-: standard error, as if positions were independent; KL divergence from the exact cache in nats\n\n");
 }

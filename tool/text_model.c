@@ -36,11 +36,12 @@ static int read_tokens(struct text_model *m, const char *path, char *error)
     return !m->count;
 }
 
-int text_model_open(struct text_model *m, const char *model, const char *text, uint32_t threads, char error[LLM_ERROR_BYTES])
+int text_model_open(struct text_model *m, const char *model, const char *text, uint32_t threads, int rounded,
+                    char error[LLM_ERROR_BYTES])
 {
     memset(m, 0, sizeof *m);
     return gguf_open(model, &m->file, error) || tokenizer_create(m->file, &m->tokenizer, error) || read_tokens(m, text, error) ||
-           llm_open_exact(m->file, threads, &m->llm, error);
+           (rounded ? llm_open : llm_open_exact)(m->file, threads, &m->llm, error);
 }
 
 void text_model_close(struct text_model *m)

@@ -83,6 +83,8 @@ static const char *difference(const struct base_key *has, const struct base_key 
         return "another text";
     if (has->ctx != wants->ctx || has->rows != wants->rows)
         return "chunks of another length";
+    if (has->rounded != wants->rounded)
+        return "other products: --rounded was given for one of the two";
     if (memcmp(has->version, wants->version, sizeof has->version))
         return "another version of aura, whose sums may be rounded differently";
     if (has->isas != wants->isas)

@@ -20,7 +20,8 @@ struct base_key {
     uint32_t model_crc, tokens_crc;
     uint32_t vocab, ctx, rows;    /* rows: positions of a chunk that are compared */
     uint32_t isas;                /* that computed them: sums in another order are other logits */
-    char version[16];             /* of aura, for the same reason */
+    uint32_t rounded;             /* 1: with products on bytes */
+    char version[12];             /* of aura: its sums may be in another order too */
 };
 #define BASE_MAGIC "AURABAS1"
 

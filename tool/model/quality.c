@@ -193,7 +193,7 @@ static int open_base(struct run *r)
     const struct quality_options *o = r->o;
     uint32_t isas = aura_cpu_isas();
     struct base_key key = {.model_bytes = o->model_bytes, .model_crc = o->model_crc, .tokens = o->count, .ctx = o->ctx,
-                           .vocab = r->shape->vocab, .rows = r->rows, .isas = isas};
+                           .vocab = r->shape->vocab, .rows = r->rows, .isas = isas, .rounded = (uint32_t)o->rounded};
     key.tokens_crc = aura_crc32c(0, o->tokens, o->count * sizeof *o->tokens, isas);
     snprintf(key.version, sizeof key.version, "%s", aura_version());
     return base_open(o->base, &key, &r->base, r->error);

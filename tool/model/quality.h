@@ -39,7 +39,7 @@ struct quality_step {
 };
 
 struct quality_options {
-    const struct llm *llm;
+    const struct llm *llm;       /* of llm_open_exact(), where small divergences are to be seen */
     const uint32_t *tokens;      /* [count] of the whole text */
     size_t count;
     uint32_t ctx;                /* at least 4 */
@@ -51,6 +51,7 @@ struct quality_options {
     const char *base;            /* a file that keeps the exact logits; NULL: none */
     uint64_t model_bytes;        /* with `base`: what tells models apart */
     uint32_t model_crc;
+    int rounded;                 /* with `base`: 1 for a model of llm_open(), 0 for one of llm_open_exact() */
     void (*progress)(void *arg, const struct quality_step *step); /* NULL: none */
     void *arg;
 };
