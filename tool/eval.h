@@ -17,7 +17,4 @@ void eval_print_json(const struct eval_report *report);
 /* A page with charts. 0 when good; otherwise 1, with a text. */
 int eval_write_html(const struct eval_report *report, const char *path, char error[LLM_ERROR_BYTES]);
 
-/* Tokens at the end of a chunk that caches of ours have not encoded yet. */
-uint32_t eval_open_tokens(uint32_t ctx, uint32_t rollback);
-
 #endif

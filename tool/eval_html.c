@@ -91,7 +91,7 @@ static int print_page(FILE *to, const struct eval_report *r)
 {
     const struct quality_options *o = r->options;
     const struct divergence_summary *any = &r->caches[0].result;
-    uint32_t open = eval_open_tokens(o->ctx, o->rollback);
+    uint32_t open = quality_open_tokens(o->ctx, o->rollback);
     page_begin(to, "What the cache does to a model", "Next-token distributions with compressed caches, beside those with an exact one.");
     print_chart(to, r, 0);
     print_chart(to, r, 1);

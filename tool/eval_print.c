@@ -6,16 +6,10 @@
 #include "terminal.h"
 #include "tool.h"
 
-uint32_t eval_open_tokens(uint32_t ctx, uint32_t rollback)
-{
-    uint32_t closed = ctx < rollback ? 0 : (ctx - rollback) / 32 * 32;
-    return ctx - closed;
-}
-
 static void print_head(const struct eval_report *r)
 {
     const struct quality_options *o = r->options;
-    uint32_t chunks = quality_chunks(o), open = eval_open_tokens(o->ctx, o->rollback);
+    uint32_t chunks = quality_chunks(o), open = quality_open_tokens(o->ctx, o->rollback);
     const struct divergence_summary *any = &r->caches[0].result;
     printf("%s on %s: %u chunk%s of %u tokens, %zu positions compared, the second half of each\n", r->model, r->text, chunks,
            chunks == 1 ? "" : "s", o->ctx, any->positions);

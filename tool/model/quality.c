@@ -71,6 +71,11 @@ uint32_t quality_rows(uint32_t ctx)
     return ctx - 1 - ctx / 2;
 }
 
+uint32_t quality_open_tokens(uint32_t ctx, uint32_t rollback)
+{
+    return ctx < rollback ? ctx : ctx - (ctx - rollback) / 32 * 32; /* a tile of 32 closes when `rollback` tokens have followed it */
+}
+
 uint32_t quality_chunks(const struct quality_options *o)
 {
     size_t there = o->count / o->ctx;

@@ -62,6 +62,9 @@ uint32_t quality_chunks(const struct quality_options *options);
 /* Positions of a chunk that are compared. */
 uint32_t quality_rows(uint32_t ctx);
 
+/* Tokens at the end of a chunk that caches of ours have not encoded yet, and hold in f16. */
+uint32_t quality_open_tokens(uint32_t ctx, uint32_t rollback);
+
 /* Fills in the results of all caches, chunk by chunk. 0 when good; otherwise 1, with a text. */
 int quality_measure(const struct quality_options *options, struct quality_cache *caches, size_t count,
                     char error[LLM_ERROR_BYTES]);
