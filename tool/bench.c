@@ -168,7 +168,7 @@ int bench_prefill(const struct bench *b)
 /* ---- the command ----------------------------------------------------------------------------------------------------- */
 
 struct arguments {
-    const char *k, *v, *planes, *isa, *device;
+    const char *k, *v, *planes, *isa, *device, *model, *depths, *caches;
     uint32_t dim, heads, kv_heads, tokens, batch, queries, threads;
     int prefill, targets, json;
 };
@@ -190,6 +190,9 @@ static const struct option options[] = {
     FLAG(prefill, "--prefill", "many queries at once, beside the machine's int8 products"),
     FLAG(targets, "--targets", "what the cache is meant to reach on AVX-512, and if it does"),
     CHOICE(device, "--device", "cpu cuda", "NAME", "cuda: the GPU, beside a plain read of the same bytes"),
+    PATH(model, "--model", "FILE", "decode with a model, GGUF, instead"),
+    TEXT(depths, "--depth", "LIST", "of --model: tokens before those timed (0,2048,8192)"),
+    TEXT(caches, "--cache", "LIST", "of --model: formats (kf16vf16,k8v8,k4v4,k3v3)"),
     FLAG(json, "--json", "as JSON"),
     LAST_OPTION};
 
@@ -231,6 +234,16 @@ static int prepare(const struct command *self, struct bench *b, const struct arg
     return 0;
 }
 
+static int run_model(const struct command *self, const struct arguments *c, const char *what)
+{
+    struct model_bench m = {c->model, c->depths, c->caches, or_else(c->threads, online_cpus()), 0, c->json};
+    if (!c->model)
+        return usage_error(self, "--depth and --cache are of --model");
+    if (what || is_given(c) || c->prefill || c->targets || c->device)
+        return usage_error(self, "with --model only --depth, --cache, --threads, --isa and --json mean something");
+    return parse_isa(self, c->isa, &m.isa_mask) ? 2 : bench_model(self, &m);
+}
+
 static int run_bench(const struct command *self, int argc, char **argv)
 {
     struct arguments c = {0};
@@ -241,6 +254,8 @@ static int run_bench(const struct command *self, int argc, char **argv)
     int status = parse_options(self, argc, argv, &c, &what);
     if (status)
         return status;
+    if (c.model || c.depths || c.caches)
+        return run_model(self, &c, what);
     if (what && (is_given(&c) || c.isa || c.threads || c.prefill || c.targets))
         return usage_error(self, "rows takes no option but --json");
     if (c.targets && (is_given(&c) || c.prefill))

@@ -123,4 +123,14 @@ double byte_products(const struct shape *shape, uint32_t queries, uint32_t plane
 
 void print_bench_head(const struct bench *b, const char *what);
 
+struct command;
+
+/* A model's decoding behind so many tokens, cache by cache: bench_model.c. */
+struct model_bench {
+    const char *path, *depths, *caches; /* lists with commas; NULL: what is sensible */
+    uint32_t threads, isa_mask;
+    int json;
+};
+int bench_model(const struct command *self, const struct model_bench *options); /* the exit code */
+
 #endif
