@@ -14,6 +14,7 @@
     COMMAND(calibrate)    \
     COMMAND(check)        \
     COMMAND(eval)         \
+    COMMAND(tokens)       \
     COMMAND(list)         \
     COMMAND(completion)   \
     COMMAND(man)          \
