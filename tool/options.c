@@ -113,14 +113,16 @@ static int parse_real(const char *text, double least, double most, double *numbe
 int parse_format(const struct command *command, const char *option, const char *text, aura_format *format)
 {
     struct suggestion near = {0};
-    char name[16];
+    char name[16], both[16];
     const char *word;
     if (!aura_format_parse(text, format))
         return 0;
+    if (snprintf(both, sizeof both, "k%.5sv%.5s", text, text) > 0 && strlen(text) < 5 && !aura_format_parse(both, format))
+        return 0; /* a kind alone is that of both sides: f16 */
     for (size_t i = 0; (word = format_word(i, name)); i++)
         consider(&near, text, word);
-    usage_error(command, "%s %s: no such format: kAvB with A and B of 2, 3, 4, 5, 6, 8, f16, bf16, f32, or max, safe, quality, "
-                "balanced, small%s%s%s", option, text, *near.name ? "; did you mean " : "", near.name, *near.name ? "?" : "");
+    usage_error(command, "%s %s: no such format: kAvB with A and B of 2, 3, 4, 5, 6, 8, f16, bf16, f32, one of these for both, or max, "
+                "safe, quality, balanced, small%s%s%s", option, text, *near.name ? "; did you mean " : "", near.name, *near.name ? "?" : "");
     return 2;
 }
 

@@ -9,6 +9,7 @@
 /* Every command, in the order in which `aura --help` shows them. command_NAME is defined in the file that does the work. */
 #define COMMANDS(COMMAND) \
     COMMAND(demo)         \
+    COMMAND(run)          \
     COMMAND(attend)       \
     COMMAND(bench)        \
     COMMAND(calibrate)    \

@@ -1,0 +1,140 @@
+/* Conversations in files. FILE.tokens is text:
+ *     aura conversation 1
+ *     model 8d307920a69d08ff
+ *     snapshot 8941555241...         the first 64 bytes of FILE, whose checksum covers those of all its sections
+ *     tokens 3
+ *     504 3575 282 */
+#include "conversation.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { HEADER = 64, MOST_TOKENS = 1 << 28 };
+
+__attribute__((format(printf, 2, 3))) static int fail(char *error, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(error, LLM_ERROR_BYTES, format, arguments);
+    va_end(arguments);
+    return 1;
+}
+
+int conversation_add(struct conversation *c, const uint32_t *tokens, size_t count)
+{
+    if (count > c->room - c->count) {
+        size_t room = 2 * (c->count + count);
+        uint32_t *grown = realloc(c->tokens, room * sizeof *grown);
+        if (!grown)
+            return -1;
+        c->tokens = grown, c->room = room;
+    }
+    if (count)
+        memcpy(c->tokens + c->count, tokens, count * sizeof *tokens);
+    c->count += count;
+    return 0;
+}
+
+void conversation_free(struct conversation *c)
+{
+    free(c->tokens);
+    memset(c, 0, sizeof *c);
+}
+
+/* The header of a snapshot in hexadecimal digits. */
+static int snapshot_name(const char *path, char name[2 * HEADER + 1], char *error)
+{
+    uint8_t bytes[HEADER];
+    FILE *file = fopen(path, "rb");
+    size_t got = file ? fread(bytes, 1, HEADER, file) : 0;
+    if (file)
+        fclose(file);
+    if (got != HEADER)
+        return fail(error, "%.150s: %s", path, file ? "too short for a snapshot" : strerror(errno));
+    for (int i = 0; i < HEADER; i++)
+        snprintf(name + 2 * i, 3, "%02x", bytes[i]);
+    return 0;
+}
+
+static char *tokens_path(const char *path, char *error)
+{
+    char *name = malloc(strlen(path) + sizeof ".tokens");
+    if (!name)
+        fail(error, "no memory");
+    else
+        sprintf(name, "%s.tokens", path);
+    return name;
+}
+
+static int write_tokens(const struct conversation *c, uint64_t model, const char *snapshot, const char *path, char *error)
+{
+    FILE *file = fopen(path, "w");
+    if (!file)
+        return fail(error, "%.150s: %s", path, strerror(errno));
+    fprintf(file, "aura conversation 1\nmodel %016" PRIx64 "\nsnapshot %s\ntokens %zu\n", model, snapshot, c->count);
+    for (size_t i = 0; i < c->count; i++)
+        fprintf(file, "%" PRIu32 "%c", c->tokens[i], i + 1 == c->count || i % 20 == 19 ? '\n' : ' ');
+    int bad = ferror(file), closed = fclose(file);
+    return bad || closed ? fail(error, "%.150s: %s", path, strerror(errno)) : 0;
+}
+
+int conversation_save(const struct conversation *c, const struct llm_state *state, uint64_t model, const char *path,
+                      char error[LLM_ERROR_BYTES])
+{
+    char snapshot[2 * HEADER + 1], *name = tokens_path(path, error);
+    int failed = !name || llm_state_save(state, path, error) || snapshot_name(path, snapshot, error) ||
+                 write_tokens(c, model, snapshot, name, error);
+    free(name);
+    return failed;
+}
+
+/* The lines before the tokens; whose count it returns in *count. */
+static int read_head(FILE *file, uint64_t model, const char *snapshot, const char *path, size_t *count, char *error)
+{
+    char of[2 * HEADER + 1] = "";
+    uint64_t maker = 0;
+    unsigned version = 0;
+    if (fscanf(file, "aura conversation %9u model %16" SCNx64 " snapshot %128[0-9a-f] tokens %9zu", &version, &maker, of, count) != 4)
+        return fail(error, "%.150s is not a list of a conversation's tokens, or is damaged", path);
+    if (version != 1)
+        return fail(error, "%.150s is of version %u; version 1 is supported", path, version);
+    if (maker != model)
+        return fail(error, "%.150s is a conversation with another model", path);
+    if (strcmp(of, snapshot))
+        return fail(error, "%.150s belongs to another snapshot than the one beside it", path);
+    return *count > MOST_TOKENS ? fail(error, "%.150s: %zu tokens are too many", path, *count) : 0;
+}
+
+static int read_tokens(struct conversation *c, uint64_t model, const char *snapshot, const char *path, char *error)
+{
+    FILE *file = fopen(path, "r");
+    size_t count = 0;
+    if (!file)
+        return fail(error, "%.150s: %s", path, strerror(errno));
+    int failed = read_head(file, model, snapshot, path, &count, error);
+    for (size_t i = 0; i < count && !failed; i++) {
+        uint32_t token;
+        if (fscanf(file, "%10" SCNu32, &token) != 1)
+            failed = fail(error, "%.150s ends after %zu of %zu tokens", path, i, count);
+        else if (conversation_add(c, &token, 1))
+            failed = fail(error, "no memory for %zu tokens", count);
+    }
+    fclose(file);
+    return failed;
+}
+
+int conversation_load(struct conversation *c, struct llm_state *state, uint64_t model, const char *path, char error[LLM_ERROR_BYTES])
+{
+    char snapshot[2 * HEADER + 1], *name = tokens_path(path, error), why[LLM_ERROR_BYTES];
+    int failed = !name || snapshot_name(path, snapshot, error) || read_tokens(c, model, snapshot, name, error);
+    if (!failed && llm_state_load(state, path, why))
+        failed = fail(error, "%.60s: %s", path, why);
+    if (!failed && llm_state_tokens(state) > c->count)
+        failed = fail(error, "%.150s has %zu tokens, and the snapshot %zu", name, c->count, llm_state_tokens(state));
+    free(name);
+    return failed;
+}
