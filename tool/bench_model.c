@@ -74,7 +74,7 @@ static int read_depths(struct match *m)
         unsigned long depth = strtoul(word, &end, 10);
         if (*word < '0' || *word > '9' || *end || depth > 1ul << 24 || m->depths == MOST ||
             (m->depths && depth < m->depth[m->depths - 1] + DECODED))
-            return usage_error(m->self, "--depth %s: must be %d numbers of tokens at most, each %d above the one before", word, MOST,
+            return usage_error(m->self, "--depth %s: must be at most %d numbers of tokens, each at least %d above the one before", word, MOST,
                                DECODED);
         m->depth[m->depths++] = (uint32_t)depth;
     }

@@ -6,7 +6,7 @@ set -u
 # A command, and the Debian packages it comes from.
 run_needs='cc:gcc,libc6-dev make:make cmake:cmake'
 test_needs="$run_needs gcc:gcc,libc6-dev g++:g++ clang:clang pkg-config:pkg-config nm:binutils
-    aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu,libc6-dev-arm64-cross
+    python3:python3 aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu,libc6-dev-arm64-cross
     qemu-aarch64:qemu-user qemu-x86_64:qemu-user"
 
 fuzz_needs="$run_needs clang:clang libFuzzer:libclang-rt-14-dev"

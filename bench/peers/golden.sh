@@ -24,7 +24,7 @@ mv $golden/smollm2-tokens.new $golden/smollm2-tokens.txt
 {
     echo "The most likely tokens after prompts, f16 cache, $by"
     sed -n 's/^prompt //p' $golden/smollm2-greedy.txt | while read -r prompt; do
-        echo "prompt $prompt"
+        printf 'prompt %s\n' "$prompt"
         text=$(printf '%b.' "$prompt") # with something behind the line end that it may end with, which $() would take away
         "$bin/peer" greedy $model 72 "${text%.}" | sed '1s/^/tokens /; 2s/^/margin /'
     done
