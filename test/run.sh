@@ -153,7 +153,7 @@ job_neon() {
         -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DCMAKE_EXE_LINKER_FLAGS=-static || return
     # An emulated second is thirty: of the cache, what depends on the instruction set, its bytes and its attention.
     local except='alloc_fail cache_cover cache_edges cache_fork cache_misuse cache_pool cache_same cache_slots cache_threads
-        cache_truncate cache_walk cache_window calibrate family_b formats import merge model_cache model_threads profile recorded safetensors
+        cache_truncate cache_walk cache_window calibrate eval family_b formats import merge model_cache model_threads profile quality recorded safetensors
         snapshot snapshot_parts threads threads_start view'
     except=$(echo $except)
     programs $out/neon qemu-aarch64 -cpu max
@@ -288,6 +288,14 @@ job_tool() {
     holds 'check --device cuda: and says so' 'skip CUDA: .*built without it'
     ends 0 'list: names CUDA' $aura list
     holds 'list: says why it is skipped' 'CUDA: skipped: '
+    ends 2 'eval: no model' $aura eval
+    ends 2 'eval: no text' $aura eval README.md
+    ends 2 'eval: no such cache' $aura eval README.md --text README.md --cache k4v4,q9_0
+    ends 2 'eval: a number out of range' $aura eval README.md --text README.md --rollback 33
+    ends 1 'eval: not a model' $aura eval README.md --text README.md
+    ends 1 'eval: no such profile' $aura eval README.md --text README.md --profile $out/no/such
+    ends 2 'calibrate: nowhere to write' $aura calibrate README.md --text README.md
+    ends 1 'calibrate: not a model' $aura calibrate README.md --text README.md -o $out/tool.profile
     ends 2 'no command' $aura
     tool_run
     tool_tokens
