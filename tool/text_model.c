@@ -32,16 +32,19 @@ static int read_tokens(struct text_model *m, const char *path, char *error)
     free(text);
     m->begin = begin_token(m);
     if (!m->count)
-        snprintf(error, LLM_ERROR_BYTES, "%.150s: is empty", path);
+        snprintf(error, LLM_ERROR_BYTES, "%.150s: is empty, or no file", path);
     return !m->count;
 }
 
 int text_model_open(struct text_model *m, const char *model, const char *text, uint32_t threads, int rounded,
                     char error[LLM_ERROR_BYTES])
 {
+    char why[LLM_ERROR_BYTES];
     memset(m, 0, sizeof *m);
-    return gguf_open(model, &m->file, error) || tokenizer_create(m->file, &m->tokenizer, error) || read_tokens(m, text, error) ||
-           (rounded ? llm_open : llm_open_exact)(m->file, threads, &m->llm, error);
+    if (gguf_open(model, &m->file, why) || tokenizer_create(m->file, &m->tokenizer, why) ||
+        (rounded ? llm_open : llm_open_exact)(m->file, threads, &m->llm, why))
+        return snprintf(error, LLM_ERROR_BYTES, "%.100s: %.150s", model, why), 1;
+    return read_tokens(m, text, error);
 }
 
 void text_model_close(struct text_model *m)
