@@ -50,7 +50,7 @@ static void print_chart(FILE *to, const struct eval_report *r, int tail)
             if (r->caches[i].bits >= PLAIN_BITS && pick(&r->caches[i], tail).value > 0)
                 rules[levels++] = (struct plot_rule){pick(&r->caches[i], tail).value, r->caches[i].name};
     }
-    struct plot_series series[2] = {{"aura", points, ours, 0, 1}, {"llama.cpp, stored values", points ? points + r->count : NULL, theirs, 1, 0}};
+    struct plot_series series[2] = {{"aura", points, ours, 0, 0}, {"llama.cpp, stored values", points ? points + r->count : NULL, theirs, 1, 0}};
     struct plot plot = {.title = tail ? "99 % of positions diverge less than this" : "Mean KL divergence from the exact cache",
                         .x = {.title = "bits per value", .unit = ""},
                         .y = {.title = tail ? "99 % of KLD, nats" : "mean KLD, nats", .unit = "", .log = 1},
