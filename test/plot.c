@@ -91,11 +91,30 @@ static void a_chart_has_its_points(void)
     plot_chart(to, &plot);
     end(to);
     EXPECT(count("<svg") == 2 && count("class=\"wide\"") == 1 && count("class=\"narrow\"") == 1, "a drawing for each width");
-    EXPECT(count("<path class=\"mark") == 2 * (3 * 3 + 2), "%zu marks", count("<path class=\"mark"));
+    EXPECT(count("<path class=\"mark") == 2 * (3 * 3 + 3), "%zu marks, the legend's too", count("<path class=\"mark"));
     EXPECT(count("k4v4 &lt;&amp;&gt;: 8k, 900 µs") == 2, "what a mark says");
-    EXPECT(count(">k4v4 &lt;&amp;&gt;</text>") == 2, "the line's name");
+    EXPECT(count(">k4v4 &lt;&amp;&gt;</text>") == 2 && count(">both</text>") == 2, "names in the legend");
     EXPECT(count("V") >= 6, "error bars");
     EXPECT(count(">1 ms</text>") == 2 && count(">2 ms &gt; is slow</text>") == 2, "ticks and rules");
+    done();
+}
+
+static void lines_have_their_names_at_their_ends(void)
+{
+    struct plot_series series[] = {{"one", line_points, 3, 0, 1}, {"two", line_points, 3, 9, 1}, {"three", line_points, 3, 2, 1}};
+    struct plot plot = chart_of(series, 3, 1);
+    double y[3] = {0};
+    FILE *to = begin("names");
+    plot_chart(to, &plot);
+    end(to);
+    for (int i = 0; i < 3; i++) { /* all three lines are the same one: their names must not lie on each other */
+        const char *at = strstr(page, i == 0 ? ">one</text>" : i == 1 ? ">two</text>" : ">three</text>");
+        while (at && at > page && strncmp(at, " y=\"", 4))
+            at--;
+        y[i] = at ? strtod(at + 4, NULL) : 0;
+    }
+    EXPECT(fabs(y[0] - y[1]) >= 14 && fabs(y[1] - y[2]) >= 14 && fabs(y[0] - y[2]) >= 14, "at %g, %g and %g", y[0], y[1], y[2]);
+    EXPECT(count("class=\"name c1\"") == 2 && !strstr(page, "c9"), "a ninth colour is the second");
     done();
 }
 
@@ -121,10 +140,13 @@ static void bars_and_parts(void)
     double heat[12] = {0, 0.5, 1, NAN, -1, 2, 0.1};
     FILE *to = begin("bars");
     plot_bars(to, "memory", "B", bars, 4), plot_parts(to, "a tile", "B", bars, 4), plot_heat(to, "weights", heat, 3, 4, 0);
+    struct plot_bar more[] = {{"two of them", 4224, 0, 0, "each", 0}, {NULL, 4224, 0, 0, NULL, 1}};
+    plot_parts(to, "a page", "bytes", more, 2);
     plot_bars(to, "empty", "B", NULL, 0), plot_parts(to, "empty", "B", NULL, 0), plot_heat(to, "empty", NULL, 0, 0, 0);
     end(to);
     EXPECT(count(">16 GiB, 1x</text>") == 4 && count(">4.4 GiB</text>") == 4, "numbers with units");
-    EXPECT(count("<rect") == 2 * 3 + 2 * 2, "%zu bars", count("<rect"));
+    EXPECT(count("<rect") == 2 * 3 + 2 * 2 + 2 * 2, "%zu bars", count("<rect"));
+    EXPECT(count(">4224 bytes, each</text>") == 2, "a part without a name is not listed");
     EXPECT(count("h1v1h-1z") == 4, "%zu cells", count("h1v1h-1z"));
     done();
 }
@@ -144,6 +166,7 @@ static void ticks_are_round(void)
     expect_ticks(0, 10, 0, "0 2 4 6 8 10");
     expect_ticks(-0.31, 0.29, 0, "-0.3 -0.2 -0.1 0 0.1 0.2");
     expect_ticks(1, 100, 1, "1 2 5 10 20 50 100");
+    expect_ticks(0.2, 20, 1, "0.2 0.5 1 2 5 10 20");
     expect_ticks(3e-6, 0.04, 1, "1e-05 0.0001 0.001 0.01");
     expect_ticks(1e-20, 1e20, 1, "1e-20 1e-14 1e-08 0.01 10000 1e+10 1e+16");
     expect_ticks(0, 1, 1, "");
@@ -157,7 +180,7 @@ static void numbers_have_units(void)
         double value;
         const char *unit, *text;
     } cases[] = {{3.5e-4, "s", "350 µs"}, {2, "s", "2 s"}, {1e-9, "s", "1 ns"}, {0, "s", "0 s"}, {0.9999, "s", "1 s"}, {16384, "B", "16 KiB"}, {1000, "B", "1000 B"},
-                 {1 << 30, "B", "1 GiB"}, {65536, "tokens", "64k"}, {1000, "tokens", "1000"}, {0.125, "%", "12.5 %"},
+                 {1 << 30, "B", "1 GiB"}, {65536, "tokens", "64k"}, {1000, "tokens", "1000"}, {0.125, "%", "12.5 %"}, {3.1e-7, "%", "3.1·10⁻⁵ %"},
                  {4.25, "", "4.25"}, {1e-5, "", "10⁻⁵"}, {2.5e-12, "", "2.5·10⁻¹²"}, {1e6, "tokens/s", "10⁶ tokens/s"},
                  {12.5, "x", "12.5 x"}};
     char text[48];
@@ -172,6 +195,7 @@ int main(void)
     RUN(the_checker_sees_errors);
     RUN(text_is_escaped);
     RUN(a_chart_has_its_points);
+    RUN(lines_have_their_names_at_their_ends);
     RUN(what_cannot_be_drawn_is_left_out);
     RUN(bars_and_parts);
     RUN(ticks_are_round);

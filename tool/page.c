@@ -5,14 +5,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Colours c0 to c6 keep a contrast of at least 3 : 1 with their background in either scheme, and differ in lightness too.
+#include "utf8.h"
+
+/* Colours c0 to c7 keep a contrast of at least 3 : 1 with their background in either scheme, and differ in lightness too.
  * A chart is drawn twice, for wide and for narrow windows, so that its text is never scaled down: one of the two is shown. */
 static const char style[] =
     ":root { color-scheme: light dark; --paper: #ffffff; --card: #f6f7f9; --ink: #1b1f24; --soft: #57606a; --line: #d5dae0;\n"
-    "  --c0: #0b62a8; --c1: #c2410c; --c2: #0a7a55; --c3: #8e3f9e; --c4: #8a6500; --c5: #57606a; --c6: #b4235a; }\n"
+    "  --c0: #0b62a8; --c1: #c2410c; --c2: #0a7a55; --c3: #8e3f9e; --c4: #8a6500; --c5: #57606a; --c6: #b4235a;\n"
+    "  --c7: #00707c; }\n"
     "@media (prefers-color-scheme: dark) { :root { --paper: #14171b; --card: #1d2127; --ink: #e8eaed; --soft: #a2abb5;\n"
     "  --line: #373e47; --c0: #6cb6ff; --c1: #ff9b66; --c2: #4fd0a5; --c3: #df9af0; --c4: #e3c04f; --c5: #a2abb5;\n"
-    "  --c6: #ff8fb4; } }\n"
+    "  --c6: #ff8fb4; --c7: #5fd3e0; } }\n"
     "* { box-sizing: border-box; }\n"
     "body { margin: 0 auto; padding: 1.5rem 1rem 4rem; max-width: 60rem; background: var(--paper); color: var(--ink);\n"
     "  font: 1rem/1.55 system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif; }\n"
@@ -21,7 +24,7 @@ static const char style[] =
     "p { margin: .5rem 0; max-width: 46rem; }\n"
     ".lead { color: var(--soft); }\n"
     "figure { margin: 1rem 0; padding: .9rem; background: var(--card); border-radius: 8px; }\n"
-    "figcaption, caption { font-weight: 600; text-align: left; margin: 0 0 .4rem; caption-side: top; }\n"
+    "figcaption { font-weight: 600; margin: 0 0 .4rem; }\n"
     "svg { display: block; width: 100%; height: auto; }\n"
     "svg.narrow { display: none; max-width: 520px; }\n"
     "svg text { fill: var(--ink); font: 13px system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif; }\n"
@@ -30,7 +33,7 @@ static const char style[] =
     "svg .rule { stroke: var(--soft); stroke-dasharray: 5 4; }\n"
     "svg .halo { stroke: var(--card); stroke-width: 4px; stroke-linejoin: round; paint-order: stroke; }\n"
     ".c0 { --c: var(--c0); } .c1 { --c: var(--c1); } .c2 { --c: var(--c2); } .c3 { --c: var(--c3); } .c4 { --c: var(--c4); }\n"
-    ".c5 { --c: var(--c5); } .c6 { --c: var(--c6); }\n"
+    ".c5 { --c: var(--c5); } .c6 { --c: var(--c6); } .c7 { --c: var(--c7); }\n"
     "svg .ink { stroke: var(--c); fill: none; stroke-width: 2px; }\n"
     "svg .mark { fill: var(--c); stroke: var(--card); stroke-width: 1px; }\n"
     "svg .fill { fill: var(--c); }\n"
@@ -41,7 +44,7 @@ static const char style[] =
     "thead th { white-space: normal; vertical-align: bottom; color: var(--soft); font-weight: 500; min-width: 4.5rem; }\n"
     "th:first-child { text-align: left; }\n"
     "pre { margin: .5rem 0; padding: .6rem .8rem; background: var(--card); border-radius: 8px; overflow-x: auto; font-size: .9rem; }\n"
-    ".columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(15rem, 1fr)); gap: .8rem; margin: 1rem 0; }\n"
+    ".columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(13rem, 1fr)); gap: .8rem; margin: 1rem 0; }\n"
     ".columns > div { padding: .7rem .9rem; background: var(--card); border-radius: 8px; overflow-wrap: anywhere; }\n"
     ".columns h3 { margin: 0 0 .3rem; font-size: .95rem; color: var(--soft); }\n"
     ".columns p { margin: 0; white-space: pre-wrap; font-size: .95rem; }\n"
@@ -50,24 +53,20 @@ static const char style[] =
 
 /* ---- text ---------------------------------------------------------------------------------------------------------- */
 
-/* Bytes of the UTF-8 character that begins here; 0 when none does, or one that XML may not have. */
-static size_t character(const unsigned char *at)
+/* Bytes of the character that begins here; 0 when none does, or one that XML may not have. */
+static size_t character(const char *text)
 {
-    size_t n = at[0] < 0x80 ? 1 : at[0] >= 0xc2 && at[0] < 0xe0 ? 2 : at[0] >= 0xe0 && at[0] < 0xf0 ? 3 : at[0] >= 0xf0 && at[0] < 0xf5 ? 4 : 0;
-    for (size_t i = 1; i < n; i++)
-        if ((at[i] & 0xc0) != 0x80)
-            return 0;
-    if ((at[0] == 0xe0 && at[1] < 0xa0) || (at[0] == 0xf0 && at[1] < 0x90) || (at[0] == 0xf4 && at[1] > 0x8f))
-        return 0; /* longer than it needs to be, or beyond the last character */
-    if ((at[0] == 0xed && at[1] > 0x9f) || (at[0] == 0xef && at[1] == 0xbf && at[2] > 0xbd))
-        return 0; /* halves of surrogates, U+FFFE and U+FFFF */
-    return n == 1 && (at[0] == 0x7f || (at[0] < 0x20 && at[0] != '\n' && at[0] != '\t')) ? 0 : n;
+    const unsigned char *at = (const unsigned char *)text;
+    size_t n = utf8_character(text);
+    if (n == 1)
+        return at[0] == 0x7f || (at[0] < 0x20 && at[0] != '\n' && at[0] != '\t') ? 0 : 1;
+    return n == 3 && at[0] == 0xef && at[1] == 0xbf && at[2] > 0xbd ? 0 : n; /* U+FFFE and U+FFFF */
 }
 
 void page_escape(FILE *to, const char *text)
 {
     while (text && *text) {
-        size_t n = character((const unsigned char *)text);
+        size_t n = character(text);
         switch (n == 1 ? *text : 0) {
         case '&': fputs("&amp;", to); break;
         case '<': fputs("&lt;", to); break;
@@ -150,9 +149,9 @@ static int row, cell;
 void page_table_begin(FILE *to, const char *caption)
 {
     row = 0;
-    fputs("<figure class=\"scroll\">\n<table>\n<caption>", to);
+    fputs("<figure>\n<figcaption>", to);
     page_escape(to, caption);
-    fputs("</caption>\n", to);
+    fputs("</figcaption>\n<div class=\"scroll\">\n<table>\n", to);
 }
 
 void page_row_begin(FILE *to)
@@ -179,7 +178,7 @@ void page_row_end(FILE *to)
 
 void page_table_end(FILE *to)
 {
-    fputs(row > 1 ? "</tbody>\n</table>\n</figure>\n" : "</table>\n</figure>\n", to);
+    fputs(row > 1 ? "</tbody>\n</table>\n</div>\n</figure>\n" : "</table>\n</div>\n</figure>\n", to);
 }
 
 /* ---- columns ------------------------------------------------------------------------------------------------------- */

@@ -83,25 +83,35 @@ static size_t ticks_of(const struct plot_axis *axis, const struct scale *s, doub
     return n;
 }
 
-/* Lines that the legend takes: series without a line have no other place for their names. */
+/* Series without a line have no end to put a name at. */
+static int has_legend(const struct plot *plot)
+{
+    int marks = 0;
+    for (size_t i = 0; i < plot->n_series; i++)
+        marks |= !plot->series[i].joined;
+    return marks && plot->n_series > 1;
+}
+
+/* Draws the legend, or only says how high it is. */
 static double legend(const struct frame *f, int draw)
 {
     double x = 8, y = LINE;
-    size_t named = 0;
+    if (!has_legend(f->plot))
+        return 0;
     for (size_t i = 0; i < f->plot->n_series; i++) {
         const struct plot_series *s = &f->plot->series[i];
         double wide = plot_text_width(s->name) + 34;
-        if (s->joined || f->plot->n_series < 2)
-            continue;
-        if (named++ && x + wide > f->width)
+        if (i && x + wide > f->width)
             x = 8, y += LINE + 2;
+        if (draw && s->joined)
+            fprintf(f->to, "<path class=\"ink c%u\" d=\"M%.1f %.1fh16\"/>\n", s->colour % COLOURS_OF_PAGE, x - 2, y - 5);
         if (draw) {
             plot_mark(f->to, x + 6, y - 5, s->colour, NULL);
             plot_text(f->to, x + 17, y, "start", "", s->name);
         }
         x += wide;
     }
-    return named ? y + 10 : 0;
+    return y + 10;
 }
 
 /* Room for the numbers on the left, for the names of lines on the right, for titles above and below. */
@@ -116,7 +126,7 @@ static void lay_out(struct frame *f)
     }
     for (size_t i = 0; i < f->plot->n_series; i++) {
         double wide = plot_text_width(f->plot->series[i].name) + 16;
-        right = f->plot->series[i].joined && wide > right ? wide : right;
+        right = !has_legend(f->plot) && f->plot->series[i].joined && wide > right ? wide : right;
     }
     f->left = left + 14, f->right = f->width - right;
     f->top = legend(f, 0) + LINE + 14;
@@ -219,7 +229,7 @@ static void draw_line(const struct frame *f, const struct plot_series *s)
     const char *letter = "M";
     if (!s->joined || !end_of(f->plot, s))
         return;
-    fprintf(f->to, "<path class=\"ink c%u\" d=\"", s->colour % 7);
+    fprintf(f->to, "<path class=\"ink c%u\" d=\"", s->colour % COLOURS_OF_PAGE);
     for (size_t i = 0; i < s->count; i++)
         if (point_shown(f->plot, &s->points[i])) {
             fprintf(f->to, "%s%.1f %.1f", letter, plot_place(&f->x, s->points[i].x), plot_place(&f->y, s->points[i].y));
@@ -236,7 +246,7 @@ static void draw_point(struct frame *f, const struct plot_series *s, const struc
     snprintf(title, sizeof title, "%.60s%s%.60s: %s, %s", s->name, p->label ? " " : "", p->label ? p->label : "", x, y);
     if (has_bar(f->plot, p)) {
         double low = plot_place(&f->y, p->low), high = plot_place(&f->y, p->high);
-        fprintf(f->to, "<path class=\"ink c%u\" d=\"M%.1f %.1fV%.1fm-4 0h8M%.1f %.1fh8\"/>\n", s->colour % 7, at_x, low, high,
+        fprintf(f->to, "<path class=\"ink c%u\" d=\"M%.1f %.1fV%.1fm-4 0h8M%.1f %.1fh8\"/>\n", s->colour % COLOURS_OF_PAGE, at_x, low, high,
                 at_x - 4, low);
     }
     plot_mark(f->to, at_x, at_y, s->colour, title);
@@ -244,7 +254,7 @@ static void draw_point(struct frame *f, const struct plot_series *s, const struc
 }
 
 /* The names of lines beside their ends, pushed apart where ends are near each other. */
-static void draw_names(const struct frame *f)
+static void draw_names(struct frame *f)
 {
     struct name {
         double y;
@@ -253,7 +263,7 @@ static void draw_names(const struct frame *f)
     size_t n = 0;
     for (size_t i = 0; i < f->plot->n_series; i++) {
         const struct plot_point *end = end_of(f->plot, &f->plot->series[i]);
-        if (!f->plot->series[i].joined || !end || n == 32)
+        if (has_legend(f->plot) || !f->plot->series[i].joined || !end || n == 32)
             continue;
         struct name name = {plot_place(&f->y, end->y), &f->plot->series[i]};
         size_t at = n++;
@@ -269,9 +279,10 @@ static void draw_names(const struct frame *f)
     }
     for (size_t i = 0; i < n; i++) {
         char class[16];
-        snprintf(class, sizeof class, "name c%u", names[i].series->colour % 7);
-        plot_text(f->to, plot_place(&f->x, end_of(f->plot, names[i].series)->x) + 11, names[i].y + 4.5, "start", class,
-                  names[i].series->name);
+        double x = plot_place(&f->x, end_of(f->plot, names[i].series)->x) + 11;
+        snprintf(class, sizeof class, "name c%u", names[i].series->colour % COLOURS_OF_PAGE);
+        plot_text(f->to, x, names[i].y + 4.5, "start", class, names[i].series->name);
+        take(f, x, names[i].y - 8, x + plot_text_width(names[i].series->name), names[i].y + 8);
     }
 }
 
@@ -284,13 +295,13 @@ static void draw_series(struct frame *f)
         for (size_t k = 0; k < plot->series[i].count; k++)
             if (point_shown(plot, &plot->series[i].points[k]))
                 draw_point(f, &plot->series[i], &plot->series[i].points[k]);
-    for (size_t i = 0; i < plot->n_series; i++) /* after all marks: a label must not lie on one */
+    draw_names(f);
+    for (size_t i = 0; i < plot->n_series; i++) /* after all marks and names: a label must not lie on one */
         for (size_t k = 0; k < plot->series[i].count; k++) {
             const struct plot_point *p = &plot->series[i].points[k];
             if (p->label && point_shown(plot, p))
                 draw_label(f, plot_place(&f->x, p->x), plot_place(&f->y, p->y), p->label);
         }
-    draw_names(f);
 }
 
 static void draw(FILE *to, const struct plot *plot, int width)

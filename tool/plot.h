@@ -29,8 +29,8 @@ struct plot_series {
     const char *name;
     const struct plot_point *points;
     size_t count;
-    unsigned colour; /* 0 to 6; also the shape of its marks */
-    int joined;      /* 1: a line, with its name at the end; 0: marks alone, named in a legend */
+    unsigned colour; /* 0 to 7; also the shape of its marks */
+    int joined;      /* 1: a line; 0: marks alone. Where all are lines their names are at their ends, else in a legend */
 };
 
 /* A level to compare with. */
@@ -60,7 +60,7 @@ struct plot_bar {
 /* Bars from 0, one below the other. The axis is never logarithmic: a bar shows a proportion. */
 void plot_bars(FILE *to, const char *title, const char *unit, const struct plot_bar *bars, size_t count);
 
-/* Parts of a whole side by side, each as wide as its value; what is too narrow for its text has it in the list below. */
+/* Parts of a whole side by side, each as wide as its value, and a list of them below; one without a name is not listed. */
 void plot_parts(FILE *to, const char *title, const char *unit, const struct plot_bar *parts, size_t count);
 
 /* A matrix of values from 0 to 1, darker being more, as a picture of one colour. */

@@ -7,7 +7,7 @@
 #include "plot.h"
 #include "plot_scale.h"
 
-enum { BAR = 22, GAP = 12 };
+enum { BAR = 22, GAP = 12, TALL = 46 }; /* TALL: parts of a whole */
 
 static double longest_name(const struct plot_bar *bars, size_t count)
 {
@@ -30,7 +30,7 @@ static void draw_bar(FILE *to, const struct plot_bar *bar, const struct scale *s
     char text[160];
     double end = plot_place(s, bar->value);
     print_value(text, bar, unit);
-    fprintf(to, "<rect class=\"fill c%u\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%d\" rx=\"2\"><title>", bar->colour % 7,
+    fprintf(to, "<rect class=\"fill c%u\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%d\" rx=\"2\"><title>", bar->colour % COLOURS_OF_PAGE,
             s->from, top, fmax(end - s->from, 1), BAR);
     page_escape(to, bar->name), fputs(": ", to), page_escape(to, text);
     fputs("</title></rect>\n", to);
@@ -76,27 +76,37 @@ void plot_bars(FILE *to, const char *title, const char *unit, const struct plot_
 
 /* ---- parts --------------------------------------------------------------------------------------------------------- */
 
+static void draw_part(FILE *to, const struct plot_bar *part, double x, double wide, const char *text)
+{
+    fprintf(to, "<rect class=\"fill c%u\" x=\"%.1f\" y=\"2\" width=\"%.1f\" height=\"%d\"><title>", part->colour % COLOURS_OF_PAGE, x,
+            fmax(wide - 1.5, 0.8), TALL);
+    page_escape(to, part->name ? part->name : ""), fputs(part->name ? ": " : "", to), page_escape(to, text);
+    fputs("</title></rect>\n", to);
+}
+
 static void draw_parts(FILE *to, const char *title, const char *unit, const struct plot_bar *parts, size_t count, int width)
 {
-    enum { TALL = 46 };
     char text[160];
     double whole = 0, x = 1, y = TALL + 26;
-    for (size_t i = 0; i < count; i++)
+    size_t listed = 0;
+    for (size_t i = 0; i < count; i++) {
         whole += plot_shown(parts[i].value, 0) && parts[i].value > 0 ? parts[i].value : 0;
-    plot_svg_begin(to, width, TALL + 12 + (LINE + 2) * (double)count, title);
+        listed += parts[i].name != NULL;
+    }
+    plot_svg_begin(to, width, TALL + 12 + (LINE + 2) * (double)listed, title);
     for (size_t i = 0; i < count && whole > 0; i++) {
         if (!plot_shown(parts[i].value, 0) || parts[i].value <= 0)
             continue;
         double wide = parts[i].value / whole * (width - 2);
         print_value(text, &parts[i], unit);
-        fprintf(to, "<rect class=\"fill c%u\" x=\"%.1f\" y=\"2\" width=\"%.1f\" height=\"%d\"><title>", parts[i].colour % 7, x,
-                fmax(wide - 1.5, 0.8), TALL);
-        page_escape(to, parts[i].name), fputs(": ", to), page_escape(to, text);
-        fputs("</title></rect>\n", to);
+        draw_part(to, &parts[i], x, wide, text);
+        x += wide;
+        if (!parts[i].name)
+            continue;
         plot_mark(to, 8, y - 5, parts[i].colour, NULL);
         plot_text(to, 20, y, "start", "", parts[i].name);
         plot_text(to, width - 4, y, "end", "soft", text);
-        x += wide, y += LINE + 2;
+        y += LINE + 2;
     }
     fputs("</svg>\n", to);
 }
@@ -121,7 +131,7 @@ void plot_heat(FILE *to, const char *title, const double *value, size_t rows, si
     page_escape(to, title);
     fputs("\">\n", to);
     for (int level = 1; level <= LEVELS; level++) {
-        fprintf(to, "<path class=\"fill c%u\" opacity=\"%.3f\" d=\"M0 0", colour % 7, level / (double)LEVELS);
+        fprintf(to, "<path class=\"fill c%u\" opacity=\"%.3f\" d=\"M0 0", colour % COLOURS_OF_PAGE, level / (double)LEVELS);
         for (size_t i = 0; i < rows * columns; i++)
             if (plot_shown(value[i], 0) && (int)ceil(fmin(fmax(value[i], 0), 1) * LEVELS) == level)
                 fprintf(to, "M%zu %zuh1v1h-1z", i % columns, i / columns);

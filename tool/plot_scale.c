@@ -54,11 +54,11 @@ void plot_number(char text[48], double value, const char *unit)
         snprintf(text, 48, "%.0fk", value / 1024);
     } else if (!strcmp(unit, "tokens")) {
         snprintf(text, 48, "%.0f", value);
-    } else if (!strcmp(unit, "%")) {
+    } else if (!strcmp(unit, "%") && !(value > 0 && value < 9.995e-6)) {
         print_three_digits(text, value * 100, "%");
     } else if (value > 0 && (value < 9.995e-4 || value >= 1e6) && isfinite(value)) {
         char number[48];
-        print_power(number, value);
+        print_power(number, strcmp(unit, "%") ? value : value * 100);
         snprintf(text, 48, "%.38s%s%.8s", number, *unit ? " " : "", unit);
     } else {
         print_three_digits(text, value, unit);
@@ -73,7 +73,7 @@ enum { MOST_TICKS = 16 };
 static size_t log_ticks(double *ticks, double least, double most)
 {
     int from = (int)floor(log10(least) + 1e-9), to = (int)ceil(log10(most) - 1e-9), every = (to - from) / 8 + 1;
-    int between = to - from <= 2;
+    int between = most / least <= 300;
     size_t n = 0;
     for (int power = from; power <= to; power += every)
         for (int lead = 1; lead < 10; lead = lead == 1 && between ? 2 : lead == 2 ? 5 : 10) {
@@ -179,8 +179,9 @@ void plot_mark(FILE *to, double x, double y, unsigned colour, const char *title)
 {
     static const char *const shapes[] = {"m-5 0a5 5 0 1 0 10 0a5 5 0 1 0 -10 0z", "m-4.5 -4.5h9v9h-9z", "m0 -5.5l5.5 9.5h-11z",
                                          "m0 -6l6 6l-6 6l-6 -6z", "m0 5.5l5.5 -9.5h-11z", "m-5.5 -3.5h11v7h-11z",
-                                         "m-2 -5.5h4v3.5h3.5v4h-3.5v3.5h-4v-3.5h-3.5v-4h3.5z"};
-    fprintf(to, "<path class=\"mark c%u\" d=\"M%.1f %.1f%s\">", colour % 7, x, y, shapes[colour % 7]);
+                                         "m-2 -5.5h4v3.5h3.5v4h-3.5v3.5h-4v-3.5h-3.5v-4h3.5z",
+                                         "m-3 -5.5l3 3l3 -3l2.5 2.5l-3 3l3 3l-2.5 2.5l-3 -3l-3 3l-2.5 -2.5l3 -3l-3 -3z"};
+    fprintf(to, "<path class=\"mark c%u\" d=\"M%.1f %.1f%s\">", colour % COLOURS_OF_PAGE, x, y, shapes[colour % COLOURS_OF_PAGE]);
     if (title) {
         fputs("<title>", to);
         page_escape(to, title);
