@@ -116,6 +116,7 @@ int bench_one(const struct bench *b)
           (append = append_speed(b->isa_mask, &b->shape, 2, &spread)) <= 0;
     print_progress(NULL);
     if (!bad) {
+        keep_row(b, &row);
         print_bench_head(b, "one");
         if (b->json)
             print_json_row(&row, append, 1);
@@ -168,7 +169,7 @@ int bench_prefill(const struct bench *b)
 /* ---- the command ----------------------------------------------------------------------------------------------------- */
 
 struct arguments {
-    const char *k, *v, *planes, *isa, *device, *model, *depths, *caches;
+    const char *k, *v, *planes, *isa, *device, *html, *model, *depths, *caches;
     uint32_t dim, heads, kv_heads, tokens, batch, queries, threads;
     int prefill, targets, json;
 };
@@ -185,7 +186,7 @@ static const struct option options[] = {
     NUMBER(batch, "--batch", 1, 65536, "N", "sequences (1)"),
     NUMBER(queries, "--queries", 1, 65536, "N", "of each sequence (1; with --prefill 512)"),
     CHOICE(planes, "--planes", "auto 1 2", "N", "bytes of queries and weights in the products: auto, 1, 2"),
-    NUMBER(threads, "--threads", 1, 1024, "N", "(all processors)"),
+    NUMBER(threads, "--threads", 1, 1024, "N", "that work on it (all processors)"),
     ISA(isa, "as if the machine had no better than NAME"),
     FLAG(prefill, "--prefill", "many queries at once, beside the machine's int8 products"),
     FLAG(targets, "--targets", "what the cache is meant to reach on AVX-512, and if it does"),
@@ -193,6 +194,7 @@ static const struct option options[] = {
     PATH(model, "--model", "FILE", "decode with a model, GGUF, instead"),
     TEXT(depths, "--depth", "LIST", "of --model: tokens before those timed (0,2048,8192)"),
     TEXT(caches, "--cache", "LIST", "of --model: formats (kf16vf16,k8v8,k4v4,k3v3)"),
+    PATH(html, "--html", "FILE", "write a page with charts too: of the table, or of one shape"),
     FLAG(json, "--json", "as JSON"),
     LAST_OPTION};
 
@@ -238,7 +240,7 @@ static int run_model(const struct command *self, const struct arguments *c, cons
 {
     struct model_bench m = {c->model, c->depths, c->caches, or_else(c->threads, online_cpus()), 0, c->json};
     if (!c->model)
-        return usage_error(self, "--depth and --cache are of --model");
+        return usage_error(self, "--depth and --cache are of --model; for one format of a cache alone give --k and --v");
     if (what || is_given(c) || c->prefill || c->targets || c->device)
         return usage_error(self, "with --model only --depth, --cache, --threads, --isa and --json mean something");
     return parse_isa(self, c->isa, &m.isa_mask) ? 2 : bench_model(self, &m);
@@ -254,6 +256,9 @@ static int run_bench(const struct command *self, int argc, char **argv)
     int status = parse_options(self, argc, argv, &c, &what);
     if (status)
         return status;
+    if (c.html && (what || c.targets || c.prefill || c.model))
+        return usage_error(self, "--html is for the table and for one shape, not for %s",
+                           what ? what : c.targets ? "--targets" : c.prefill ? "--prefill" : "--model");
     if (c.model || c.depths || c.caches)
         return run_model(self, &c, what);
     if (what && (is_given(&c) || c.isa || c.threads || c.prefill || c.targets))
@@ -262,10 +267,15 @@ static int run_bench(const struct command *self, int argc, char **argv)
         return usage_error(self, "--targets says itself what is measured");
     if (what)
         return bench_rows(c.json);
+    if (c.html && !(b.kept = kept_create()))
+        return failed(self, "out of memory");
     if (!(status = prepare(self, &b, &c)))
         status = (c.targets ? bench_targets : c.prefill ? bench_prefill : is_given(&c) ? bench_one : bench_table)(&b);
+    if (!status && c.html)
+        status = write_bench_page(self, &b, c.html);
     crew_destroy(b.crew);
     aura_ctx_destroy(b.ctx);
+    free(b.kept);
     return status;
 }
 

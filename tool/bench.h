@@ -98,6 +98,7 @@ struct bench {
     uint32_t threads, isa_mask, planes, queries;
     struct shape shape;
     int json;
+    struct kept *kept; /* rows for a page; NULL: none is asked for */
 };
 
 int bench_rows(int json);
@@ -117,6 +118,12 @@ struct row {
 /* f16 may be NULL. 0 when good. */
 int measure_row(struct row *row, struct crew *crew, struct ask *a, struct ask *f16, double budget);
 void print_json_row(const struct row *row, double append, int first);
+
+/* Rows for a page, and the page: bench_page.c. Freed by free(). */
+struct kept *kept_create(void);
+void keep_row(const struct bench *b, const struct row *row);
+struct command;
+int write_bench_page(const struct command *self, const struct bench *b, const char *path);
 
 /* Products of one byte with one byte that attending for these queries takes. */
 double byte_products(const struct shape *shape, uint32_t queries, uint32_t planes);

@@ -45,6 +45,8 @@ static int bench_format(const struct bench *b, int number, uint32_t dim, struct 
         bad = (!is_f16 && filled_shorten(&filled, contexts[i])) ||
               measure_row(&row, b->crew, is_f16 ? &f16[i] : &ask, is_f16 ? NULL : &f16[i], row_budget);
         print_progress(NULL);
+        if (!bad)
+            keep_row(b, &row);
         if (!bad && b->json)
             print_json_row(&row, append, number == 0 && i == 0);
         else if (!bad)
