@@ -13,19 +13,29 @@
 static const char recorded[] = "data/smollm2-attention.safetensors";
 
 struct arguments {
-    const char *html;
+    const char *html, *model, *prompt;
     uint32_t threads;
     int quick, json;
 };
 
 static const struct option options[] = {
     PATH(html, "--html", "FILE", "where the page is written (aura-demo.html; with --json nowhere)"),
+    PATH(model, "--model", "FILE", "also what a model, GGUF, makes of it: `make model` fetches one"),
+    TEXT(prompt, "--prompt", "TEXT", "what that model is asked"),
     FLAG(quick, "--quick", "one layer and short contexts: some seconds"),
-    NUMBER(threads, "--threads", 1, 1024, "N", "(all processors)"),
+    NUMBER(threads, "--threads", 1, 1024, "N", "that work on it (all processors)"),
     FLAG(json, "--json", "as JSON"),
     LAST_OPTION};
 
 /* ---- for people ---------------------------------------------------------------------------------------------------- */
+
+/* A text to the right of a column, by its letters: those of a µ are two bytes. */
+static void print_right(const char *text, int width)
+{
+    for (const char *at = text; *at; at++)
+        width -= (*at & 0xc0) != 0x80;
+    printf("%*s%s", width > 0 ? width : 0, "", text);
+}
 
 static void print_head(const struct demo *d)
 {
@@ -35,26 +45,26 @@ static void print_head(const struct demo *d)
     for (size_t i = 0; i < d->layers; i++)
         printf("%s %u", i ? "," : "", d->recorded[i].layer);
     printf(" of a model, %u tokens,\n%u query heads, %u KV heads, D %u\n\n", r->tokens, r->q_heads, r->kv_heads, r->k_dim);
-    printf("%-17s %6s %7s %8s %8s", "", "bits /", "smaller", "output", "KL of");
-    printf("  %s\n", "attention of a layer for one token");
-    printf("%-8s %-8s %6s %7s %8s %8s", "preset", "cache", "value", "by", "error", "weights");
+    printf("%-17s %5s %7s %8s %8s", "", "bits/", "smaller", "output", "KL of");
+    printf("    attention of a layer, one token\n");
+    printf("%-8s %-8s %5s %7s %8s %8s", "preset", "cache", "value", "by", "error", "weights");
     for (size_t i = 0; i < d->contexts; i++) {
         char tokens[48], text[64];
         plot_number(tokens, d->context[i], "tokens");
         snprintf(text, sizeof text, "at %s", tokens);
-        printf(" %11s", text);
+        print_right(text, 11);
     }
     printf("\n");
 }
 
 static void print_cache(const struct demo *d, const struct demo_cache *c)
 {
-    printf("%s%-8s %-8s%s %6.2f %6.2fx %7.2f%% %8.1e", *c->preset ? colour(stdout, BOLD) : "", c->preset, c->name,
+    printf("%s%-8s %-8s%s %5.2f %6.2fx %6.2f %% %8.1e", *c->preset ? colour(stdout, BOLD) : "", c->preset, c->name,
            *c->preset ? colour(stdout, PLAIN) : "", c->bits, d->caches[0].bits / c->bits, c->output.mean * 100, c->kl.mean);
     for (size_t i = 0; i < d->contexts; i++) {
         char time[48];
         plot_number(time, c->seconds[i], "s");
-        printf(" %12s", time); /* a letter of three has two bytes */
+        print_right(time, 11);
     }
     printf("\n");
 }
@@ -68,11 +78,16 @@ static void print_what_it_says(const struct demo *d)
         balanced = !strcmp(d->caches[i].preset, "balanced") ? &d->caches[i] : balanced;
     plot_number(f16, d->caches[0].model_bytes, "B"), plot_number(small, balanced->model_bytes, "B");
     plot_number(tokens, d->context[d->contexts - 1], "tokens");
-    printf("\nOutput error: how far attention's output is from attention in double precision. KL: of\n"
-           "the attention weights, in nats. Both are means over layers; times are medians.\n");
-    printf("\n%s (%s) at %s tokens: %.1f times as fast as f16. An 8B-class model (%u layers,\n%u KV heads, D %u) with %.0fk tokens of "
-           "context: %s in f16, %s in %s.\n", balanced->name, balanced->preset, tokens, demo_faster(d, balanced, d->contexts - 1),
+    printf("\nOutput error: how far attention's output is from attention in double precision.\n"
+           "KL: of the attention weights, in nats. Both are means over layers.\n");
+    printf("\nAn 8B-class model (%u layers, %u KV heads, D %u) with %.0fk tokens of context:\n%s in f16, %s in %s.\n",
            demo_model.layers, demo_model.kv_heads, demo_model.dim, (double)demo_model.tokens / 1024, f16, small, balanced->name);
+    if (demo_was_busy(d))
+        printf("%sThe machine was busy: times varied by a factor of %.1f. When it is idle they say more.%s\n", colour(stdout, YELLOW),
+               d->unrest, colour(stdout, PLAIN));
+    else
+        printf("With %s tokens %s (%s) is %.1f times as fast as f16.\n", tokens, balanced->name, balanced->preset,
+               demo_faster(d, balanced, d->contexts - 1));
 }
 
 /* ---- for programs -------------------------------------------------------------------------------------------------- */
@@ -91,7 +106,7 @@ static void print_json(const struct demo *d)
     printf(", \"layers\": [");
     for (size_t i = 0; i < d->layers; i++)
         printf("%s%u", i ? ", " : "", d->recorded[i].layer);
-    printf("], \"seconds\": %.1f, \"caches\": [", d->elapsed);
+    printf("], \"seconds\": %.1f, \"unrest\": %.2f, \"caches\": [", d->elapsed, d->unrest);
     for (size_t i = 0; i < d->count; i++) {
         const struct demo_cache *c = &d->caches[i];
         printf("%s\n  {\"cache\": \"%s\", \"preset\": \"%s\", \"bits_per_value\": %.4f, \"times_smaller\": %.4f", i ? "," : "", c->name,
@@ -103,7 +118,10 @@ static void print_json(const struct demo *d)
                    demo_faster(d, c, k));
         printf("]}");
     }
-    printf("\n]}\n");
+    printf("\n]");
+    if (d->llm)
+        printf(", \"model\": "), demo_llm_print_json(d->llm);
+    printf("}\n");
 }
 
 /* ---- the command --------------------------------------------------------------------------------------------------- */
@@ -140,6 +158,8 @@ static int show(const struct command *self, const struct demo *d, const struct a
         for (size_t i = 0; i < d->count; i++)
             print_cache(d, &d->caches[i]);
         print_what_it_says(d);
+        if (d->llm)
+            demo_llm_print(d->llm);
         if (!status)
             printf("\nThe same with pictures: %s (any browser). Measured in %.0f s.\n", path, d->elapsed);
     }
@@ -150,7 +170,7 @@ static int show(const struct command *self, const struct demo *d, const struct a
 
 static int run_demo(const struct command *self, int argc, char **argv)
 {
-    struct arguments a = {NULL, online_cpus(), 0, 0};
+    struct arguments a = {NULL, NULL, "Why is the sky blue? Answer in three sentences.", online_cpus(), 0, 0};
     struct demo *d = calloc(1, sizeof *d);
     struct safetensors file = {0};
     aura_ctx_options context = AURA_CTX_OPTIONS_INIT;
@@ -167,9 +187,12 @@ static int run_demo(const struct command *self, int argc, char **argv)
         status = failed(self, "%s: %s; run it where data/ is, or name a recording", d->file, file.error);
     else if (demo_load(d, &file, error) || demo_measure(d, error))
         status = failed(self, "%s: %s", d->file, error);
+    else if (a.model && demo_llm_measure(&d->llm, a.model, a.prompt, a.threads, a.quick, error))
+        status = failed(self, "%s", error);
     else
         status = show(self, d, &a);
     safetensors_free(&file);
+    demo_llm_free(d->llm);
     demo_free(d);
     aura_ctx_destroy(d->ctx);
     free(d);
@@ -178,7 +201,7 @@ static int run_demo(const struct command *self, int argc, char **argv)
 
 const struct command command_demo = {
     "demo", "what each format costs and saves, on a page with charts", "[FILE.safetensors] [OPTIONS]",
-    "Puts recorded attention of a real model (data/smollm2-attention.safetensors) through\n"
-    "caches of all presets and a few other formats: bits per value, error, KL divergence\n"
-    "of the attention weights, time beside f16. Writes a page that any browser shows.\n",
-    "FILE", NULL, options, "aura demo --quick\n", run_demo};
+    "Puts recorded attention of a real model (FILE, or data/ as it is in the source)\n"
+    "through caches of all presets and some other formats: bits, error, KL divergence\n"
+    "of attention's weights, time beside f16. Writes a page that a browser shows.\n",
+    "FILE", NULL, options, "aura demo --quick\naura demo --model models/SmolLM2-135M-Instruct.Q4_1.gguf\n", run_demo};

@@ -39,6 +39,9 @@ struct demo_model {
 };
 extern const struct demo_model demo_model;
 
+/* With a model: what it writes, and how far its next-token distributions are from the exact ones. */
+struct demo_llm;
+
 struct demo {
     const char *file;
     int quick;
@@ -51,7 +54,9 @@ struct demo {
     uint32_t context[DEMO_CONTEXTS]; /* tokens, ascending */
     size_t contexts;
     struct demo_head head;
+    double unrest;  /* the slowest round of f16 by its fastest: a machine that does nothing else has 1.0 to 1.3 */
     double elapsed; /* seconds */
+    struct demo_llm *llm; /* NULL: no model was given */
 };
 
 /* Each 0 when good; otherwise error[256] has the reason. */
@@ -62,7 +67,16 @@ void demo_free(struct demo *demo);
 /* The times of one context beside those of f16: how many times as fast. */
 double demo_faster(const struct demo *demo, const struct demo_cache *cache, size_t context);
 
+int demo_was_busy(const struct demo *demo); /* whether times may mislead */
+
 /* The sections of the page. */
 void demo_page(FILE *to, const struct demo *demo);
+
+/* Measures with a model, a GGUF file: 0 when good; otherwise error[256] has the reason. To be freed by demo_llm_free(). */
+int demo_llm_measure(struct demo_llm **llm, const char *model, const char *prompt, uint32_t threads, int quick, char *error);
+void demo_llm_free(struct demo_llm *llm); /* NULL is allowed */
+void demo_llm_print(const struct demo_llm *llm);
+void demo_llm_print_json(const struct demo_llm *llm);
+void demo_llm_page(FILE *to, const struct demo_llm *llm);
 
 #endif

@@ -25,18 +25,24 @@ static void chart_quality(FILE *to, const struct demo *d, const char *title, con
 {
     struct plot_point presets[DEMO_CACHES], others[DEMO_CACHES];
     size_t n = 0, m = 0;
+    double least = INFINITY;
     for (size_t i = 1; i < d->count; i++) {
         const struct demo_cache *c = &d->caches[i];
         const struct spread *s = kl ? &c->kl : &c->output;
+        least = fmin(least, s->least);
         struct plot_point p = {c->bits, s->mean, s->least, s->most, c->name};
         if (*c->preset)
             presets[n++] = p;
         else
             others[m++] = p;
     }
-    const struct spread *f16 = kl ? &d->caches[0].kl : &d->caches[0].output;
+    /* What was recorded is f16, so that f16 changes nothing but the last bits of sums: its line is below everything. */
+    double f16 = kl ? d->caches[0].kl.mean : d->caches[0].output.mean;
+    char number[48], label[96];
+    plot_number(number, f16, unit);
+    snprintf(label, sizeof label, "f16, 16 bits: %s", number);
     struct plot_series series[] = {{"presets", presets, n, PRESET, 0}, {"other pairs", others, m, PAIR, 0}};
-    struct plot_rule rule = {f16->mean, "f16, 16 bits"};
+    struct plot_rule rule = {least / 4 > f16 ? least / 4 : f16, label};
     struct plot plot = {title, {"bits per value", "", 0, 0, 0, NULL, 0}, {name, unit, 1, 0, 0, NULL, 0}, series, 2, &rule, 1, 0};
     plot_chart(to, &plot);
 }
@@ -46,7 +52,9 @@ static void section_quality(FILE *to, const struct demo *d)
     page_section(to, "Error against bits");
     page_text(to, "Keys and values of recorded layers went through each cache; the output of attention is compared with attention in "
               "double precision over the numbers as recorded. Bars reach from the best to the worst layer. With every bit less the "
-              "error doubles; keys are the side that suffers first, so k5v4 and k4v3 spend their bits there.");
+              "error doubles; the keys alone decide the weights, so k5v4 has those of k5v5. The "
+              "recording itself is in f16, so an f16 cache changes nothing but the rounding of sums: its line is far below and drawn at "
+              "the bottom.");
     chart_quality(to, d, "Output error: ‖output − exact‖ / ‖exact‖", "output error", "%", 0);
     chart_quality(to, d, "What happens to the attention weights: KL divergence from the exact ones", "KL divergence, nats", "", 1);
 }
@@ -55,7 +63,7 @@ static void section_table(FILE *to, const struct demo *d)
 {
     char text[48];
     page_section(to, "All numbers");
-    page_table_begin(to, "Errors are means over the recorded layers, times medians of one layer's attention for one token");
+    page_table_begin(to, "Errors are means over the recorded layers, times are of one layer's attention for one token");
     page_row_begin(to);
     page_cell(to, "cache"), page_cell(to, "preset"), page_cell(to, "bits per value"), page_cell(to, "times smaller");
     page_cell(to, "output error"), page_cell(to, "KL of weights");
@@ -104,6 +112,9 @@ static void section_time(FILE *to, const struct demo *d)
     page_section(to, "Time against context");
     page_text(to, "The recording is repeated until the cache is full; all caches are timed in turns, on %u threads. The cache is read "
               "straight from its bits: fewer bytes are fewer bytes to read, which counts where the context is long.", d->threads);
+    if (demo_was_busy(d))
+        page_text(to, "The machine was busy meanwhile: times of f16 varied by a factor of %.1f. Measured on an idle machine, this chart is "
+                  "smoother.", d->unrest);
     plot_chart(to, &plot);
 }
 
@@ -114,7 +125,7 @@ static void section_memory(FILE *to, const struct demo *d)
     for (size_t i = 0; i < d->count; i++) {
         const struct demo_cache *c = &d->caches[i];
         struct plot_bar bar = {i ? c->name : "f16", c->model_bytes, 0, 0, i ? notes[i] : NULL, colour_of(d, c)};
-        snprintf(notes[i], sizeof notes[i], "%.2f x smaller", d->caches[0].model_bytes / c->model_bytes);
+        snprintf(notes[i], sizeof notes[i], "%.2f × smaller", d->caches[0].model_bytes / c->model_bytes);
         bars[i] = bar;
     }
     snprintf(title, sizeof title, "One sequence of %.0fk tokens: %u layers, %u KV heads, D %u", (double)demo_model.tokens / 1024,
@@ -178,14 +189,14 @@ static void section_head(FILE *to, const struct demo *d)
         return;
     page_section(to, "The attention of one head, before and after");
     page_text(to, "Layer %u, query head %u, the one whose attention is spread the widest. Each line is a query, the newest at the bottom; "
-              "from left to right the %u tokens it can look at; darker is more weight.", h->layer, h->head, h->tokens);
+              "from left to right the %u tokens it can look at; the stronger the colour, the more weight.", h->layer, h->head, h->tokens);
     heat(to, h, h->exact, "exact", 5);
     for (size_t i = 0; i < DEMO_SHOWN; i++) {
         snprintf(title, sizeof title, "%s, %.2f bits", h->cache[i]->name, h->cache[i]->bits);
         heat(to, h, h->cached[i], title, colours[i]);
         size_t n = heaviest(h, h->cached[i], points[i], POINTS);
         struct plot_series s = {h->cache[i]->name, points[i], n, colours[i], 0};
-        series[i] = s;
+        series[DEMO_SHOWN - 1 - i] = s; /* the better one over the worse one */
     }
     struct plot plot = {"The 60 tokens with the most weight, for the newest query",
                         {"exact weight", "%", 1, 0, 0, NULL, 0}, {"weight with the cache", "%", 1, 0, 0, NULL, 0}, series, DEMO_SHOWN, NULL, 0, 1};
@@ -214,10 +225,8 @@ static void section_bytes(FILE *to, const struct demo *d)
                               {"scales of keys, f16", l.k.scale_bytes, 0, 0, NULL, 1},
                               {"scales of values, f16", l.v.scale_bytes, 0, 0, NULL, 4}};
     struct plot_bar page[AURA_PAGE_TILES + 2];
-    char names[AURA_PAGE_TILES][16];
     for (int i = 0; i < AURA_PAGE_TILES; i++) {
-        struct plot_bar part = {names[i], l.tile_bytes, 0, 0, NULL, i % 2 ? 0 : 5};
-        snprintf(names[i], sizeof names[i], "tile %d", i);
+        struct plot_bar part = {i ? NULL : "tiles", l.tile_bytes, 0, 0, i ? NULL : "each of eight", i % 2 ? 0 : 5};
         page[i] = part;
     }
     struct plot_bar reference = {"reference that keys are relative to, s8", l.reference_scale_at - l.reference_at, 0, 0, NULL, 1};
@@ -228,10 +237,10 @@ static void section_bytes(FILE *to, const struct demo *d)
               "value, of which the codes are %.0f.", AURA_TILE, AURA_PAGE_TILES, c->name, demo_model.dim,
               8.0 * l.head_bytes / (2.0 * AURA_PAGE * demo_model.dim), 8.0 * l.k.bytes / (AURA_TILE * demo_model.dim));
     snprintf(title, sizeof title, "A tile: %u bytes", l.tile_bytes);
-    plot_parts(to, title, "B", tile, sizeof tile / sizeof *tile);
+    plot_parts(to, title, "bytes", tile, sizeof tile / sizeof *tile);
     snprintf(title, sizeof title, "One KV head's part of a page: %u bytes for %d tokens; in f16 it would be %d", l.head_bytes, AURA_PAGE,
              AURA_PAGE * (int)demo_model.dim * 2 * 2);
-    plot_parts(to, title, "B", page, AURA_PAGE_TILES + 2);
+    plot_parts(to, title, "bytes", page, AURA_PAGE_TILES + 2);
 }
 
 void demo_page(FILE *to, const struct demo *d)
@@ -239,6 +248,8 @@ void demo_page(FILE *to, const struct demo *d)
     page_text(to, "aura %s on %s, %u threads, %s.", aura_version(), cpu_name(), d->threads, isa_name(aura_ctx_isas(d->ctx)));
     page_text(to, "Recording: %s, %zu layer%s, %u tokens, %u query heads, %u KV heads, D %u.", d->file, d->layers, d->layers == 1 ? "" : "s",
               d->recorded[0].tokens, d->recorded[0].q_heads, d->recorded[0].kv_heads, d->recorded[0].k_dim);
+    if (d->llm)
+        demo_llm_page(to, d->llm);
     section_quality(to, d);
     section_time(to, d);
     section_memory(to, d);

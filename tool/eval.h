@@ -2,6 +2,8 @@
 #ifndef AURA_EVAL_H
 #define AURA_EVAL_H
 
+#include <stdio.h>
+
 #include "model/quality.h"
 
 struct eval_report {
@@ -13,6 +15,9 @@ struct eval_report {
 
 void eval_print_table(const struct eval_report *report);
 void eval_print_json(const struct eval_report *report);
+
+/* Charts of divergence against bits, and the table, into a page. */
+void eval_print_charts(FILE *to, const struct eval_report *report);
 
 /* A page with charts. 0 when good; otherwise 1, with a text. */
 int eval_write_html(const struct eval_report *report, const char *path, char error[LLM_ERROR_BYTES]);

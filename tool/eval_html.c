@@ -87,15 +87,20 @@ static void print_table(FILE *to, const struct eval_report *r)
     page_table_end(to);
 }
 
+void eval_print_charts(FILE *to, const struct eval_report *r)
+{
+    print_chart(to, r, 0);
+    print_chart(to, r, 1);
+    print_table(to, r);
+}
+
 static int print_page(FILE *to, const struct eval_report *r)
 {
     const struct quality_options *o = r->options;
     const struct divergence_summary *any = &r->caches[0].result;
     uint32_t open = quality_open_tokens(o->ctx, o->rollback);
     page_begin(to, "What the cache does to a model", "Next-token distributions with compressed caches, beside those with an exact one.");
-    print_chart(to, r, 0);
-    print_chart(to, r, 1);
-    print_table(to, r);
+    eval_print_charts(to, r);
     page_section(to, "What was measured");
     page_text(to, "%s on %s: %u chunks of %u tokens, of which the second half is compared: %zu positions. Perplexity with the exact "
               "cache, f32: %.4f.", r->model, r->text, quality_chunks(o), o->ctx, any->positions, any->ppl.value / any->ppl_ratio.value);
