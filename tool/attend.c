@@ -35,7 +35,7 @@ static const struct option options[] = {
     FLAG(no_search, "--no-search", "without the search for the best scale"),
     FLAG(no_rollback, "--no-rollback", "without the newest tokens in f16"),
     NUMBER(seed, "--seed", 0, UINT32_MAX, "N", "other signs (1)"),
-    NUMBER(threads, "--threads", 1, 1024, "N", "(all processors)"),
+    NUMBER(threads, "--threads", 1, 1024, "N", "that work on it (all processors)"),
     ISA(isa, "as if the machine had no better than NAME"),
     PATH(out, "--out", "FILE", "write layer.N.o and layer.N.lse to a safetensors file"),
     FLAG(json, "--json", "as JSON"),

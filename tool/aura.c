@@ -6,6 +6,7 @@
 #include "../include/aura.h"
 #include "suggest.h"
 #include "tool.h"
+#include "utf8.h"
 
 #define ADDRESS(name) &command_##name,
 const struct command *const commands[] = {COMMANDS(ADDRESS) NULL};
@@ -24,6 +25,8 @@ int unknown_command(const char *name)
     struct suggestion near = {0};
     for (size_t i = 0; commands[i]; i++)
         consider(&near, name, commands[i]->name);
+    if (*name == '-')
+        return fprintf(stderr, "aura: %s: options come after a command; `aura --help` shows the commands\n", name), 2;
     fprintf(stderr, "aura: there is no command %s", name);
     if (*near.name)
         fprintf(stderr, "; did you mean `aura %s`?\n", near.name);
@@ -65,13 +68,18 @@ char *read_file(const char *path)
 void print_json_string(const char *text)
 {
     putchar('"');
-    for (; *text; text++)
+    while (*text) {
+        size_t n = utf8_character(text);
         if (*text == '"' || *text == '\\')
             printf("\\%c", *text);
-        else if ((unsigned char)*text < 32)
+        else if (n == 1 && (unsigned char)*text < 32)
             printf("\\u%04x", *text);
+        else if (n)
+            fwrite(text, 1, n, stdout);
         else
-            putchar(*text);
+            fputs("\\ufffd", stdout); /* JSON is UTF-8, and this is not */
+        text += n ? n : 1;
+    }
     putchar('"');
 }
 

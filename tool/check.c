@@ -115,7 +115,7 @@ static void print_text(const struct result *r, const struct arguments *o)
     if (r->outcome == SKIP || r->outcome == FAIL) {
         printf("%s\n", r->reason);
         if (r->outcome == FAIL)
-            printf("    repeat: aura check %s --seed %llu\n", t->variant->name, (unsigned long long)o->seed);
+            printf("    repeat: aura check %s --seed %u\n", t->variant->name, o->seed);
         return;
     }
     printf("%6zu cases  worst %7.1e", t->cases, t->worst);
@@ -173,10 +173,10 @@ static int run_check(const struct command *self, int argc, char **argv)
     if (o.results.count)
         return check_union(self, o.results.list, o.results.count);
     if (o.json)
-        printf("{\"seed\": %llu, \"variants\": [", (unsigned long long)o.seed);
+        printf("{\"seed\": %u, \"variants\": [", o.seed);
     else
-        printf("aura %s on %s; seed %llu; times are of hot caches, dim 128, one thread\n", aura_version(), cpu_name(),
-               (unsigned long long)o.seed);
+        printf("aura %s on %s; seed %u; times are of hot caches, dim 128, one thread\n", aura_version(), cpu_name(),
+               o.seed);
     for (size_t i = 0; i < aura_variant_count && !(o.stop && count[FAIL]); i++) {
         struct result r;
         if (!selected(&aura_variant_list[i], &o))

@@ -132,6 +132,7 @@ static const char man_tail[] =
     ".TP\n0\nGood.\n"
     ".TP\n1\nA check failed, or the work could not be done: a file that cannot be read, memory that is not there.\n"
     ".TP\n2\nBad usage: an unknown command, option, format or value. The message says what would be right.\n"
+    ".TP\n130\n\\fBaura run\\fR was interrupted; what was written by then is good.\n"
     ".SH ENVIRONMENT\n"
     ".TP\n\\fBNO_COLOR\\fR\nWhere this is set and not empty, nothing is coloured. Without it there are colours on a terminal only.\n"
     ".SH OUTPUT\n"
@@ -146,7 +147,7 @@ static int run_man(const struct command *self, int argc, char **argv)
     if (status)
         return status;
     printf(".\\\" Made by `aura man`; the options are those of the tables in tool/.\n"
-           ".TH AURA 1 \"\" \"aura %s\" \"User Commands\"\n.SH NAME\naura \\- a key/value cache of 2 to 8 bits, shown, checked and timed\n"
+           ".TH AURA 1 2026-11-15 \"aura %s\" \"User Commands\"\n.SH NAME\naura \\- a key/value cache of 2 to 8 bits, shown, checked and timed\n"
            ".SH SYNOPSIS\n.B aura\n.I COMMAND\n.RI [ OPTIONS ]\n.SH DESCRIPTION\n", aura_version());
     print_roff(what_it_is);
     printf("\\fBaura COMMAND \\-\\-help\\fR prints what stands here about one command.\n.SH COMMANDS\n");

@@ -53,13 +53,20 @@ const char *nth_word(const char *text, size_t i, char word[64])
     return NULL;
 }
 
+/* The presets, then pairs of the same kind, which are meant more often than others, then the others. */
 static const char *format_word(size_t i, char name[16])
 {
+    size_t n = aura_kind_count, k = i - aura_preset_count, v = k;
     if (i < aura_preset_count)
         return aura_presets[i].name;
-    i -= aura_preset_count;
-    aura_format format = {aura_kind_names[i / aura_kind_count % aura_kind_count].kind, aura_kind_names[i % aura_kind_count].kind};
-    return i < aura_kind_count * aura_kind_count && !aura_format_name(format, name) ? name : NULL;
+    if (k >= n) {
+        k = (i - aura_preset_count - n) / (n - 1), v = (i - aura_preset_count - n) % (n - 1);
+        v += v >= k;
+    }
+    if (k >= n)
+        return NULL;
+    aura_format format = {aura_kind_names[k].kind, aura_kind_names[v].kind};
+    return aura_format_name(format, name) ? NULL : name;
 }
 
 const char *option_word(const struct option *option, size_t i, char word[64])
@@ -182,7 +189,10 @@ static int unknown(const struct command *command, const char *argument, int is_o
 static int take_operand(const struct command *command, const char *argument, const char **operand)
 {
     char word[64];
-    if (!operand || *operand)
+    if (operand && *operand)
+        return usage_error(command, "%s: %s is %s already; what belongs to an option stands behind it, see `aura %s --help`", argument,
+                           command->operand, *operand, command->name);
+    if (!operand)
         return unknown(command, argument, 0);
     *operand = argument;
     if (!command->operands)

@@ -10,13 +10,13 @@
 #define COMMANDS(COMMAND) \
     COMMAND(demo)         \
     COMMAND(run)          \
+    COMMAND(eval)         \
+    COMMAND(calibrate)    \
     COMMAND(attend)       \
     COMMAND(bench)        \
-    COMMAND(calibrate)    \
     COMMAND(check)        \
-    COMMAND(eval)         \
-    COMMAND(tokens)       \
     COMMAND(list)         \
+    COMMAND(tokens)       \
     COMMAND(completion)   \
     COMMAND(man)          \
     COMMAND(version)      \
