@@ -4,12 +4,12 @@ MAKEFLAGS += --no-print-directory
 .PHONY: help build run check bench cuda test test-long fuzz model peers clean
 
 help:
-	@echo 'make run     build, then check every kernel on this machine against the reference'
+	@echo 'make run     build, then show what each format costs and saves: a table, and a page for a browser (aura-demo.html)'
 	@echo 'make test    all tests: two compilers, sanitizers, ARM under emulation, install, ...'
 	@echo 'make test-long  a million operations of a cache beside plain arrays, and 20 000 calls with options at random, compared'
 	@echo '             with double; STEPS=, ROWS= and SEED= change them'
 	@echo 'make fuzz    libFuzzer on files, options, rows and operations, FUZZ_SECONDS=30 each; clang'
-	@echo 'make check   the same as run'
+	@echo 'make check   build, then check every kernel on this machine against the reference'
 	@echo 'make bench   time the cache and the kernels beside a plain read of memory, for some minutes'
 	@echo 'make cuda    build with the CUDA backend (needs nvcc), and check it where there is a GPU'
 	@echo 'make model   fetch a small model with pip, for aura run and aura eval: models/SmolLM2-135M-Instruct.Q4_1.gguf, 98 MB'
@@ -21,7 +21,11 @@ build:
 	@cmake -S . -B build/release -DAURA_TESTS=OFF
 	@cmake --build build/release --parallel 2
 
-run check: build
+run: build
+	build/release/aura demo
+	@echo 'The tool is build/release/aura; build/release/aura --help shows what else it does.'
+
+check: build
 	build/release/aura check
 
 bench: build
