@@ -297,8 +297,163 @@ job_tool() {
     ends 2 'calibrate: nowhere to write' $aura calibrate README.md --text README.md
     ends 1 'calibrate: not a model' $aura calibrate README.md --text README.md -o $out/tool.profile
     ends 2 'no command' $aura
+    tool_help
+    tool_mistakes
+    tool_demo
+    tool_completion
     tool_run
     tool_tokens
+}
+
+# The commands by their own list.
+commands() {
+    $aura completion fish | sed -n "s/.*__fish_use_subcommand -a \([a-z]*\) .*/\1/p"
+}
+
+# options COMMAND: those of its table, as the completion has them.
+options() {
+    $aura completion bash | sed -n "s/^    '$1 '\*) words='--help\([^']*\)'.*/\1/p" | tr ' ' '\n' | grep '^-'
+}
+
+# Every help fits a screen, and every option is in help, manual and completion: all three are printed from one table.
+tool_help() {
+    local command option missing=
+    fits 'help' $aura --help
+    try 'help: exit codes' grep -q 'exit codes: 0 good; 1 .*; 2 ' $out/tool.txt
+    try 'help: there are commands' test "$(commands | wc -l)" -ge 9
+    for command in $(commands); do
+        fits "help: $command" $aura "$command" --help
+        try "help: $command as another way to ask" diff <($aura help "$command") $out/tool.txt
+        for option in $(options "$command"); do
+            grep -q -- "^  \(-., \)\?$option\b" $out/tool.txt || missing="$missing $command:$option:help"
+            sed 's/\\-/-/g; s/\\f.//g' doc/aura.1 | sed -n "/^.SS aura $command\$/,/^.S[SH]/p" | grep -q -- "^\(-., \)\?$option\b" ||
+                missing="$missing $command:$option:man"
+            $aura completion zsh | sed -n "/^    $command) /,/;;\$/p" | grep -q -- "'\*\?$option\[" || missing="$missing $command:$option:zsh"
+            $aura completion fish | grep -q -- "seen_subcommand_from $command' \(-l ${option#--}\|-s ${option#-}\) " ||
+                missing="$missing $command:$option:fish"
+        done
+    done
+    try "help: every option is everywhere;$missing" test -z "$missing"
+    try 'help: of a command that takes options' grep -qx -- --cache <(options attend)
+}
+
+# fits NAME COMMAND...: what it prints is 24 lines of 80 columns at most, and there is something.
+fits() {
+    ends 0 "$1" "${@:2}"
+    try "$1: fits a screen" awk 'length > 80 { print "too wide: " $0; bad = 1 } END { exit bad || NR > 24 || NR < 3 }' $out/tool.txt
+}
+
+# What somebody may type, and what the answer must have in it.
+tool_mistakes() {
+    says 2 'did you mean `aura attend`' $aura atend
+    says 2 '`aura --help` shows them all' $aura zzzzzz
+    says 2 'did you mean --cache?' $aura attend $file --cahce k4v4
+    says 2 'did you mean --help?' $aura attend --hepl
+    says 2 '`aura attend --help` shows' $aura attend --zzzzzzzzzzzz
+    says 2 'did you mean k4v4?' $aura attend $file --cache k4b4
+    says 2 'did you mean k4v4?' $aura attend $file --cache k4
+    says 2 'FILE is data/smollm2-attention.safetensors already' $aura attend $file k4v4
+    says 2 'options come after a command' $aura --json list
+    says 2 'did you mean balanced?' $aura attend $file --cache=balancd
+    says 2 'no such format: kAvB with' $aura attend $file --cache 17
+    says 2 'did you mean avx2?' $aura list --isa avx
+    says 2 'did you mean rows?' $aura bench row
+    says 2 'must be a number from 1 to 1024' $aura demo --threads many
+    says 2 'must be a number from 1 to 1024' $aura demo --threads=0
+    says 2 '--json takes no value' $aura list --json=yes
+    says 2 '--union needs at least one FILE' $aura check --union
+    says 2 'cannot read no/such/file' $aura check --union no/such/file
+    says 2 'bash, zsh or fish' $aura completion
+    says 2 'unknown argument tcsh' $aura completion tcsh
+    says 2 'there is no command nothing' $aura help nothing
+    says 1 'run it where data/ is, or name a recording' $aura demo no/such/file
+    says 1 '--html names another place' $aura demo --quick --html no/such/folder/page.html
+    says 2 '--html is for the table and for one shape' $aura bench rows --html $out/page.html
+    try 'mistakes: a full disk' bash -c "! $aura list >/dev/full 2>$out/tool.err"
+    try 'mistakes: and that is said' grep -q 'could not be written' $out/tool.err
+}
+
+# says CODE TEXT COMMAND...: the exit code, and what is in the message.
+says() {
+    local code=$1 text=$2
+    shift 2
+    ends "$code" "mistakes: ${*:2}" "$@"
+    try "mistakes: ${*:2}: $text" grep -qF -- "$text" $out/tool.err
+}
+
+# JSON for programs, colours for terminals only, and the page.
+tool_demo() {
+    local page=$out/demo.html model=$out/tool.gguf text
+    try 'demo: a model' $out/gcc/test_llm --write $model
+    ends 0 'demo' $aura demo --quick --html $page
+    holds 'demo: a preset' '^balanced k4v4  *4\.28  *3\.7.x '
+    try 'demo: no colours in a file' bash -c "! grep -q \$'\\033' $out/tool.txt"
+    try 'demo: progress is on stderr' grep -q 'k4v4' $out/tool.err
+    for text in 'Error against bits' 'Time against context' 'Memory of an 8B-class model' 'The attention of one head, before and after' \
+        'Where the bytes are' 'All numbers' 'A tile: 4224 bytes' 'prefers-color-scheme: dark' '</html>'; do
+        try "demo: the page has: $text" grep -qF "$text" $page
+    done
+    try 'demo: the page needs nothing else' bash -c "! grep -qE 'https?:|<script|<link|src=' $page"
+    if command -v python3 >/dev/null; then
+        try 'demo: the page is well-formed' python3 -c 'import sys, xml.dom.minidom; xml.dom.minidom.parse(sys.argv[1])' $page
+        json 'demo' $aura demo --quick
+        json 'list' $aura list
+        json 'check' $aura check query_any --isa ref --no-times
+        json 'attend' $aura attend $file --layer 1
+        json 'demo --model' $aura demo --quick --model $model --prompt 'ab c' --html $page
+        try 'demo --model: what it wrote is on the page' grep -qF 'What a model writes' $page
+        try 'demo --model: the page is well-formed' python3 -c 'import sys, xml.dom.minidom; xml.dom.minidom.parse(sys.argv[1])' $page
+        json 'bench' $aura bench --tokens 300 --html $page
+        try 'bench: its page is well-formed' python3 -c 'import sys, xml.dom.minidom; xml.dom.minidom.parse(sys.argv[1])' $page
+    else
+        echo 'skip demo: JSON and XML: there is no python3'
+    fi
+    if command -v script >/dev/null; then
+        env -u NO_COLOR TERM=xterm script -qec "$aura check query_any --isa ref --no-times; $aura --help" /dev/null >$out/tool.txt </dev/null
+        holds 'colours: on a terminal' $'\033'
+        env NO_COLOR=1 TERM=xterm script -qec "$aura check query_any --isa ref --no-times; $aura --help" /dev/null >$out/tool.txt </dev/null
+        try 'colours: not with NO_COLOR' bash -c "! grep -q \$'\\033' $out/tool.txt"
+        env -u NO_COLOR TERM=dumb script -qec "$aura --help" /dev/null >$out/tool.txt </dev/null
+        try 'colours: not on a dumb terminal' bash -c "! grep -q \$'\\033' $out/tool.txt"
+    else
+        echo 'skip colours: there is no script(1) to make a terminal'
+    fi
+}
+
+# json NAME COMMAND...: it prints one JSON value and nothing else.
+json() {
+    ends 0 "$1: --json" "${@:2}" --json
+    try "$1: JSON parses" python3 -m json.tool $out/tool.txt $out/tool.json
+}
+
+# bash is here anyway; the others where they are installed.
+tool_completion() {
+    completes 'aura atten' 'attend'
+    completes 'aura attend --ca' '--cache'
+    completes 'aura attend --cache k4v' 'k4v2 k4v3 k4v4 k4v5 k4v6 k4v8'
+    completes 'aura attend data/smol' "$file"
+    completes 'aura help ben' 'bench'
+    completes 'aura completion ' 'bash zsh fish'
+    for shell in zsh fish; do
+        $aura completion $shell >$out/completion.$shell
+        if command -v $shell >/dev/null; then
+            try "completion: $shell takes it" $shell -n $out/completion.$shell
+        else
+            echo "skip completion: there is no $shell to try it with"
+        fi
+    done
+}
+
+# completes LINE WORDS: what bash offers at the end of a line.
+completes() {
+    local got
+    got=$($aura completion bash >$out/completion.bash && LINE=$1 bash -c '
+        source '$out'/completion.bash
+        COMP_WORDS=($LINE) && [ "${LINE% }" = "$LINE" ] || COMP_WORDS+=("")
+        COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+        _aura; echo "${COMPREPLY[@]}"')
+    echo "$1: $got"
+    try "completion: $1" bash -c 'case " $0 " in *" $1 "*) ;; *) exit 1 ;; esac' "$got" "$2"
 }
 
 # A model of bytes with random weights: what it says means nothing, but is always the same.
@@ -455,6 +610,19 @@ job_tables() {
         try "tables $compiler: src/codebook.c is what the generator prints" diff $out/codebook.c src/codebook.c
     done
     try 'tables: classes of characters' tool/make_unicode.py --check tool/model/unicode.c
+    gcc_build || return
+    $out/gcc/aura man >$out/aura.1
+    try 'tables: doc/aura.1 is what `aura man` prints' diff $out/aura.1 doc/aura.1
+    sed -n 's/^AURA_API .*[ *]\(aura_[a-z0-9_]*\)(.*/.BR \1 ()/p' include/aura.h | sort -u >$out/libaura.api
+    try 'tables: doc/libaura.3 names every function and no other' \
+        diff $out/libaura.api <(sed -n 's/^\(\.BR aura_[a-z0-9_]* ()\),\?$/\1/p' doc/libaura.3 | sort -u)
+    if command -v mandoc >/dev/null; then
+        try 'tables: man pages' mandoc -T lint -W warning doc/aura.1 doc/libaura.3
+    elif command -v man >/dev/null; then
+        try 'tables: man pages' bash -c 'test -z "$(man -l --warnings doc/aura.1 doc/libaura.3 2>&1 >/dev/null)"'
+    else
+        echo 'skip tables: man pages: there is neither mandoc nor man to read them'
+    fi
 }
 
 # ---- installed ------------------------------------------------------------------------------------------------------
@@ -466,6 +634,9 @@ job_install() {
     rm -rf $out/install
     mkdir -p "$user"
     try 'install' cmake --install $out/gcc --prefix "$prefix" || return
+    try 'install: man pages and completion' ls "$prefix/share/man/man1/aura.1" "$prefix/share/man/man3/libaura.3" \
+        "$prefix/share/bash-completion/completions/aura" "$prefix/share/zsh/site-functions/_aura" \
+        "$prefix/share/fish/vendor_completions.d/aura.fish"
     try 'install: the tool' test "$("$prefix/bin/aura" version)" = "$version"
 
     cat >"$user/main.c" <<'END'
@@ -499,6 +670,7 @@ END
         try 'install: pkg-config, static' pkg_config_user "$user/main.c" --static
     try 'install: pkg-config version' test "$(pkg-config --modversion aura)" = "$version"
     job_install_readme
+    job_install_examples
     job_install_engine
     job_install_engine_doc
 }
@@ -531,6 +703,17 @@ job_install_readme() {
     try 'install: README.md has a program' test -s "$user/readme.c" || return
     try 'install: it has 25 lines at most' test "$(grep -c '[^[:space:]]' "$user/readme.c")" -le 25
     try 'install: it compiles and runs' pkg_config_user "$user/readme.c"
+}
+
+# Those of one thing each: a program says itself whether its result is right.
+job_install_examples() {
+    local name
+    export LD_LIBRARY_PATH=$(pkg-config --variable=libdir aura)
+    for name in decode paged speculative calibrate; do
+        try "examples: $name has less than 80 lines" test "$(wc -l <examples/$name.c)" -lt 80
+        try "examples: $name compiles" pkg_config_compile examples/$name.c "$user/$name" -std=c99 &&
+            try "examples: $name" env -C "$user" "./$name"
+    done
 }
 
 # examples/engine.c: what it prints in one go must be what it prints in two processes with a file between them. And its memory:
