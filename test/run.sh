@@ -430,7 +430,7 @@ json() {
 tool_completion() {
     completes 'aura atten' 'attend'
     completes 'aura attend --ca' '--cache'
-    completes 'aura attend --cache k4v' 'k4v2 k4v3 k4v4 k4v5 k4v6 k4v8'
+    completes 'aura attend --cache k4v' 'k4v4 k4v2 k4v3 k4v5 k4v6 k4v8'
     completes 'aura attend data/smol' "$file"
     completes 'aura help ben' 'bench'
     completes 'aura completion ' 'bash zsh fish'
