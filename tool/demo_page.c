@@ -248,11 +248,11 @@ void demo_page(FILE *to, const struct demo *d)
     page_text(to, "aura %s on %s, %u threads, %s.", aura_version(), cpu_name(), d->threads, isa_name(aura_ctx_isas(d->ctx)));
     page_text(to, "Recording: %s, %zu layer%s, %u tokens, %u query heads, %u KV heads, D %u.", d->file, d->layers, d->layers == 1 ? "" : "s",
               d->recorded[0].tokens, d->recorded[0].q_heads, d->recorded[0].kv_heads, d->recorded[0].k_dim);
+    section_memory(to, d); /* what is saved, then what it costs */
+    section_time(to, d);
+    section_quality(to, d);
     if (d->llm)
         demo_llm_page(to, d->llm);
-    section_quality(to, d);
-    section_time(to, d);
-    section_memory(to, d);
     section_head(to, d);
     section_bytes(to, d);
     section_table(to, d);
