@@ -79,7 +79,8 @@ static void print_what_it_says(const struct demo *d)
     plot_number(f16, d->caches[0].model_bytes, "B"), plot_number(small, balanced->model_bytes, "B");
     plot_number(tokens, d->context[d->contexts - 1], "tokens");
     printf("\nOutput error: how far attention's output is from attention in double precision.\n"
-           "KL: of the attention weights, in nats. Both are means over layers.\n");
+           "KL: of the attention weights, in nats. Both are means over layers; times are the\n"
+           "fastest of many turns.\n");
     printf("\nAn 8B-class model (%u layers, %u KV heads, D %u) with %.0fk tokens of context:\n%s in f16, %s in %s.\n",
            demo_model.layers, demo_model.kv_heads, demo_model.dim, (double)demo_model.tokens / 1024, f16, small, balanced->name);
     if (demo_was_busy(d))

@@ -54,7 +54,7 @@ struct demo {
     uint32_t context[DEMO_CONTEXTS]; /* tokens, ascending */
     size_t contexts;
     struct demo_head head;
-    double unrest;  /* the slowest round of f16 by its fastest: a machine that does nothing else has 1.0 to 1.3 */
+    double unrest;  /* the mean of f16's turns by the fastest, which counts: about 1.1 on a machine that does nothing else */
     double elapsed; /* seconds */
     struct demo_llm *llm; /* NULL: no model was given */
 };

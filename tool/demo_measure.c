@@ -203,9 +203,8 @@ struct asked {
     float *out;
 };
 
-static double asked_run(void *what, uint32_t times)
+static double asked_run(const struct asked *a, uint32_t times)
 {
-    struct asked *a = what;
     double start = now();
     for (uint32_t i = 0; i < times; i++)
         aura_attend(a->cache, &a->job, 1, &a->options);
@@ -245,35 +244,36 @@ static void asked_close(struct asked *a)
     free(a->out), free(a->options.workspace);
 }
 
-/* Medians of few turns, round after round, the least of which counts: whatever else the machine does can only make them longer.
- * How much longer is the unrest of the measurement. */
-static void time_caches(struct demo *d, struct contender *contenders, size_t context)
+/* All caches in turns of a millisecond or more, of which the fastest counts: whatever else the machine does can only make one
+ * longer. By how much it does so on average is the unrest of the measurement. */
+static void time_caches(struct demo *d, struct asked *asked, size_t context)
 {
-    double slowest = 0, end = now() + (d->quick ? 0.3 : 5);
-    for (int round = 0; round < 3 || now() < end; round++) {
-        take_turns(contenders, (int)d->count, 0);
-        for (size_t i = 0; i < d->count; i++) {
-            double *seconds = &d->caches[i].seconds[context];
-            *seconds = round && *seconds < contenders[i].median ? *seconds : contenders[i].median;
-        }
-        slowest = fmax(slowest, contenders[0].median);
+    double sum = 0, end = now() + (d->quick ? 0.3 : 5);
+    uint32_t times[DEMO_CACHES], turns = 0;
+    for (size_t i = 0; i < d->count; i++) {
+        double once = asked_run(&asked[i], 2) / 2; /* the first finds pages untouched and threads asleep */
+        times[i] = once < 1e-3 ? (uint32_t)(1e-3 / (once + 1e-9)) + 1 : 1;
+        d->caches[i].seconds[context] = once;
     }
-    d->unrest = fmax(d->unrest, slowest / d->caches[0].seconds[context]);
+    for (; turns < 5 || now() < end; turns++)
+        for (size_t i = 0; i < d->count; i++) {
+            double seconds = asked_run(&asked[i], times[i]) / times[i];
+            d->caches[i].seconds[context] = fmin(d->caches[i].seconds[context], seconds);
+            sum += i == 0 ? seconds : 0;
+        }
+    d->unrest = fmax(d->unrest, sum / turns / d->caches[0].seconds[context]);
 }
 
-/* All caches in turns at each context, the longest first: they are filled once and then shortened. */
+/* The longest context first: caches are filled once and then shortened. */
 static int measure_times(struct demo *d, char *error)
 {
     struct asked asked[DEMO_CACHES];
-    struct contender contenders[DEMO_CACHES];
     char text[80];
     int bad = 0;
     memset(asked, 0, sizeof asked);
     for (size_t i = 0; i < d->count && !bad; i++) {
-        struct contender c = {asked_run, &asked[i], 0, 0};
         snprintf(text, sizeof text, "times: filling %s with %u tokens", d->caches[i].name, d->context[d->contexts - 1]);
         print_progress(text);
-        contenders[i] = c;
         bad = asked_open(&asked[i], d, &d->caches[i], error);
     }
     for (size_t context = d->contexts; context-- > 0 && !bad;) {
@@ -282,7 +282,7 @@ static int measure_times(struct demo *d, char *error)
         for (size_t i = 0; i < d->count && !bad; i++)
             bad = aura_truncate(asked[i].cache, asked[i].job.seq, d->context[context]) ? fail(error, aura_last_error()) : 0;
         if (!bad)
-            time_caches(d, contenders, context);
+            time_caches(d, asked, context);
     }
     for (size_t i = 0; i < d->count; i++)
         asked_close(&asked[i]);
@@ -296,7 +296,7 @@ double demo_faster(const struct demo *d, const struct demo_cache *c, size_t cont
 
 int demo_was_busy(const struct demo *d)
 {
-    return d->unrest > 2;
+    return d->unrest > 1.5;
 }
 
 int demo_measure(struct demo *d, char *error)
