@@ -14,7 +14,7 @@ unset CC CXX CFLAGS CXXFLAGS CPPFLAGS LDFLAGS MAKEFLAGS MAKELEVEL MFLAGS # each 
 export LC_ALL=C
 self=test/run.sh
 out=build/test
-jobs='asan neon isa plain plant-neon gcc clang plant-avx2 plant-avx512 tool model install tsan symbols header tables union' # long first
+jobs='asan neon isa plain plant-neon gcc clang plant-avx2 plant-avx512 tool model quality install tsan symbols header tables union' # long first
 time_limit=1150 # seconds; a job that takes longer hangs, and all of them together should take less than 20 minutes
 
 # ---- what jobs are made of ------------------------------------------------------------------------------------------
@@ -561,6 +561,12 @@ holds() {
 job_model() {
     gcc_build || return
     test/model.sh $out/gcc/aura
+}
+
+# What caches do to it.
+job_quality() {
+    gcc_build || return
+    test/quality.sh $out/gcc/aura $out
 }
 
 # ---- what others see ------------------------------------------------------------------------------------------------

@@ -13,6 +13,8 @@ static void print_head(const struct eval_report *r)
     const struct divergence_summary *any = &r->caches[0].result;
     printf("%s on %s: %u chunk%s of %u tokens, %zu positions compared, the second half of each\n", r->model, r->text, chunks,
            chunks == 1 ? "" : "s", o->ctx, any->positions);
+    if (o->ctx > llm_shape(o->llm)->ctx)
+        printf("that is more than the %u that the model was trained for\n", llm_shape(o->llm)->ctx);
     printf("perplexity with the exact cache, f32: %.4f\n", any->ppl.value / any->ppl_ratio.value);
     printf("keys and values of ours: codes, but for the first 4 tokens of a chunk, in f16");
     if (open)
