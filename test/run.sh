@@ -153,7 +153,8 @@ job_neon() {
         -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DCMAKE_EXE_LINKER_FLAGS=-static || return
     # An emulated second is thirty: of the cache, what depends on the instruction set, its bytes and its attention.
     local except='alloc_fail cache_cover cache_edges cache_fork cache_misuse cache_pool cache_same cache_slots cache_threads
-        cache_truncate cache_walk cache_window calibrate eval family_b formats import merge model_cache model_threads profile quality recorded safetensors
+        cache_truncate cache_walk cache_window calibrate conversation eval family_b formats import llm merge model_cache model_threads
+        profile quality recorded safetensors
         snapshot snapshot_parts threads threads_start view'
     except=$(echo $except)
     programs $out/neon qemu-aarch64 -cpu max
