@@ -184,21 +184,25 @@ static void limits(void)
     close_all(&o);
 }
 
-/* A weight that is not finite makes logits that are not, and that is said; the tokens are not in the state then. */
+/* A weight that is not finite: in the embedding, so that the cache refuses its key; in the output, where only logits show it, after
+ * all layers. Both are said, and the state has the tokens that it had. */
 static void not_finite(void)
 {
     struct tiny t = tiny_model("llama");
-    struct gguf_writer w = {0};
-    uint32_t tokens[2] = {1, 2};
-    float logits[VOCAB], nan = NAN;
-    tiny_write(&t, &w);
-    memcpy(w.data.data, &nan, sizeof nan); /* of the embedding: token 0 */
-    struct opened o = open_bytes(&w);
-    EXPECT(o.llm && !llm_state_create(o.llm, &(struct llm_options){.format = {AURA_KIND_B4, AURA_KIND_B4}}, &o.state, error), "%s", error);
-    EXPECT(!llm_forward(o.state, tokens, 2, 1, logits, error), "%s", error);
-    EXPECT(llm_forward(o.state, (uint32_t[]){0}, 1, 1, logits, error), "logits of a token that is not a number");
-    EXPECT(llm_state_tokens(o.state) == 2, "%zu tokens", llm_state_tokens(o.state));
-    close_all(&o);
+    const size_t places[2] = {0, (size_t)(t.vocab + 1) * t.dim * sizeof(float)}; /* token 0; the output's first row */
+    for (int i = 0; i < 2; i++) {
+        struct gguf_writer w = {0};
+        uint32_t tokens[2] = {1, 2};
+        float logits[VOCAB], nan = NAN;
+        tiny_write(&t, &w);
+        memcpy(w.data.data + places[i], &nan, sizeof nan);
+        struct opened o = open_bytes(&w);
+        EXPECT(o.llm && !llm_state_create(o.llm, &(struct llm_options){.format = {AURA_KIND_B4, AURA_KIND_B4}}, &o.state, error), "%s", error);
+        EXPECT(!llm_forward(o.state, tokens, 2, 0, NULL, error), "%s", error);
+        EXPECT(llm_forward(o.state, (uint32_t[]){0, 3, 4}, 3, 1, logits, error) && strstr(error, i ? "not finite" : "layer 0"), "%s", error);
+        EXPECT(llm_state_tokens(o.state) == 2 && !llm_forward(o.state, tokens, 2, 0, NULL, error), "%zu tokens; %s", llm_state_tokens(o.state), error);
+        close_all(&o);
+    }
 }
 
 /* After truncation or a snapshot the same tokens have the same logits, bit for bit. */
@@ -224,6 +228,9 @@ static void back_again(void)
     options.tokens = 30;
     other = open_state(&t, options);
     EXPECT(llm_state_load(other.state, path, error) && strstr(error, "60 tokens") && llm_state_tokens(other.state) == 0, "%s", error);
+    aura_model_cache_info info = AURA_MODEL_CACHE_INFO_INIT;
+    aura_seq seq;
+    EXPECT(!aura_model_cache_get_info(llm_state_cache(other.state, &seq), &info) && info.seqs == 1, "%zu sequences are left", info.seqs);
     unlink(path);
     close_all(&other);
     close_all(&o);
