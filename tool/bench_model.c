@@ -121,6 +121,15 @@ static int decode_in_turns(struct match *m)
     return 0;
 }
 
+/* A token that nobody times: weights are in memory and threads awake after it. */
+static int warm_up(struct match *m, struct contestant *c)
+{
+    char error[LLM_ERROR_BYTES];
+    if (step(m, c, 1, 1))
+        return 1;
+    return llm_state_truncate(c->state, 0, error) ? failed(m->self, "%s: %s", c->name, error) : 0;
+}
+
 static int by_size(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -130,12 +139,16 @@ static int by_size(const void *a, const void *b)
 static void print_row(struct match *m, struct contestant *c, uint32_t depth)
 {
     qsort(c->seconds, DECODED, sizeof *c->seconds, by_size);
+    double mean = 0;
+    for (size_t i = 0; i < DECODED; i++)
+        mean += c->seconds[i] / DECODED;
     double median = c->seconds[DECODED / 2], spread = (c->seconds[DECODED * 3 / 4] - c->seconds[DECODED / 4]) / median;
     double bytes = (double)llm_state_bytes(c->state), bits = llm_state_bits(c->state);
     double prompt = c->filled ? (double)c->filled / c->filling : 0;
     if (m->options->json) {
-        printf("%s\n  {\"cache\": \"%s\", \"bits\": %.3f, \"depth\": %u, \"tokens_per_s\": %.2f, \"ms\": %.3f, \"spread\": %.4f, "
-               "\"cache_bytes\": %.0f", m->printed ? "," : "", c->name, bits, depth, 1 / median, median * 1e3, spread, bytes);
+        printf("%s\n  {\"cache\": \"%s\", \"bits\": %.3f, \"depth\": %u, \"tokens_per_s\": %.2f, \"ms\": %.3f, \"mean_ms\": %.3f, "
+               "\"spread\": %.4f, \"cache_bytes\": %.0f", m->printed ? "," : "", c->name, bits, depth, 1 / median, median * 1e3, mean * 1e3,
+               spread, bytes);
         if (c->filled)
             printf(", \"prompt_tokens\": %zu, \"prompt_tokens_per_s\": %.1f", c->filled, prompt);
         printf("}");
@@ -189,6 +202,9 @@ static int open_states(struct match *m)
 static int measure(struct match *m)
 {
     print_head(m);
+    for (size_t i = 0; i < m->caches; i++)
+        if (warm_up(m, &m->cache[i]))
+            return 1;
     for (size_t d = 0; d < m->depths; d++) {
         for (size_t i = 0; i < m->caches; i++)
             if (fill(m, &m->cache[i], m->depth[d]))

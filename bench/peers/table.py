@@ -50,14 +50,14 @@ def perplexity(directory):
 
 
 def speed(directory):
-    """Tokens a second of each cache and depth, the median of the rounds."""
+    """Tokens a second of each cache and depth, both the mean of a round's tokens; the median of the rounds."""
     found = {}
     for path in glob.glob(directory + "/speed.*.llama"):
         for test in json.loads(read(path)):
             found.setdefault(("llama.cpp", test["type_k"], test["n_depth"]), []).append(test["avg_ts"])
     for path in glob.glob(directory + "/speed.*.aura"):
         for row in json.loads(read(path))["rows"]:
-            found.setdefault(("aura", row["cache"], row["depth"]), []).append(row["tokens_per_s"])
+            found.setdefault(("aura", row["cache"], row["depth"]), []).append(1000 / row["mean_ms"])
     return [
         {"program": program, "cache": cache, "depth": depth, "tokens_per_s": round(statistics.median(all), 2), "rounds": len(all)}
         for (program, cache, depth), all in sorted(found.items())
@@ -81,6 +81,15 @@ def speed_table(rows):
         yield "| %s, %s | %s |" % (*key, " | ".join(text))
 
 
+def targets(rows):
+    """What the time of a token is meant to be beside llama.cpp's with an f16 cache."""
+    time = {(r["program"], r["cache"], r["depth"]): 1 / r["tokens_per_s"] for r in rows}
+    for cache, depth, most in (("kf16vf16", 0, 1.3), ("k4v4", 0, 1.3), ("k4v4", 8192, 0.5)):
+        ours, theirs = time.get(("aura", cache, depth)), time.get(("llama.cpp", "f16", depth))
+        if ours and theirs:
+            yield {"cache": cache, "depth": depth, "times": round(ours / theirs, 3), "most": most}
+
+
 def markdown(result):
     m = result["machine"]
     yield "llama.cpp of llama-cpp-python 0.3.36, built with its own defaults, beside aura on %s, %d processors; `make peers`." % (
@@ -102,11 +111,16 @@ def markdown(result):
         yield "| %s | %.4f | %.4f | %.2f %% |" % (r["text"], r["llama.cpp"], r["aura"], 100 * r["apart"])
     yield ""
     yield from speed_table(result["speed"])
+    yield ""
+    for r in result["targets"]:
+        yield "A token of %s behind %d tokens takes %.2f times as long as llama.cpp's with f16; it should be %.1f at most." % (
+            r["cache"], r["depth"], r["times"], r["most"])
 
 
 def main(directory):
     result = {"machine": machine(), "tokens": tokens(directory), "greedy": greedy(directory), "perplexity": perplexity(directory),
               "speed": speed(directory)}
+    result["targets"] = list(targets(result["speed"]))
     result["good"] = (
         all(r["equal"] for r in result["tokens"])
         and all(r["equal"] >= LEAST_EQUAL for r in result["greedy"])

@@ -214,12 +214,13 @@ static void put_sentence(struct work *w, const char *text, size_t size, int spac
     put_word(w, w->text, used);
 }
 
-static void put_text(struct work *w, const char *text, size_t size, int first)
+/* What stands between the ends of a text and the names of special tokens in it. */
+static void put_text(struct work *w, const char *text, size_t size)
 {
     if (w->t->vocab.byte_level)
         put_words(w, text, size);
     else
-        put_sentence(w, text, size, w->t->space_first && first);
+        put_sentence(w, text, size, w->t->space_first);
 }
 
 /* The special token whose name is at the beginning of a text, or NO_TOKEN. */
@@ -240,7 +241,6 @@ static uint32_t special_at(const struct tokenizer *t, const char *text, size_t s
 static void put_all(struct work *w, const char *text, size_t size, int special)
 {
     size_t done = 0, bytes;
-    int first = 1;
     for (size_t at = 0; at < size && !w->failed;) {
         uint32_t token = special_at(w->t, text + at, size - at, special, &bytes);
         if (token == NO_TOKEN) {
@@ -248,14 +248,13 @@ static void put_all(struct work *w, const char *text, size_t size, int special)
             continue;
         }
         if (at > done)
-            put_text(w, text + done, at - done, first);
+            put_text(w, text + done, at - done);
         put(w, token);
-        first = 1;
         at += bytes;
         done = at;
     }
     if (size > done && !w->failed)
-        put_text(w, text + done, size - done, first);
+        put_text(w, text + done, size - done);
 }
 
 size_t tokenizer_encode(const struct tokenizer *t, const char *text, size_t size, int special, int add_begin, uint32_t **tokens)
