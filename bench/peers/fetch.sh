@@ -28,7 +28,7 @@ for need in python3 cmake cc c++; do
 done
 mkdir -p "$dir"
 if [ ! -e "$source/CMakeLists.txt" ]; then
-    python3 -m pip download --quiet --no-deps --no-binary :all: --dest "$dir" "llama-cpp-python==$version" >&2
+    python3 -m pip download --quiet --no-deps --no-binary llama-cpp-python --dest "$dir" "llama-cpp-python==$version" >&2
     tar -xzf "$dir/llama_cpp_python-$version.tar.gz" -C "$dir"
 fi
 if [ ! -x "$bin/peer" ] || [ peer.c -nt "$bin/peer" ] || ! works; then
