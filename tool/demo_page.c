@@ -52,7 +52,7 @@ static void section_quality(FILE *to, const struct demo *d)
     page_section(to, "Error against bits");
     page_text(to, "Keys and values of recorded layers went through each cache; the output of attention is compared with attention in "
               "double precision over the numbers as recorded. Bars reach from the best to the worst layer. With every bit less the "
-              "error doubles; the keys alone decide the weights, so k5v4 has those of k5v5. The "
+              "error about doubles; the keys alone decide the weights, so k5v4 has those of k5v5. The "
               "recording itself is in f16, so an f16 cache changes nothing but the rounding of sums: its line is far below and drawn at "
               "the bottom.");
     chart_quality(to, d, "Output error: ‖output − exact‖ / ‖exact‖", "output error", "%", 0);
@@ -76,7 +76,8 @@ static void section_table(FILE *to, const struct demo *d)
         const struct demo_cache *c = &d->caches[k];
         page_row_begin(to);
         page_cell(to, "%s", c->name), page_cell(to, "%s", c->preset), page_cell(to, "%.2f", c->bits);
-        page_cell(to, "%.2f", d->caches[0].bits / c->bits), page_cell(to, "%.3g %%", c->output.mean * 100), page_cell(to, "%.2g", c->kl.mean);
+        plot_number(text, c->output.mean, "%");
+        page_cell(to, "%.2f", d->caches[0].bits / c->bits), page_cell(to, "%s", text), page_cell(to, "%.2g", c->kl.mean);
         for (size_t i = 0; i < d->contexts; i++) {
             plot_number(text, c->seconds[i], "s");
             page_cell(to, "%s", text), page_cell(to, "%.2f", demo_faster(d, c, i));
@@ -132,7 +133,7 @@ static void section_memory(FILE *to, const struct demo *d)
              demo_model.layers, demo_model.kv_heads, demo_model.dim);
     page_section(to, "Memory of an 8B-class model");
     page_text(to, "Pages and what a sequence has beside them, as the library counts them: codes, scales, references, and the tokens that "
-              "stay in f16.");
+              "stay in f16. Blue are the presets max, safe, quality, balanced and small, green are other pairs.");
     plot_bars(to, title, "B", bars, d->count);
 }
 

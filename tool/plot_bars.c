@@ -42,19 +42,29 @@ static void draw_bar(FILE *to, const struct plot_bar *bar, const struct scale *s
     plot_text(to, end + 7, top + BAR - 6, "start", "", text);
 }
 
+/* How far a bar reaches, its error bar included; 0 for one that cannot be drawn. */
+static double longest(const struct plot_bar *bar)
+{
+    if (!plot_shown(bar->value, 0) || bar->value < 0)
+        return 0;
+    return plot_shown(bar->high, 0) ? fmax(bar->value, bar->high) : bar->value;
+}
+
 static void draw_bars(FILE *to, const char *title, const char *unit, const struct plot_bar *bars, size_t count, int width)
 {
     char text[160];
-    double most = 0, right = 0, height = 8 + (BAR + GAP) * (double)(count ? count : 1);
-    for (size_t i = 0; i < count; i++) {
-        if (!plot_shown(bars[i].value, 0) || bars[i].value < 0)
-            continue;
+    double height = 8 + (BAR + GAP) * (double)(count ? count : 1), most = 0;
+    struct scale s = {0, 0, 1, longest_name(bars, count) + 12, width - 12};
+    for (size_t i = 0; i < count; i++)
+        most = fmax(most, longest(&bars[i]));
+    s.most = most > 0 ? most : 1;
+    for (size_t i = 0; i < count; i++) { /* as long as can be, with room for the text behind each */
         print_value(text, &bars[i], unit);
-        most = fmax(most, plot_shown(bars[i].high, 0) ? fmax(bars[i].value, bars[i].high) : bars[i].value);
-        right = fmax(right, plot_text_width(text));
+        double room = width - 16 - plot_text_width(text) - s.from;
+        if (longest(&bars[i]) > 0)
+            s.to = fmin(s.to, s.from + room * s.most / longest(&bars[i]));
     }
-    struct scale s = {0, 0, most > 0 ? most : 1, longest_name(bars, count) + 12, 0};
-    s.to = fmax(width - right - 12, s.from + 40);
+    s.to = fmax(s.to, s.from + 40);
     plot_svg_begin(to, width, height, title);
     for (size_t i = 0; i < count; i++)
         if (plot_shown(bars[i].value, 0) && bars[i].value >= 0)
