@@ -44,10 +44,12 @@ static int parse(const struct command *c, const char *line)
 
 static void every_kind_is_read(void)
 {
-    EXPECT(!parse(&command, "--flag --number 12 --real -0.5 --text a --file b --choice two --isa ref --format k5v4 c"), "good");
+    EXPECT(!parse(&command, "--flag --number 12 --real -0.5 --text a --file b --choice two --isa ref --format k5v4 c"),
+           "good");
     EXPECT(got.flag == 1 && got.number == 12 && got.real == -0.5, "%d %u %g", got.flag, got.number, got.real);
     EXPECT(!strcmp(got.text, "a") && !strcmp(got.file, "b") && !strcmp(got.choice, "two") && !strcmp(got.isa, "ref"), "texts");
-    EXPECT(got.format.k == AURA_KIND_B5 && got.format.v == AURA_KIND_B4 && operand && !strcmp(operand, "c"), "format, operand");
+    EXPECT(got.format.k == AURA_KIND_B5 && got.format.v == AURA_KIND_B4 && operand && !strcmp(operand, "c"),
+           "format, operand");
     EXPECT(!parse(&command, "-n 4000000000 -p -x"), "letters; a value may begin with -");
     EXPECT(got.number == 4000000000u && !strcmp(got.text, "-x"), "%u %s", got.number, got.text);
     EXPECT(!parse(&command, "--number=7 --text=a=b --format=small"), "values after =");
@@ -62,9 +64,25 @@ static void every_kind_is_read(void)
 
 static void what_is_wrong_is_refused(void)
 {
-    static const char *const bad[] = {"--number 1", "--number 4000000001", "--number 99999999999999999999", "--number 3x", "--number", "--number=",
-                                      "--real 1.6", "--real x", "--real nan", "--real", "--flag=1", "--choice four", "--isa sse9",
-                                      "--format k7v7", "--unknown", "-z", "a b", "--rest", "--text"};
+    static const char *const bad[] = {"--number 1",
+                                      "--number 4000000001",
+                                      "--number 99999999999999999999",
+                                      "--number 3x",
+                                      "--number",
+                                      "--number=",
+                                      "--real 1.6",
+                                      "--real x",
+                                      "--real nan",
+                                      "--real",
+                                      "--flag=1",
+                                      "--choice four",
+                                      "--isa sse9",
+                                      "--format k7v7",
+                                      "--unknown",
+                                      "-z",
+                                      "a b",
+                                      "--rest",
+                                      "--text"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         EXPECT(parse(&command, bad[i]) == 2, "%s", bad[i]);
     EXPECT(parse(&words, "nowhere") == 2, "an operand that is not of the list");
@@ -94,10 +112,12 @@ static const char *nearest(const char *typed)
 
 static void suggestions(void)
 {
-    static const char *const pairs[][2] = {{"atend", "attend"}, {"bnech", "bench"}, {"k4v9", "k4v8"}, {"k4v3", "k4v2"}, {"comp", "completion"},
-                                           {"x", ""}, {"hello", ""}, {"", ""}, {"zz", ""}};
+    static const char *const pairs[][2] = {
+        {"atend", "attend"}, {"bnech", "bench"}, {"k4v9", "k4v8"}, {"k4v3", "k4v2"}, {"comp", "completion"},
+        {"x", ""},           {"hello", ""},      {"", ""},         {"zz", ""}};
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
-        EXPECT(!strcmp(nearest(pairs[i][0]), pairs[i][1]), "%s: %s instead of %s", pairs[i][0], nearest(pairs[i][0]), pairs[i][1]);
+        EXPECT(!strcmp(nearest(pairs[i][0]), pairs[i][1]), "%s: %s instead of %s", pairs[i][0], nearest(pairs[i][0]),
+               pairs[i][1]);
 }
 
 int main(void)

@@ -45,7 +45,8 @@ static void done(void)
 static void the_checker_sees_errors(void)
 {
     static const char *const good[] = {"<a/>", "<a b=\"1\"><c>x &amp; y</c></a>", "<!DOCTYPE html>\n<p>&lt;</p>\n"};
-    static const char *const bad[] = {"<a>", "<a></b>", "<a b=1/>", "<a>&</a>", "<a b=\"<\"/>", "</a>", "<a b=\"1\" b=\"2\"/>",
+    static const char *const bad[] = {"<a>", "<a></b>", "<a b=1/>", "<a>&</a>", "<a b=\"<\"/>", "</a>",
+                                      "<a b=\"1\" b=\"2\"/>",
                                       "<a><b></a></b>", "<a>\x01</a>", "<>"};
     for (size_t i = 0; i < sizeof good / sizeof *good; i++)
         EXPECT(!xml_error(good[i]), "%s", good[i]);
@@ -66,24 +67,34 @@ static void text_is_escaped(void)
     page_columns_begin(to), page_column(to, "\"k4v4\"", "</div>"), page_columns_end(to);
     end(to);
     EXPECT(strstr(page, "<title>&lt;title&gt; &amp; &quot;more&quot;</title>"), "title");
-    EXPECT(strstr(page, "z \xef\xbf\xbd\xef\xbf\xbd \xc3\xa9 \xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd \xf0\x9f\x99\x82 \xef\xbf\xbd"), "bytes that are no text");
+    EXPECT(strstr(page, "z \xef\xbf\xbd\xef\xbf\xbd \xc3\xa9 \xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd \xf0\x9f\x99\x82 "
+                  "\xef\xbf\xbd"), "bytes that are no text");
     EXPECT(count("<script") == 0 && count("http") == 0, "it needs nothing else");
     done();
 }
 
-static const struct plot_point line_points[] = {{1024, 1e-4, 0, 0, NULL}, {8192, 9e-4, 8e-4, 1.1e-3, NULL}, {65536, 7e-3, 0, 0, NULL}};
-static const struct plot_point odd_points[] = {{NAN, 1, 0, 0, "a"}, {1, INFINITY, 0, 0, "b"}, {-1, 1, 0, 0, "c"}, {0, 1, 0, 0, "d"},
-                                               {2, 3, NAN, INFINITY, "e & f"}};
+static const struct plot_point line_points[] = {
+    {1024, 1e-4, 0, 0, NULL}, {8192, 9e-4, 8e-4, 1.1e-3, NULL}, {65536, 7e-3, 0, 0, NULL}};
+static const struct plot_point odd_points[] = {
+    {NAN, 1, 0, 0, "a"}, {1, INFINITY, 0, 0, "b"}, {-1, 1, 0, 0, "c"}, {0, 1, 0, 0, "d"}, {2, 3, NAN, INFINITY, "e & f"}};
 
 static struct plot chart_of(const struct plot_series *series, size_t n, int log)
 {
-    struct plot plot = {"time <of a token>", {"tokens", "tokens", log, 0, 0, NULL, 0}, {"time", "s", log, 0, 0, NULL, 0}, series, n, NULL, 0, 0};
+    struct plot plot = {"time <of a token>",
+                        {"tokens", "tokens", log, 0, 0, NULL, 0},
+                        {"time", "s", log, 0, 0, NULL, 0},
+                        series,
+                        n,
+                        NULL,
+                        0,
+                        0};
     return plot;
 }
 
 static void a_chart_has_its_points(void)
 {
-    struct plot_series series[] = {{"k4v4 <&>", line_points, 3, 0, 1}, {"f16", line_points, 3, 1, 0}, {"both", line_points, 3, 2, 0}};
+    struct plot_series series[] = {
+        {"k4v4 <&>", line_points, 3, 0, 1}, {"f16", line_points, 3, 1, 0}, {"both", line_points, 3, 2, 0}};
     struct plot_rule rule = {2e-3, "2 ms > is slow"};
     struct plot plot = chart_of(series, 3, 1);
     plot.rules = &rule, plot.n_rules = 1, plot.diagonal = 1;
@@ -101,7 +112,8 @@ static void a_chart_has_its_points(void)
 
 static void lines_have_their_names_at_their_ends(void)
 {
-    struct plot_series series[] = {{"one", line_points, 3, 0, 1}, {"two", line_points, 3, 9, 1}, {"three", line_points, 3, 2, 1}};
+    struct plot_series series[] = {
+        {"one", line_points, 3, 0, 1}, {"two", line_points, 3, 9, 1}, {"three", line_points, 3, 2, 1}};
     struct plot plot = chart_of(series, 3, 1);
     double y[3] = {0};
     FILE *to = begin("names");
@@ -113,7 +125,8 @@ static void lines_have_their_names_at_their_ends(void)
             at--;
         y[i] = at ? strtod(at + 4, NULL) : 0;
     }
-    EXPECT(fabs(y[0] - y[1]) >= 14 && fabs(y[1] - y[2]) >= 14 && fabs(y[0] - y[2]) >= 14, "at %g, %g and %g", y[0], y[1], y[2]);
+    EXPECT(fabs(y[0] - y[1]) >= 14 && fabs(y[1] - y[2]) >= 14 && fabs(y[0] - y[2]) >= 14, "at %g, %g and %g", y[0], y[1],
+           y[2]);
     EXPECT(count("class=\"name c1\"") == 2 && !strstr(page, "c9"), "a ninth colour is the second");
     done();
 }
@@ -127,7 +140,8 @@ static void what_cannot_be_drawn_is_left_out(void)
             FILE *to = begin("odd");
             plot_chart(to, &plot);
             end(to);
-            EXPECT(count("<path class=\"mark") == (n ? 2 * (log ? 1u : 3u) : 0), "%zu marks, log %d", count("<path class=\"mark"), log);
+            EXPECT(count("<path class=\"mark") == (n ? 2 * (log ? 1u : 3u) : 0), "%zu marks, log %d",
+                   count("<path class=\"mark"), log);
             EXPECT(count("nothing was measured") == (n ? 0 : 2), "says that it is empty");
             done();
         }
@@ -179,10 +193,12 @@ static void numbers_have_units(void)
     static const struct {
         double value;
         const char *unit, *text;
-    } cases[] = {{3.5e-4, "s", "350 µs"}, {2, "s", "2 s"}, {1e-9, "s", "1 ns"}, {0, "s", "0 s"}, {0.9999, "s", "1 s"}, {16384, "B", "16 KiB"}, {1000, "B", "1000 B"},
-                 {1 << 30, "B", "1 GiB"}, {65536, "tokens", "64k"}, {1000, "tokens", "1000"}, {0.125, "%", "12.5 %"}, {3.1e-7, "%", "3.1·10⁻⁵ %"},
-                 {4.25, "", "4.25"}, {1e-5, "", "10⁻⁵"}, {2.5e-12, "", "2.5·10⁻¹²"}, {1e6, "tokens/s", "10⁶ tokens/s"},
-                 {12.5, "x", "12.5 x"}};
+    } cases[] = {
+        {3.5e-4, "s", "350 µs"},  {2, "s", "2 s"},          {1e-9, "s", "1 ns"},        {0, "s", "0 s"},
+        {0.9999, "s", "1 s"},     {16384, "B", "16 KiB"},   {1000, "B", "1000 B"},      {1 << 30, "B", "1 GiB"},
+        {65536, "tokens", "64k"}, {1000, "tokens", "1000"}, {0.125, "%", "12.5 %"},     {3.1e-7, "%", "3.1·10⁻⁵ %"},
+        {4.25, "", "4.25"},       {1e-5, "", "10⁻⁵"},       {2.5e-12, "", "2.5·10⁻¹²"}, {1e6, "tokens/s", "10⁶ tokens/s"},
+        {12.5, "x", "12.5 x"}};
     char text[48];
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         plot_number(text, cases[i].value, cases[i].unit);

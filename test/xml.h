@@ -64,7 +64,8 @@ static inline const char *xml_error(const char *text)
         if (end == name || !at || depth == 64)
             return next;
         if (next[1] == '/') {
-            if (!depth || *at != '>' || sizes[depth - 1] != (size_t)(end - name) || strncmp(open[depth - 1], name, sizes[depth - 1]))
+            if (!depth || *at != '>' || sizes[depth - 1] != (size_t)(end - name) ||
+                strncmp(open[depth - 1], name, sizes[depth - 1]))
                 return next;
             depth--, at++;
         } else if (at[0] == '/' && at[1] == '>') {

@@ -100,7 +100,8 @@ static int run_version(const struct command *self, int argc, char **argv)
     return status ? status : (puts(aura_version()), 0);
 }
 
-const struct command command_version = {"version", "print the version", "", "Prints the version of the library.\n", NULL, NULL, NULL, "", run_version};
+const struct command command_version = {"version", "print the version", "", "Prints the version of the library.\n", NULL,
+    NULL, NULL, "", run_version};
 
 /* --help anywhere among the arguments, up to a -- that ends the options. */
 static int asks_for_help(int argc, char **argv)

@@ -52,11 +52,13 @@ static void chart_times(FILE *to, const struct row *rows, size_t count, const ch
             points[n][k] = points[n][m - 1 - k], points[n][m - 1 - k] = swap;
         }
         int f16 = !strcmp(names[n], "kf16vf16");
-        struct plot_series line = {names[n], points[n], m, f16 ? 5u : (unsigned)(n + (n >= 5)), 1}; /* grey is what all compare with */
+        struct plot_series line = {names[n], points[n], m, f16 ? 5u : (unsigned)(n + (n >= 5)),
+                                   1}; /* grey is what all compare with */
         lines[n] = line;
     }
     static const double ticks[] = {4096, 16384, 65536, 131072};
-    struct plot plot = {title, {"tokens in the cache", "tokens", 1, 0, 0, ticks, 4}, {"time", "s", 1, 0, 0, NULL, 0}, lines, n, NULL, 0, 0};
+    struct plot plot = {title, {"tokens in the cache", "tokens", 1, 0, 0, ticks, 4}, {"time", "s", 1, 0, 0, NULL, 0}, lines,
+        n, NULL, 0, 0};
     plot_chart(to, &plot);
 }
 
@@ -67,7 +69,8 @@ static void bars_of_row(FILE *to, const struct row *r)
     aura_format_name(r->shape.format, name);
     plot_number(tokens, r->shape.tokens, "tokens");
     snprintf(read, sizeof read, "read of %s", name);
-    snprintf(title, sizeof title, "D %u, %u query heads, %u KV heads, %s tokens, batch %u, queries %u", r->shape.dim, r->shape.q_heads,
+    snprintf(title, sizeof title, "D %u, %u query heads, %u KV heads, %s tokens, batch %u, queries %u", r->shape.dim,
+             r->shape.q_heads,
              r->shape.kv_heads, tokens, r->shape.batch, r->queries);
     struct plot_bar bars[] = {{name, r->seconds, 0, 0, NULL, 0},
                               {read, r->read_seconds, 0, 0, "of as many bytes", 2},
@@ -111,8 +114,10 @@ int write_bench_page(const struct command *self, const struct bench *b, const ch
     char title[80];
     if (!to)
         return failed(self, "%s: cannot be written: %s", path, strerror(errno));
-    page_begin(to, "aura bench", "Attention straight from the cache, beside a plain read of as many bytes and beside an f16 cache.");
-    page_text(to, "aura %s on %s, %u threads, %s; medians of turns taken in one run.", aura_version(), cpu_name(), b->threads,
+    page_begin(to, "aura bench", "Attention straight from the cache, beside a plain read of as many bytes and beside an f16 "
+               "cache.");
+    page_text(to, "aura %s on %s, %u threads, %s; medians of turns taken in one run.", aura_version(), cpu_name(),
+              b->threads,
               isa_name(aura_ctx_isas(b->ctx)));
     for (size_t i = 0, end; i < kept->count && kept->count > 1; i = end) {
         for (end = i; end < kept->count && kept->rows[end].shape.dim == kept->rows[i].shape.dim; end++)

@@ -82,9 +82,11 @@ static void print_what_it_says(const struct demo *d)
            "KL: of the attention weights, in nats. Both are means over layers; times are the\n"
            "fastest of many turns.\n");
     printf("\nAn 8B-class model (%u layers, %u KV heads, D %u) with %.0fk tokens of context:\n%s in f16, %s in %s.\n",
-           demo_model.layers, demo_model.kv_heads, demo_model.dim, (double)demo_model.tokens / 1024, f16, small, balanced->name);
+           demo_model.layers, demo_model.kv_heads, demo_model.dim, (double)demo_model.tokens / 1024, f16, small,
+           balanced->name);
     if (demo_was_busy(d))
-        printf("%sThe machine was busy: times varied by a factor of %.1f. When it is idle they say more.%s\n", colour(stdout, YELLOW),
+        printf("%sThe machine was busy: times varied by a factor of %.1f. When it is idle they say more.%s\n", colour(stdout,
+               YELLOW),
                d->unrest, colour(stdout, PLAIN));
     else
         printf("With %s tokens %s (%s) is %.1f times as fast as f16.\n", tokens, balanced->name, balanced->preset,
@@ -110,12 +112,14 @@ static void print_json(const struct demo *d)
     printf("], \"seconds\": %.1f, \"unrest\": %.2f, \"caches\": [", d->elapsed, d->unrest);
     for (size_t i = 0; i < d->count; i++) {
         const struct demo_cache *c = &d->caches[i];
-        printf("%s\n  {\"cache\": \"%s\", \"preset\": \"%s\", \"bits_per_value\": %.4f, \"times_smaller\": %.4f", i ? "," : "", c->name,
+        printf("%s\n  {\"cache\": \"%s\", \"preset\": \"%s\", \"bits_per_value\": %.4f, \"times_smaller\": %.4f",
+               i ? "," : "", c->name,
                c->preset, c->bits, d->caches[0].bits / c->bits);
         print_spread("output_error", &c->output), print_spread("attention_kl", &c->kl);
         printf(", \"model_bytes\": %.0f, \"times\": [", c->model_bytes);
         for (size_t k = 0; k < d->contexts; k++)
-            printf("%s{\"tokens\": %u, \"us\": %.3f, \"times_f16\": %.3f}", k ? ", " : "", d->context[k], c->seconds[k] * 1e6,
+            printf("%s{\"tokens\": %u, \"us\": %.3f, \"times_f16\": %.3f}", k ? ", " : "", d->context[k],
+                   c->seconds[k] * 1e6,
                    demo_faster(d, c, k));
         printf("]}");
     }
@@ -132,8 +136,8 @@ static int write_page(const struct command *self, const struct demo *d, const ch
     FILE *to = fopen(path, "wb");
     if (!to)
         return failed(self, "%s: cannot be written: %s; --html names another place", path, strerror(errno));
-    page_begin(to, "aura: a key/value cache in 2 to 8 bits", "What each format costs and saves, measured on this machine with "
-               "recorded attention of a real model. Made by `aura demo`.");
+    page_begin(to, "aura: a key/value cache in 2 to 8 bits", "What each format costs and saves, measured on this machine "
+               "with recorded attention of a real model. Made by `aura demo`.");
     demo_page(to, d);
     int bad = page_end(to);
     return fclose(to) || bad ? failed(self, "%s: cannot be written: %s", path, strerror(errno)) : 0;

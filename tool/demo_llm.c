@@ -57,8 +57,8 @@ static void add_text(struct answer *a, struct gguf_text bytes)
 }
 
 /* Always the most likely token, so that answers differ by their caches alone. */
-static int write_answer(struct answer *a, const struct text_model *m, const uint32_t *prompt, size_t count, size_t most, uint32_t threads,
-                        char *error)
+static int write_answer(struct answer *a, const struct text_model *m, const uint32_t *prompt, size_t count, size_t most,
+                        uint32_t threads, char *error)
 {
     struct llm_options options = {.threads = threads, .tokens = count + most};
     struct sample_options greedy = {0, 0, 0, 1};
@@ -111,7 +111,8 @@ static void report_progress(void *arg, const struct quality_step *step)
 {
     char text[96];
     (void)arg;
-    snprintf(text, sizeof text, "divergence: %s, chunk %u of %u (%u of %u)", step->cache, step->chunk + 1, step->chunks, step->step + 1,
+    snprintf(text, sizeof text, "divergence: %s, chunk %u of %u (%u of %u)", step->cache, step->chunk + 1, step->chunks,
+             step->step + 1,
              step->steps);
     print_progress(text);
 }
@@ -121,8 +122,15 @@ static int measure_divergence(struct demo_llm *l, uint32_t threads, int quick, c
     struct text_model m = {0};
     const char *list = quick ? "kf16vf16,k8v8,k4v4,q4_0" : "kf16vf16,k8v8,k6v6,k5v5,k4v4,k3v3,q8_0,q5_0,q4_0";
     int bad = quality_parse(list, &l->caches, &l->count, error) || text_model_open(&m, l->model, text_file, threads, 0, error);
-    struct quality_options options = {.llm = m.llm, .tokens = m.tokens, .count = m.count, .begin = m.begin, .ctx = quick ? 128 : 512,
-                                      .chunks = quick ? 1 : 2, .threads = threads, .seed = 1, .progress = report_progress};
+    struct quality_options options = {.llm = m.llm,
+                                      .tokens = m.tokens,
+                                      .count = m.count,
+                                      .begin = m.begin,
+                                      .ctx = quick ? 128 : 512,
+                                      .chunks = quick ? 1 : 2,
+                                      .threads = threads,
+                                      .seed = 1,
+                                      .progress = report_progress};
     bad = bad || quality_measure(&options, l->caches, l->count, error);
     l->options = options;
     text_model_close(&m);
@@ -186,7 +194,8 @@ void demo_llm_print(const struct demo_llm *l)
         const struct answer *a = &l->answers[i];
         printf("\n  %s%s%s, %.1f tokens/s", colour(stdout, BOLD), a->cache, colour(stdout, PLAIN), a->per_second);
         if (i)
-            printf(a->same == a->count && a->count == l->answers[0].count ? ", the same" : ", the first %zu tokens the same", a->same);
+            printf(a->same == a->count && a->count == l->answers[0].count ? ", the same" : ", the first %zu tokens the same",
+                   a->same);
         printf("\n");
         print_wrapped(a->text);
     }
@@ -202,7 +211,8 @@ void demo_llm_print_json(const struct demo_llm *l)
     printf(", \"answers\": [");
     for (size_t i = 0; i < ANSWERS; i++) {
         const struct answer *a = &l->answers[i];
-        printf("%s\n  {\"cache\": \"%s\", \"tokens\": %zu, \"same_as_f16\": %zu, \"tokens_per_second\": %.2f, \"text\": ", i ? "," : "",
+        printf("%s\n  {\"cache\": \"%s\", \"tokens\": %zu, \"same_as_f16\": %zu, \"tokens_per_second\": %.2f, \"text\": ",
+               i ? "," : "",
                a->cache, a->count, a->same, a->per_second);
         print_json_string(a->text);
         printf("}");
@@ -217,8 +227,8 @@ void demo_llm_page(FILE *to, const struct demo_llm *l)
     struct eval_report report = report_of(l);
     char heading[96];
     page_section(to, "What a model writes");
-    page_text(to, "%s, asked: “%s” Always the most likely token, so that only the cache makes a "
-              "difference. Two tokens that are nearly as likely are enough for another text: one that differs need not be worse.",
+    page_text(to, "%s, asked: “%s” Always the most likely token, so that only the cache makes a difference. Two tokens that "
+              "are nearly as likely are enough for another text: one that differs need not be worse.",
               l->model, l->prompt);
     page_columns_begin(to);
     for (size_t i = 0; i < ANSWERS; i++) {
@@ -234,8 +244,9 @@ void demo_llm_page(FILE *to, const struct demo_llm *l)
     }
     page_columns_end(to);
     page_section(to, "How far the model is from itself");
-    page_text(to, "The distribution of the next token with each cache beside that with an exact cache, f32, on %zu positions of %s: "
-              "KL divergence in nats. q8_0, q5_0 and q4_0 are llama.cpp's caches as stored values. `aura eval` measures more of it.",
+    page_text(to, "The distribution of the next token with each cache beside that with an exact cache, f32, on %zu positions "
+              "of %s: KL divergence in nats. q8_0, q5_0 and q4_0 are llama.cpp's caches as stored values. `aura eval` "
+              "measures more of it.",
               l->caches[0].result.positions, text_file);
     eval_print_charts(to, &report);
 }

@@ -144,7 +144,8 @@ static int keep_weights(struct demo *d, const struct recording *r, const struct 
     return (h->exact = weights_of(r, exact, h)) ? 0 : -1;
 }
 
-static int keep_cached(struct demo *d, const struct recording *r, const struct demo_cache *c, const struct recording_result *result)
+static int keep_cached(struct demo *d, const struct recording *r, const struct demo_cache *c,
+                       const struct recording_result *result)
 {
     struct recording_exact after = {0};
     int which = shown_as(c), bad = recording_attend(r, result->k, result->v, 1, &after);
@@ -155,7 +156,8 @@ static int keep_cached(struct demo *d, const struct recording *r, const struct d
     return bad ? -1 : 0;
 }
 
-static int measure_cache(struct demo *d, size_t layer, struct demo_cache *c, const struct recording_exact *exact, int shown, char *error)
+static int measure_cache(struct demo *d, size_t layer, struct demo_cache *c, const struct recording_exact *exact, int shown,
+                         char *error)
 {
     const struct recording *r = &d->recorded[layer];
     struct recording_options options = options_of(c);
@@ -181,7 +183,9 @@ static int measure_errors(struct demo *d, char *error)
         struct recording_exact exact = {0};
         int shown = layer == d->layers / 2;
         char text[80];
-        bad = recording_attend(r, r->k, r->v, 1, &exact) || (shown && keep_weights(d, r, &exact)) ? fail(error, "out of memory") : 0;
+        bad = recording_attend(r, r->k, r->v, 1, &exact) || (shown && keep_weights(d, r, &exact))
+                  ? fail(error, "out of memory")
+                  : 0;
         for (size_t i = 0; i < d->count && !bad; i++) {
             snprintf(text, sizeof text, "errors: layer %u, %s (%zu of %zu)", r->layer, d->caches[i].name,
                      layer * d->count + i + 1, d->layers * d->count);

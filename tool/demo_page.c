@@ -50,13 +50,14 @@ static void chart_quality(FILE *to, const struct demo *d, const char *title, con
 static void section_quality(FILE *to, const struct demo *d)
 {
     page_section(to, "Error against bits");
-    page_text(to, "Keys and values of recorded layers went through each cache; the output of attention is compared with attention in "
-              "double precision over the numbers as recorded. Bars reach from the best to the worst layer. With every bit less the "
-              "error about doubles; the keys alone decide the weights, so k5v4 has those of k5v5. The "
-              "recording itself is in f16, so an f16 cache changes nothing but the rounding of sums: its line is far below and drawn at "
-              "the bottom.");
+    page_text(to, "Keys and values of recorded layers went through each cache; the output of attention is compared with "
+              "attention in double precision over the numbers as recorded. Bars reach from the best to the worst layer. With "
+              "every bit less the error about doubles; the keys alone decide the weights, so k5v4 has those of k5v5. The "
+              "recording itself is in f16, so an f16 cache changes nothing but the rounding of sums: its line is far below "
+              "and drawn at the bottom.");
     chart_quality(to, d, "Output error: ‖output − exact‖ / ‖exact‖", "output error", "%", 0);
-    chart_quality(to, d, "What happens to the attention weights: KL divergence from the exact ones", "KL divergence, nats", "", 1);
+    chart_quality(to, d, "What happens to the attention weights: KL divergence from the exact ones", "KL divergence, nats",
+                  "", 1);
 }
 
 static void section_table(FILE *to, const struct demo *d)
@@ -108,14 +109,16 @@ static void section_time(FILE *to, const struct demo *d)
         series[n++] = s;
     }
     struct plot plot = {"Attention of one layer for one token",
-                        {"tokens in the cache", "tokens", 1, d->context[0] * 0.8, d->context[d->contexts - 1] * 1.15, ticks, d->contexts},
+                        {"tokens in the cache", "tokens", 1, d->context[0] * 0.8, d->context[d->contexts - 1] * 1.15, ticks,
+                            d->contexts},
                         {"time", "s", 1, 0, 0, NULL, 0}, series, n, NULL, 0, 0};
     page_section(to, "Time against context");
-    page_text(to, "The recording is repeated until the cache is full; all caches are timed in turns, on %u threads. The cache is read "
-              "straight from its bits: fewer bytes are fewer bytes to read, which counts where the context is long.", d->threads);
+    page_text(to, "The recording is repeated until the cache is full; all caches are timed in turns, on %u threads. The "
+              "cache is read straight from its bits: fewer bytes are fewer bytes to read, which counts where the context is "
+              "long.", d->threads);
     if (demo_was_busy(d))
-        page_text(to, "The machine was busy meanwhile: times of f16 varied by a factor of %.1f. Measured on an idle machine, this chart is "
-                  "smoother.", d->unrest);
+        page_text(to, "The machine was busy meanwhile: times of f16 varied by a factor of %.1f. Measured on an idle machine, "
+                  "this chart is smoother.", d->unrest);
     plot_chart(to, &plot);
 }
 
@@ -129,11 +132,13 @@ static void section_memory(FILE *to, const struct demo *d)
         snprintf(notes[i], sizeof notes[i], "%.2f × smaller", d->caches[0].model_bytes / c->model_bytes);
         bars[i] = bar;
     }
-    snprintf(title, sizeof title, "One sequence of %.0fk tokens: %u layers, %u KV heads, D %u", (double)demo_model.tokens / 1024,
+    snprintf(title, sizeof title, "One sequence of %.0fk tokens: %u layers, %u KV heads, D %u",
+             (double)demo_model.tokens / 1024,
              demo_model.layers, demo_model.kv_heads, demo_model.dim);
     page_section(to, "Memory of an 8B-class model");
-    page_text(to, "Pages and what a sequence has beside them, as the library counts them: codes, scales, references, and the tokens that "
-              "stay in f16. Blue are the presets max, safe, quality, balanced and small, green are other pairs.");
+    page_text(to, "Pages and what a sequence has beside them, as the library counts them: codes, scales, references, and the "
+              "tokens that stay in f16. Blue are the presets max, safe, quality, balanced and small, green are other pairs."
+              );
     plot_bars(to, title, "B", bars, d->count);
 }
 
@@ -189,8 +194,9 @@ static void section_head(FILE *to, const struct demo *d)
     if (!h->exact || !h->cached[0] || !h->cached[1])
         return;
     page_section(to, "The attention of one head, before and after");
-    page_text(to, "Layer %u, query head %u, the one whose attention is spread the widest. Each line is a query, the newest at the bottom; "
-              "from left to right the %u tokens it can look at; the stronger the colour, the more weight.", h->layer, h->head, h->tokens);
+    page_text(to, "Layer %u, query head %u, the one whose attention is spread the widest. Each line is a query, the newest "
+              "at the bottom; from left to right the %u tokens it can look at; the stronger the colour, the more weight.",
+              h->layer, h->head, h->tokens);
     heat(to, h, h->exact, "exact", 5);
     for (size_t i = 0; i < DEMO_SHOWN; i++) {
         snprintf(title, sizeof title, "%s, %.2f bits", h->cache[i]->name, h->cache[i]->bits);
@@ -200,7 +206,8 @@ static void section_head(FILE *to, const struct demo *d)
         series[DEMO_SHOWN - 1 - i] = s; /* the better one over the worse one */
     }
     struct plot plot = {"The 60 tokens with the most weight, for the newest query",
-                        {"exact weight", "%", 1, 0, 0, NULL, 0}, {"weight with the cache", "%", 1, 0, 0, NULL, 0}, series, DEMO_SHOWN, NULL, 0, 1};
+                        {"exact weight", "%", 1, 0, 0, NULL, 0}, {"weight with the cache", "%", 1, 0, 0, NULL, 0}, series,
+                            DEMO_SHOWN, NULL, 0, 1};
     page_text(to, "The same in numbers: on the dashed line nothing has changed.");
     plot_chart(to, &plot);
 }
@@ -230,16 +237,18 @@ static void section_bytes(FILE *to, const struct demo *d)
         struct plot_bar part = {i ? NULL : "tiles", l.tile_bytes, 0, 0, i ? NULL : "each of eight", i % 2 ? 0 : 5};
         page[i] = part;
     }
-    struct plot_bar reference = {"reference that keys are relative to, s8", l.reference_scale_at - l.reference_at, 0, 0, NULL, 1};
+    struct plot_bar reference = {"reference that keys are relative to, s8", l.reference_scale_at - l.reference_at, 0, 0,
+        NULL, 1};
     struct plot_bar scale = {"its scale, f16, padded", l.head_bytes - l.reference_scale_at, 0, 0, NULL, 4};
     page[AURA_PAGE_TILES] = reference, page[AURA_PAGE_TILES + 1] = scale;
     page_section(to, "Where the bytes are");
-    page_text(to, "A tile is %d tokens of one KV head, a page is %d tiles of every KV head. Numbers are of %s and D %u: %.3f bits per "
-              "value, of which the codes are %.0f.", AURA_TILE, AURA_PAGE_TILES, c->name, demo_model.dim,
+    page_text(to, "A tile is %d tokens of one KV head, a page is %d tiles of every KV head. Numbers are of %s and D %u: %.3f "
+              "bits per value, of which the codes are %.0f.", AURA_TILE, AURA_PAGE_TILES, c->name, demo_model.dim,
               8.0 * l.head_bytes / (2.0 * AURA_PAGE * demo_model.dim), 8.0 * l.k.bytes / (AURA_TILE * demo_model.dim));
     snprintf(title, sizeof title, "A tile: %u bytes", l.tile_bytes);
     plot_parts(to, title, "bytes", tile, sizeof tile / sizeof *tile);
-    snprintf(title, sizeof title, "One KV head's part of a page: %u bytes for %d tokens; in f16 it would be %d", l.head_bytes, AURA_PAGE,
+    snprintf(title, sizeof title, "One KV head's part of a page: %u bytes for %d tokens; in f16 it would be %d",
+             l.head_bytes, AURA_PAGE,
              AURA_PAGE * (int)demo_model.dim * 2 * 2);
     plot_parts(to, title, "bytes", page, AURA_PAGE_TILES + 2);
 }
@@ -247,7 +256,8 @@ static void section_bytes(FILE *to, const struct demo *d)
 void demo_page(FILE *to, const struct demo *d)
 {
     page_text(to, "aura %s on %s, %u threads, %s.", aura_version(), cpu_name(), d->threads, isa_name(aura_ctx_isas(d->ctx)));
-    page_text(to, "Recording: %s, %zu layer%s, %u tokens, %u query heads, %u KV heads, D %u.", d->file, d->layers, d->layers == 1 ? "" : "s",
+    page_text(to, "Recording: %s, %zu layer%s, %u tokens, %u query heads, %u KV heads, D %u.", d->file, d->layers,
+              d->layers == 1 ? "" : "s",
               d->recorded[0].tokens, d->recorded[0].q_heads, d->recorded[0].kv_heads, d->recorded[0].k_dim);
     section_memory(to, d); /* what is saved, then what it costs */
     section_time(to, d);

@@ -24,7 +24,8 @@ static void print_usage(const struct command *command, FILE *to)
     const char *line = command->usage, *head = "usage:";
     do {
         size_t n = strcspn(line, "\n");
-        fprintf(to, "%s %saura %s%s%s%.*s\n", head, colour(to, BOLD), command->name, colour(to, PLAIN), n ? " " : "", (int)n, line);
+        fprintf(to, "%s %saura %s%s%s%.*s\n", head, colour(to, BOLD), command->name, colour(to, PLAIN), n ? " " : "", (int)n,
+                line);
         line += n + (line[n] == '\n');
         head = "      ";
     } while (*line);
@@ -64,7 +65,8 @@ static int run_help(const struct command *self, int argc, char **argv)
     return command ? (print_command_help(command, stdout), 0) : unknown_command(name);
 }
 
-const struct command command_help = {"help", "explain a command", "[COMMAND]", "The commands, or the options of one, as `aura COMMAND --help`.\n", "COMMAND", NULL, NULL, "", run_help};
+const struct command command_help = {"help", "explain a command", "[COMMAND]", "The commands, or the options of one, as "
+    "`aura COMMAND --help`.\n", "COMMAND", NULL, NULL, "", run_help};
 
 /* ---- the manual page ----------------------------------------------------------------------------------------------- */
 
@@ -157,5 +159,6 @@ static int run_man(const struct command *self, int argc, char **argv)
     return 0;
 }
 
-const struct command command_man = {"man", "print the manual page", "", "Prints doc/aura.1, for `man -l`.\n", NULL, NULL, NULL,
+const struct command command_man = {"man", "print the manual page", "", "Prints doc/aura.1, for `man -l`.\n", NULL, NULL,
+    NULL,
                                     "aura man | man -l -\n", run_man};

@@ -128,8 +128,9 @@ int parse_format(const struct command *command, const char *option, const char *
         return 0; /* a kind alone is that of both sides: f16 */
     for (size_t i = 0; (word = format_word(i, name)); i++)
         consider(&near, text, word);
-    usage_error(command, "%s %s: no such format: kAvB with A and B of 2, 3, 4, 5, 6, 8, f16, bf16, f32, one of these for both, or max, "
-                "safe, quality, balanced, small%s%s%s", option, text, *near.name ? "; did you mean " : "", near.name, *near.name ? "?" : "");
+    usage_error(command, "%s %s: no such format: kAvB with A and B of 2, 3, 4, 5, 6, 8, f16, bf16, f32, one of these for "
+                "both, or max, safe, quality, balanced, small%s%s%s", option, text, *near.name ? "; did you mean " : "",
+                near.name, *near.name ? "?" : "");
     return 2;
 }
 
@@ -181,8 +182,10 @@ static int unknown(const struct command *command, const char *argument, int is_o
     for (size_t i = 0; !is_option && nth_word(command->operands, i, word); i++)
         consider(&near, argument, word);
     if (*near.name)
-        return usage_error(command, "unknown %s %s; did you mean %s?", is_option ? "option" : "argument", argument, near.name);
-    return usage_error(command, "unknown %s %s; `aura %s --help` shows what there is", is_option ? "option" : "argument", argument,
+        return usage_error(command, "unknown %s %s; did you mean %s?", is_option ? "option" : "argument", argument,
+                           near.name);
+    return usage_error(command, "unknown %s %s; `aura %s --help` shows what there is", is_option ? "option" : "argument",
+                       argument,
                        command->name);
 }
 
@@ -190,7 +193,8 @@ static int take_operand(const struct command *command, const char *argument, con
 {
     char word[64];
     if (operand && *operand)
-        return usage_error(command, "%s: %s is %s already; what belongs to an option stands behind it, see `aura %s --help`", argument,
+        return usage_error(command, "%s: %s is %s already; what belongs to an option stands behind it, see `aura %s --help`",
+                           argument,
                            command->operand, *operand, command->name);
     if (!operand)
         return unknown(command, argument, 0);

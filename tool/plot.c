@@ -246,7 +246,8 @@ static void draw_point(struct frame *f, const struct plot_series *s, const struc
     snprintf(title, sizeof title, "%.60s%s%.60s: %s, %s", s->name, p->label ? " " : "", p->label ? p->label : "", x, y);
     if (has_bar(f->plot, p)) {
         double low = plot_place(&f->y, p->low), high = plot_place(&f->y, p->high);
-        fprintf(f->to, "<path class=\"ink c%u\" d=\"M%.1f %.1fV%.1fm-4 0h8M%.1f %.1fh8\"/>\n", s->colour % COLOURS_OF_PAGE, at_x, low, high,
+        fprintf(f->to, "<path class=\"ink c%u\" d=\"M%.1f %.1fV%.1fm-4 0h8M%.1f %.1fh8\"/>\n", s->colour % COLOURS_OF_PAGE,
+                at_x, low, high,
                 at_x - 4, low);
     }
     plot_mark(f->to, at_x, at_y, s->colour, title);

@@ -30,12 +30,14 @@ static void draw_bar(FILE *to, const struct plot_bar *bar, const struct scale *s
     char text[160];
     double end = plot_place(s, bar->value);
     print_value(text, bar, unit);
-    fprintf(to, "<rect class=\"fill c%u\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%d\" rx=\"2\"><title>", bar->colour % COLOURS_OF_PAGE,
+    fprintf(to, "<rect class=\"fill c%u\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%d\" rx=\"2\"><title>",
+            bar->colour % COLOURS_OF_PAGE,
             s->from, top, fmax(end - s->from, 1), BAR);
     page_escape(to, bar->name), fputs(": ", to), page_escape(to, text);
     fputs("</title></rect>\n", to);
     if (bar->low < bar->high && plot_shown(bar->low, 0) && plot_shown(bar->high, 0)) {
-        fprintf(to, "<path class=\"rule\" d=\"M%.1f %.1fH%.1f\"/>\n", plot_place(s, bar->low), top + BAR / 2.0, plot_place(s, bar->high));
+        fprintf(to, "<path class=\"rule\" d=\"M%.1f %.1fH%.1f\"/>\n", plot_place(s, bar->low), top + BAR / 2.0, plot_place(s,
+                bar->high));
         end = fmax(end, plot_place(s, bar->high));
     }
     plot_text(to, s->from - 8, top + BAR - 6, "end", "", bar->name);
@@ -88,7 +90,8 @@ void plot_bars(FILE *to, const char *title, const char *unit, const struct plot_
 
 static void draw_part(FILE *to, const struct plot_bar *part, double x, double wide, const char *text)
 {
-    fprintf(to, "<rect class=\"fill c%u\" x=\"%.1f\" y=\"2\" width=\"%.1f\" height=\"%d\"><title>", part->colour % COLOURS_OF_PAGE, x,
+    fprintf(to, "<rect class=\"fill c%u\" x=\"%.1f\" y=\"2\" width=\"%.1f\" height=\"%d\"><title>",
+            part->colour % COLOURS_OF_PAGE, x,
             fmax(wide - 1.5, 0.8), TALL);
     page_escape(to, part->name ? part->name : ""), fputs(part->name ? ": " : "", to), page_escape(to, text);
     fputs("</title></rect>\n", to);

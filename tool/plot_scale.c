@@ -177,11 +177,13 @@ void plot_text(FILE *to, double x, double y, const char *anchor, const char *cla
 
 void plot_mark(FILE *to, double x, double y, unsigned colour, const char *title)
 {
-    static const char *const shapes[] = {"m-5 0a5 5 0 1 0 10 0a5 5 0 1 0 -10 0z", "m-4.5 -4.5h9v9h-9z", "m0 -5.5l5.5 9.5h-11z",
+    static const char *const shapes[] = {"m-5 0a5 5 0 1 0 10 0a5 5 0 1 0 -10 0z", "m-4.5 -4.5h9v9h-9z",
+        "m0 -5.5l5.5 9.5h-11z",
                                          "m0 -6l6 6l-6 6l-6 -6z", "m0 5.5l5.5 -9.5h-11z", "m-5.5 -3.5h11v7h-11z",
                                          "m-2 -5.5h4v3.5h3.5v4h-3.5v3.5h-4v-3.5h-3.5v-4h3.5z",
                                          "m-3 -5.5l3 3l3 -3l2.5 2.5l-3 3l3 3l-2.5 2.5l-3 -3l-3 3l-2.5 -2.5l3 -3l-3 -3z"};
-    fprintf(to, "<path class=\"mark c%u\" d=\"M%.1f %.1f%s\">", colour % COLOURS_OF_PAGE, x, y, shapes[colour % COLOURS_OF_PAGE]);
+    fprintf(to, "<path class=\"mark c%u\" d=\"M%.1f %.1f%s\">", colour % COLOURS_OF_PAGE, x, y,
+            shapes[colour % COLOURS_OF_PAGE]);
     if (title) {
         fputs("<title>", to);
         page_escape(to, title);
