@@ -112,8 +112,7 @@ static void report_progress(void *arg, const struct quality_step *step)
     char text[96];
     (void)arg;
     snprintf(text, sizeof text, "divergence: %s, chunk %u of %u (%u of %u)", step->cache, step->chunk + 1, step->chunks,
-             step->step + 1,
-             step->steps);
+             step->step + 1, step->steps);
     print_progress(text);
 }
 
