@@ -45,7 +45,8 @@ static void kept(void)
         EXPECT(!conversation_add(&c, &token, 1), "no memory");
     EXPECT(!llm_forward(state, c.tokens, 38, 0, NULL, error) && !conversation_save(&c, state, 77, path, error), "%s", error);
     EXPECT(!conversation_load(&back, other, 77, path, error), "%s", error);
-    EXPECT(back.count == 39 && !memcmp(back.tokens, c.tokens, 39 * sizeof *c.tokens) && llm_state_tokens(other) == 38, "%zu tokens, %zu in the cache",
+    EXPECT(back.count == 39 && !memcmp(back.tokens, c.tokens, 39 * sizeof *c.tokens) && llm_state_tokens(other) == 38,
+           "%zu tokens, %zu in the cache",
            back.count, llm_state_tokens(other));
     conversation_free(&back);
     llm_state_destroy(other);
@@ -85,7 +86,8 @@ static void wrong_count(void)
     struct llm_state *state = new_state();
     uint32_t tokens[5] = {1, 2, 3, 4, 5};
     char text[400] = "", *at;
-    EXPECT(!conversation_add(&c, tokens, 5) && !llm_forward(state, tokens, 5, 0, NULL, error) && !conversation_save(&c, state, 77, path, error), "%s", error);
+    EXPECT(!conversation_add(&c, tokens, 5) && !llm_forward(state, tokens, 5, 0, NULL, error) &&
+           !conversation_save(&c, state, 77, path, error), "%s", error);
     FILE *file = fopen(tokens_path, "r");
     size_t size = file ? fread(text, 1, sizeof text - 1, file) : 0;
     if (file)

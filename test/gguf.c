@@ -80,23 +80,28 @@ static void values(void)
         EXPECT(gguf_uint(f, "u64", &n) == 1 && n == UINT64_MAX, "u64: %llu", (unsigned long long)n);
         EXPECT(gguf_uint(f, "u16", &n) == 1 && n == 65535, "u16: %llu", (unsigned long long)n);
         EXPECT(gguf_uint(f, "i64", &n) == -1 && gguf_uint(f, "i8", &n) == -1, "negative numbers are taken");
-        EXPECT(gguf_uint(f, "f32", &n) == -1 && gguf_uint(f, "bool", &n) == -1 && gguf_uint(f, "text", &n) == -1 && gguf_uint(f, "numbers", &n) == -1, "no integers");
-        EXPECT(gguf_uint(f, "no", &n) == 0 && gguf_float(f, "no", &x) == 0 && gguf_bool(f, "no", &flag) == 0 && gguf_string(f, "no", &text) == 0, "keys that are not there");
+        EXPECT(gguf_uint(f, "f32", &n) == -1 && gguf_uint(f, "bool", &n) == -1 && gguf_uint(f, "text", &n) == -1 &&
+               gguf_uint(f, "numbers", &n) == -1, "no integers");
+        EXPECT(gguf_uint(f, "no", &n) == 0 && gguf_float(f, "no", &x) == 0 && gguf_bool(f, "no", &flag) == 0 &&
+               gguf_string(f, "no", &text) == 0, "keys that are not there");
         EXPECT(gguf_float(f, "f32", &x) == 1 && x == 1.5, "f32: %g", x);
         EXPECT(gguf_float(f, "f64", &x) == 1 && x == 0.25 && gguf_float(f, "u32", &x) == -1, "f64: %g", x);
         EXPECT(gguf_bool(f, "bool", &flag) == 1 && flag == 1 && gguf_bool(f, "u32", &flag) == -1, "bool: %d", flag);
-        EXPECT(gguf_string(f, "text", &text) == 1 && gguf_text_is(text, "a text") && !gguf_text_is(text, "a tex"), "text: %.*s", (int)text.size, text.data);
+        EXPECT(gguf_string(f, "text", &text) == 1 && gguf_text_is(text, "a text") && !gguf_text_is(text, "a tex"),
+               "text: %.*s", (int)text.size, text.data);
         EXPECT(gguf_string(f, "words", &text) == -1, "an array as a text");
         const struct gguf_value *array = gguf_find(f, "words");
         EXPECT(array && array->kind == GGUF_ARRAY && array->of == GGUF_STRING && array->count == 3, "words");
-        EXPECT(array && gguf_text_is(gguf_array_text(array, 2), "three") && gguf_array_text(array, 1).size == 0 && gguf_array_text(array, 3).size == 0 &&
+        EXPECT(array && gguf_text_is(gguf_array_text(array, 2), "three") && gguf_array_text(array, 1).size == 0 &&
+               gguf_array_text(array, 3).size == 0 &&
                gguf_array_number(array, 0) == 0, "words");
         array = gguf_find(f, "numbers");
         EXPECT(array && gguf_array_number(array, 0) == -1 && gguf_array_number(array, 2) == 3 && gguf_array_number(array, 3) == 0 &&
                gguf_array_text(array, 0).size == 0, "numbers");
         array = gguf_find(f, "reals");
         EXPECT(array && gguf_array_number(array, 1) == -2, "reals");
-        EXPECT(gguf_values(f) == 13 && gguf_text_is(gguf_value_at(f, 12)->key, "nothing") && gguf_value_at(f, 12)->count == 0 && !gguf_value_at(f, 13), "%u keys",
+        EXPECT(gguf_values(f) == 13 && gguf_text_is(gguf_value_at(f, 12)->key, "nothing") &&
+               gguf_value_at(f, 12)->count == 0 && !gguf_value_at(f, 13), "%u keys",
                (unsigned)gguf_values(f));
     }
     gguf_close(f);
@@ -112,10 +117,12 @@ static void tensors(void)
     EXPECT(f, "%s", error);
     if (f) {
         const struct gguf_tensor *t = gguf_tensor(f, "matrix"), *b = gguf_tensor(f, "blocks");
-        EXPECT(t && t->type == GGUF_TYPE_F32 && t->dims == 2 && t->size[0] == 16 && t->size[1] == 4 && t->size[2] == 1 && t->size[3] == 1 && t->bytes == 256, "matrix");
+        EXPECT(t && t->type == GGUF_TYPE_F32 && t->dims == 2 && t->size[0] == 16 && t->size[1] == 4 && t->size[2] == 1 &&
+               t->size[3] == 1 && t->bytes == 256, "matrix");
         EXPECT(t && ((const float *)t->data)[2] == 3, "its data");
         EXPECT(b && b->type == GGUF_TYPE_Q4_1 && b->bytes == 40 && *(const uint8_t *)b->data == 7, "blocks");
-        EXPECT(!gguf_tensor(f, "no") && gguf_tensors(f) == 2 && gguf_tensor_at(f, 1) == b && !gguf_tensor_at(f, 2), "%u tensors", (unsigned)gguf_tensors(f));
+        EXPECT(!gguf_tensor(f, "no") && gguf_tensors(f) == 2 && gguf_tensor_at(f, 1) == b && !gguf_tensor_at(f, 2),
+               "%u tensors", (unsigned)gguf_tensors(f));
     }
     gguf_close(f);
     free(copy);
@@ -150,7 +157,8 @@ static void any_byte(void)
             for (uint64_t t = 0; f && t < gguf_tensors(f); t++) {
                 const struct gguf_tensor *tensor = gguf_tensor_at(f, t);
                 const uint8_t *data = tensor->data, *from = copy;
-                EXPECT(!data || (data >= from && data + tensor->bytes <= from + part.size), "byte %zu: a tensor that is not in the file", i);
+                EXPECT(!data || (data >= from && data + tensor->bytes <= from + part.size),
+                       "byte %zu: a tensor that is not in the file", i);
             }
             for (uint64_t v = 0; f && v < gguf_values(f); v++)
                 for (uint64_t j = 0; j < gguf_value_at(f, v)->count; j++)
@@ -196,8 +204,10 @@ static void contents(void)
         const char *why;
         uint32_t kind, of;
         uint64_t count;
-    } arrays[] = {{"an array of arrays", GGUF_ARRAY, GGUF_ARRAY, 1}, {"unknown kind 77", 77, 0, 0}, {"array of unknown kind 99", GGUF_ARRAY, 99, 1},
-                  {"elements of an array, more than fit", GGUF_ARRAY, GGUF_U64, (uint64_t)1 << 61}, {"elements of an array, more than fit", GGUF_ARRAY, GGUF_STRING, (uint64_t)1 << 60}};
+    } arrays[] = {{"an array of arrays", GGUF_ARRAY, GGUF_ARRAY, 1}, {"unknown kind 77", 77, 0, 0},
+                  {"array of unknown kind 99", GGUF_ARRAY, 99, 1},
+                  {"elements of an array, more than fit", GGUF_ARRAY, GGUF_U64, (uint64_t)1 << 61},
+                  {"elements of an array, more than fit", GGUF_ARRAY, GGUF_STRING, (uint64_t)1 << 60}};
     for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
         struct gguf_writer w = {0};
         gguf_put_key(&w, "key", arrays[i].kind);
@@ -213,7 +223,8 @@ static void contents(void)
         uint32_t type, dims;
         uint64_t size[4];
     } shapes[] = {{"cut off", GGUF_TYPE_F32, 1, {9, 0, 0, 0}}, {"a size of 0", GGUF_TYPE_F32, 2, {8, 0, 0, 0}},
-                  {"whole blocks of Q8_0", GGUF_TYPE_Q8_0, 1, {33, 0, 0, 0}}, {"whole blocks of Q6_K", GGUF_TYPE_Q6_K, 2, {32, 8, 0, 0}},
+                  {"whole blocks of Q8_0", GGUF_TYPE_Q8_0, 1, {33, 0, 0, 0}},
+                  {"whole blocks of Q6_K", GGUF_TYPE_Q6_K, 2, {32, 8, 0, 0}},
                   {"which cannot be", GGUF_TYPE_F32, 2, {(uint64_t)1 << 32, (uint64_t)1 << 32, 0, 0}},
                   {"cut off", GGUF_TYPE_F32, 3, {(uint64_t)1 << 20, (uint64_t)1 << 20, (uint64_t)1 << 19, 0}}};
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
@@ -230,7 +241,8 @@ static void names_and_places(void)
     static const float row[8] = {0};
     uint64_t size[1] = {8};
     for (int which = 0; which < 4; which++) {
-        static const char *const why[] = {"key a is there twice", "tensor t is there twice", "general.alignment must be a power of two", "is no multiple of 64"};
+        static const char *const why[] = {"key a is there twice", "tensor t is there twice",
+                                          "general.alignment must be a power of two", "is no multiple of 64"};
         struct gguf_writer w = {0};
         if (which == 0)
             gguf_put_u32(&w, "a", 1), gguf_put_u32(&w, "a", 2);

@@ -148,10 +148,12 @@ static void hook(void)
     float plain[VOCAB], same[VOCAB], wiped[VOCAB];
     uint32_t tokens[9];
     some_tokens(tokens, 9);
-    struct opened a = open_state(&t, (struct llm_options){0}), b = open_state(&t, (struct llm_options){.on_layer = look, .arg = &wipe});
+    struct opened a = open_state(&t, (struct llm_options){0}),
+        b = open_state(&t, (struct llm_options){.on_layer = look, .arg = &wipe});
     EXPECT(!llm_forward(a.state, tokens, 9, 1, plain, error) && !llm_forward(b.state, tokens, 4, 0, NULL, error), "%s", error);
     EXPECT(!llm_forward(b.state, tokens + 4, 5, 1, same, error), "%s", error);
-    EXPECT(seen.calls == 4 && seen.layers == 2 && seen.first == 4 && seen.tokens == 5, "%u calls, the last from %u on", seen.calls, (unsigned)seen.first);
+    EXPECT(seen.calls == 4 && seen.layers == 2 && seen.first == 4 && seen.tokens == 5, "%u calls, the last from %u on",
+           seen.calls, (unsigned)seen.first);
     for (int i = 0; i < VOCAB; i++)
         EXPECT(fabsf(plain[i] - same[i]) < 1e-4f, "logit %d: %g, looked at %g", i, (double)plain[i], (double)same[i]);
     wipe = 1;
@@ -171,7 +173,8 @@ static void limits(void)
     uint32_t tokens[MOST];
     some_tokens(tokens, MOST);
     struct opened o = open_state(&t, (struct llm_options){.tokens = 20});
-    EXPECT(llm_state_capacity(o.state) == 20 && llm_state_tokens(o.state) == 0, "%zu of %zu", llm_state_tokens(o.state), llm_state_capacity(o.state));
+    EXPECT(llm_state_capacity(o.state) == 20 && llm_state_tokens(o.state) == 0, "%zu of %zu", llm_state_tokens(o.state),
+           llm_state_capacity(o.state));
     EXPECT(!llm_forward(o.state, tokens, 12, 1, logits, error), "%s", error);
     EXPECT(llm_forward(o.state, tokens, 9, 1, again, error) && strstr(error, "context is full"), "%s", error);
     EXPECT(llm_forward(o.state, tokens, 0, 0, again, error), "no tokens");
@@ -197,10 +200,13 @@ static void not_finite(void)
         tiny_write(&t, &w);
         memcpy(w.data.data + places[i], &nan, sizeof nan);
         struct opened o = open_bytes(&w);
-        EXPECT(o.llm && !llm_state_create(o.llm, &(struct llm_options){.format = {AURA_KIND_B4, AURA_KIND_B4}}, &o.state, error), "%s", error);
+        EXPECT(o.llm && !llm_state_create(o.llm, &(struct llm_options){.format = {AURA_KIND_B4, AURA_KIND_B4}}, &o.state,
+                                          error), "%s", error);
         EXPECT(!llm_forward(o.state, tokens, 2, 0, NULL, error), "%s", error);
-        EXPECT(llm_forward(o.state, (uint32_t[]){0, 3, 4}, 3, 1, logits, error) && strstr(error, i ? "not finite" : "layer 0"), "%s", error);
-        EXPECT(llm_state_tokens(o.state) == 2 && !llm_forward(o.state, tokens, 2, 0, NULL, error), "%zu tokens; %s", llm_state_tokens(o.state), error);
+        EXPECT(llm_forward(o.state, (uint32_t[]){0, 3, 4}, 3, 1, logits, error) &&
+               strstr(error, i ? "not finite" : "layer 0"), "%s", error);
+        EXPECT(llm_state_tokens(o.state) == 2 && !llm_forward(o.state, tokens, 2, 0, NULL, error), "%zu tokens; %s",
+               llm_state_tokens(o.state), error);
         close_all(&o);
     }
 }
@@ -222,15 +228,18 @@ static void back_again(void)
     EXPECT(!memcmp(first, second, sizeof first), "after truncation another logit");
     EXPECT(!llm_forward(other.state, tokens, 5, 0, NULL, error) && !llm_state_load(other.state, path, error), "%s", error);
     EXPECT(llm_state_tokens(other.state) == 60, "%zu tokens loaded", llm_state_tokens(other.state));
-    EXPECT(!llm_forward(other.state, tokens + 60, 4, 1, third, error) && !memcmp(first, third, sizeof first), "after loading another logit");
+    EXPECT(!llm_forward(other.state, tokens + 60, 4, 1, third, error) && !memcmp(first, third, sizeof first),
+           "after loading another logit");
     EXPECT(llm_state_load(other.state, "/no/such/file", error) && llm_state_tokens(other.state) == 64, "%s", error);
     close_all(&other);
     options.tokens = 30;
     other = open_state(&t, options);
-    EXPECT(llm_state_load(other.state, path, error) && strstr(error, "60 tokens") && llm_state_tokens(other.state) == 0, "%s", error);
+    EXPECT(llm_state_load(other.state, path, error) && strstr(error, "60 tokens") && llm_state_tokens(other.state) == 0,
+           "%s", error);
     aura_model_cache_info info = AURA_MODEL_CACHE_INFO_INIT;
     aura_seq seq;
-    EXPECT(!aura_model_cache_get_info(llm_state_cache(other.state, &seq), &info) && info.seqs == 1, "%zu sequences are left", info.seqs);
+    EXPECT(!aura_model_cache_get_info(llm_state_cache(other.state, &seq), &info) && info.seqs == 1,
+           "%zu sequences are left", info.seqs);
     unlink(path);
     close_all(&other);
     close_all(&o);
@@ -305,7 +314,8 @@ static int write_model(const char *path)
     gguf_put_i32s(&w, "tokenizer.ggml.token_type", types, 259);
     gguf_put_strings(&w, "tokenizer.ggml.merges", merges, 1);
     gguf_put_u32(&w, "tokenizer.ggml.eos_token_id", 257);
-    gguf_put_string(&w, "tokenizer.chat_template", "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>'}}");
+    gguf_put_string(&w, "tokenizer.chat_template",
+                    "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>'}}");
     t.vocab = 259;
     tiny_write(&t, &w);
     struct gguf_part file = gguf_finish(&w);

@@ -18,14 +18,22 @@ static const struct golden {
         float x;
     } numbers[8];
 } goldens[] = {
-    {GGUF_TYPE_Q8_0, 0, -1, {{0, 0x1.0fefp+3f}, {1, 0x1.864ep+3f}, {15, -0x1.998p+3f}, {16, -0x1.2321p+3f}, {31, -0x1.332p+2f}, {16, -0x1.2321p+3f}, {5, 0x1.665p+0f}, {31, -0x1.332p+2f}}},
-    {GGUF_TYPE_Q4_0, 0, -1, {{0, -0x1.332p-2f}, {1, 0x1.998p-3f}, {15, -0x1.998p-1f}, {16, -0x1.332p-2f}, {31, 0x0p+0f}, {16, -0x1.332p-2f}, {5, 0x1.332p-1f}, {31, 0x0p+0f}}},
-    {GGUF_TYPE_Q4_1, 0, 2, {{0, 0x1.5318p+0f}, {1, 0x1.cc8p-3f}, {15, 0x1.a64p-1f}, {16, 0x1.731p-1f}, {31, 0x1.065p+0f}, {16, 0x1.731p-1f}, {5, 0x1.3fep-1f}, {31, 0x1.065p+0f}}},
-    {GGUF_TYPE_Q5_0, 0, -1, {{0, 0x1.ccbp-1f}, {1, -0x1.998p-3f}, {15, -0x1.332p+0f}, {16, 0x1.665p+0f}, {31, 0x1.998p-4f}, {16, 0x1.665p+0f}, {5, -0x1.665p+0f}, {31, 0x1.998p-4f}}},
-    {GGUF_TYPE_Q5_1, 0, 2, {{0, 0x1.b978p+0f}, {1, 0x1.1cb8p+1f}, {15, 0x1.698p+1f}, {16, 0x1.b978p+0f}, {31, 0x1.4cap-2f}, {16, 0x1.b978p+0f}, {5, 0x1.065p+0f}, {31, 0x1.4cap-2f}}},
-    {GGUF_TYPE_Q4_K, 0, 2, {{0, 0x1.58274p+5f}, {1, 0x1.1daep+3f}, {15, 0x1.b85ep+4f}, {16, 0x1.58274p+5f}, {31, 0x1.b85ep+4f}, {128, 0x1.67ebcp+5f}, {223, 0x1.02f3p+5f}, {255, 0x1.9734p+3f}}},
-    {GGUF_TYPE_Q5_K, 0, 2, {{0, 0x1.726dap+6f}, {1, 0x1.1daep+3f}, {15, 0x1.b85ep+4f}, {16, 0x1.726dap+6f}, {31, 0x1.b85ep+4f}, {128, 0x1.ad7fep+6f}, {223, 0x1.baff8p+6f}, {255, 0x1.2b94p+4f}}},
-    {GGUF_TYPE_Q6_K, 208, -1, {{0, -0x1.1e215p+7f}, {1, 0x1.531ep+7f}, {15, -0x1.fcadp+4f}, {16, -0x1.5984p+5f}, {31, -0x1.332p+3f}, {128, -0x1.18bb4p+5f}, {223, -0x1.931ap+6f}, {255, -0x1.7fe8p+2f}}},
+    {GGUF_TYPE_Q8_0, 0, -1, {{0, 0x1.0fefp+3f}, {1, 0x1.864ep+3f}, {15, -0x1.998p+3f}, {16, -0x1.2321p+3f},
+                             {31, -0x1.332p+2f}, {16, -0x1.2321p+3f}, {5, 0x1.665p+0f}, {31, -0x1.332p+2f}}},
+    {GGUF_TYPE_Q4_0, 0, -1, {{0, -0x1.332p-2f}, {1, 0x1.998p-3f}, {15, -0x1.998p-1f}, {16, -0x1.332p-2f}, {31, 0x0p+0f},
+                             {16, -0x1.332p-2f}, {5, 0x1.332p-1f}, {31, 0x0p+0f}}},
+    {GGUF_TYPE_Q4_1, 0, 2, {{0, 0x1.5318p+0f}, {1, 0x1.cc8p-3f}, {15, 0x1.a64p-1f}, {16, 0x1.731p-1f}, {31, 0x1.065p+0f},
+                            {16, 0x1.731p-1f}, {5, 0x1.3fep-1f}, {31, 0x1.065p+0f}}},
+    {GGUF_TYPE_Q5_0, 0, -1, {{0, 0x1.ccbp-1f}, {1, -0x1.998p-3f}, {15, -0x1.332p+0f}, {16, 0x1.665p+0f}, {31, 0x1.998p-4f},
+                             {16, 0x1.665p+0f}, {5, -0x1.665p+0f}, {31, 0x1.998p-4f}}},
+    {GGUF_TYPE_Q5_1, 0, 2, {{0, 0x1.b978p+0f}, {1, 0x1.1cb8p+1f}, {15, 0x1.698p+1f}, {16, 0x1.b978p+0f}, {31, 0x1.4cap-2f},
+                            {16, 0x1.b978p+0f}, {5, 0x1.065p+0f}, {31, 0x1.4cap-2f}}},
+    {GGUF_TYPE_Q4_K, 0, 2, {{0, 0x1.58274p+5f}, {1, 0x1.1daep+3f}, {15, 0x1.b85ep+4f}, {16, 0x1.58274p+5f},
+                            {31, 0x1.b85ep+4f}, {128, 0x1.67ebcp+5f}, {223, 0x1.02f3p+5f}, {255, 0x1.9734p+3f}}},
+    {GGUF_TYPE_Q5_K, 0, 2, {{0, 0x1.726dap+6f}, {1, 0x1.1daep+3f}, {15, 0x1.b85ep+4f}, {16, 0x1.726dap+6f},
+                            {31, 0x1.b85ep+4f}, {128, 0x1.ad7fep+6f}, {223, 0x1.baff8p+6f}, {255, 0x1.2b94p+4f}}},
+    {GGUF_TYPE_Q6_K, 208, -1, {{0, -0x1.1e215p+7f}, {1, 0x1.531ep+7f}, {15, -0x1.fcadp+4f}, {16, -0x1.5984p+5f},
+                               {31, -0x1.332p+3f}, {128, -0x1.18bb4p+5f}, {223, -0x1.931ap+6f}, {255, -0x1.7fe8p+2f}}},
 };
 
 static void put_half(uint8_t *block, int at, unsigned half)
@@ -123,7 +131,8 @@ static double double_product(uint32_t type, const uint8_t *row, size_t cols, con
     for (size_t i = 0; i < cols; i++) {
         size_t tile = t / ACT_TOKENS * acts->blocks, place = t % ACT_TOKENS;
         const struct act_block *a = &acts->block[(tile + i / ACT_COLS) * ACT_TOKENS + place];
-        double x = info->block == 1 ? acts->plain[(tile * ACT_COLS + i) * ACT_TOKENS + place] : (double)a->scale * a->q[i % ACT_COLS];
+        double x = info->block == 1
+            ? acts->plain[(tile * ACT_COLS + i) * ACT_TOKENS + place] : (double)a->scale * a->q[i % ACT_COLS];
         double least = 0;
         if (info->block > 1 && i % info->block == 0)
             weight_unpack(type, row, i / info->block, &b);
@@ -146,7 +155,8 @@ static void compare(const uint8_t *data, const struct matrix *m, const struct ac
         for (size_t r = 0; r < m->rows; r++) {
             double size, want = double_product(m->type, data + r * row_bytes, m->cols, acts, t, &size), got = out[t * stride + r];
             want += (bias ? bias[r] : 0) + before;
-            EXPECT(fabs(got - want) <= eps * (size + fabs(want)) + 1e-37, "%s %s %zux%zu token %zu of %zu row %zu: %g, not %g +- %g",
+            EXPECT(fabs(got - want) <= eps * (size + fabs(want)) + 1e-37,
+                   "%s %s %zux%zu token %zu of %zu row %zu: %g, not %g +- %g",
                    kernels->name, info->name, m->rows, m->cols, t, acts->tokens, r, got, want, eps * size);
         }
 }
@@ -281,8 +291,10 @@ static void rounding(void)
             x[i] = random_float() * unit;
         kernels->round(&b, x);
         for (int i = 0; i < 32; sum += b.q[i++])
-            EXPECT(fabs((double)x[i] - (double)b.scale * b.q[i]) <= 0.50001 * b.scale, "%g became %d of %g", (double)x[i], b.q[i], (double)b.scale);
-        EXPECT(b.sum == sum && b.half[0] + b.half[1] == sum && b.offset == b.scale * (float)sum, "sums %d, %d + %d", b.sum, b.half[0], b.half[1]);
+            EXPECT(fabs((double)x[i] - (double)b.scale * b.q[i]) <= 0.50001 * b.scale, "%g became %d of %g", (double)x[i],
+                   b.q[i], (double)b.scale);
+        EXPECT(b.sum == sum && b.half[0] + b.half[1] == sum && b.offset == b.scale * (float)sum, "sums %d, %d + %d", b.sum,
+               b.half[0], b.half[1]);
     }
     kernels->round(&b, zero);
     EXPECT(b.scale == 0 && b.sum == 0 && b.q[31] == 0, "zeros have scale %g", (double)b.scale);

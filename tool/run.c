@@ -159,7 +159,8 @@ static int add_ids(struct run *r, const char *list)
         unsigned long long id = strtoull(list, &end, 10);
         uint32_t token = (uint32_t)id;
         if (end == list || *list == '-' || errno || id >= llm_shape(r->llm)->vocab || (*end && *end != ',' && *end != ' '))
-            return usage_error(r->self, "--ids %s: must be numbers below %u with commas between them", list, llm_shape(r->llm)->vocab);
+            return usage_error(r->self, "--ids %s: must be numbers below %u with commas between them", list,
+                               llm_shape(r->llm)->vocab);
         if (conversation_add(&r->words, &token, 1))
             return failed(r->self, "no memory");
         list = *end ? end + 1 : end;
@@ -305,9 +306,10 @@ static void print_summary(const struct run *r, const char *format)
     const char *dim = colour(stderr, DIM), *plain = colour(stderr, PLAIN);
     printf("\n");
     fflush(stdout);
-    fprintf(stderr, "%sprompt: %zu tokens, %.1f tokens/s; new: %zu tokens, %.1f tokens/s; cache %s: %zu tokens, %.1f MB, %.2f bits per "
-            "value%s\n", dim, r->prompt, rate(r->prompt, r->prompt_seconds), r->said, rate(r->said ? r->said - 1 : 0, r->said_seconds),
-            format, llm_state_tokens(r->state), (double)llm_state_bytes(r->state) / 1e6, llm_state_bits(r->state), plain);
+    fprintf(stderr, "%sprompt: %zu tokens, %.1f tokens/s; new: %zu tokens, %.1f tokens/s; cache %s: %zu tokens, %.1f MB, "
+            "%.2f bits per value%s\n", dim, r->prompt, rate(r->prompt, r->prompt_seconds), r->said,
+            rate(r->said ? r->said - 1 : 0, r->said_seconds), format, llm_state_tokens(r->state),
+            (double)llm_state_bytes(r->state) / 1e6, llm_state_bits(r->state), plain);
 }
 
 static int finish(struct run *r)

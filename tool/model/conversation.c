@@ -98,7 +98,8 @@ static int read_head(FILE *file, uint64_t model, const char *snapshot, const cha
     char of[2 * HEADER + 1] = "";
     uint64_t maker = 0;
     unsigned version = 0;
-    if (fscanf(file, "aura conversation %9u model %16" SCNx64 " snapshot %128[0-9a-f] tokens %9zu", &version, &maker, of, count) != 4)
+    if (fscanf(file, "aura conversation %9u model %16" SCNx64 " snapshot %128[0-9a-f] tokens %9zu", &version, &maker, of,
+               count) != 4)
         return fail(error, "%.150s is not a list of a conversation's tokens, or is damaged", path);
     if (version != 1)
         return fail(error, "%.150s is of version %u; version 1 is supported", path, version);
@@ -127,7 +128,8 @@ static int read_tokens(struct conversation *c, uint64_t model, const char *snaps
     return failed;
 }
 
-int conversation_load(struct conversation *c, struct llm_state *state, uint64_t model, const char *path, char error[LLM_ERROR_BYTES])
+int conversation_load(struct conversation *c, struct llm_state *state, uint64_t model, const char *path,
+                      char error[LLM_ERROR_BYTES])
 {
     char snapshot[2 * HEADER + 1], *name = tokens_path(path, error), why[LLM_ERROR_BYTES];
     int failed = !name || snapshot_name(path, snapshot, error) || read_tokens(c, model, snapshot, name, error);

@@ -20,6 +20,7 @@ int conversation_save(const struct conversation *c, const struct llm_state *stat
                       char error[LLM_ERROR_BYTES]);
 
 /* Into a conversation of zeros and a state of the same cache. */
-int conversation_load(struct conversation *c, struct llm_state *state, uint64_t model, const char *path, char error[LLM_ERROR_BYTES]);
+int conversation_load(struct conversation *c, struct llm_state *state, uint64_t model, const char *path,
+                      char error[LLM_ERROR_BYTES]);
 
 #endif

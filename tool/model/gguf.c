@@ -83,7 +83,8 @@ static int take_count(struct cursor *c, uint64_t *count, size_t least, const cha
     if (!take(c, count, sizeof *count, what))
         return 0;
     return *count <= left(c) / least ||
-           fail(c, "byte %zu: %" PRIu64 " %s, more than fit in the %zu bytes that are left of the file", c->at, *count, what, left(c));
+           fail(c, "byte %zu: %" PRIu64 " %s, more than fit in the %zu bytes that are left of the file", c->at, *count,
+                what, left(c));
 }
 
 /* ---- names ----------------------------------------------------------------------------------------------------------- */
@@ -247,7 +248,8 @@ static int tensor_bytes(struct cursor *c, struct gguf_tensor *tensor)
     if (!type)
         return 1;
     if (tensor->size[0] % type->block)
-        return fail(c, "tensor %.*s: rows of %" PRIu64 " numbers are not whole blocks of %s, %" PRIu32 " each", printed(tensor->name),
+        return fail(c, "tensor %.*s: rows of %" PRIu64 " numbers are not whole blocks of %s, %" PRIu32 " each",
+                    printed(tensor->name),
                     tensor->name.data, tensor->size[0], type->name, type->block);
     if (numbers / type->block > SIZE_MAX / type->bytes)
         return fail(c, "tensor %.*s does not fit in memory", printed(tensor->name), tensor->name.data);
@@ -293,14 +295,16 @@ static int place_tensors(struct cursor *c, const uint64_t *offsets)
 {
     struct gguf *file = c->file;
     uint64_t alignment = 32;
-    if (gguf_uint(file, "general.alignment", &alignment) < 0 || alignment == 0 || alignment & (alignment - 1) || alignment > 1 << 20)
+    if (gguf_uint(file, "general.alignment", &alignment) < 0 || alignment == 0 || alignment & (alignment - 1) ||
+        alignment > 1 << 20)
         return fail(c, "general.alignment must be a power of two, up to %d", 1 << 20);
     size_t pad = (size_t)(-(uint64_t)c->at & (alignment - 1)), start = c->at + pad;
     file->header_size = c->at;
     for (uint64_t i = 0; i < file->n_tensors; i++) {
         struct gguf_tensor *t = &file->tensors[i];
         if (offsets[i] % alignment)
-            return fail(c, "tensor %.*s: its offset %" PRIu64 " is no multiple of %" PRIu64, printed(t->name), t->name.data, offsets[i],
+            return fail(c, "tensor %.*s: its offset %" PRIu64 " is no multiple of %" PRIu64, printed(t->name), t->name.data,
+                        offsets[i],
                         alignment);
         if (!t->bytes)
             continue; /* of a type that cannot be read */
@@ -322,7 +326,8 @@ static int take_header(struct cursor *c, uint64_t *n_tensors, uint64_t *n_values
         return fail(c, "not a GGUF file: %zu bytes are too few", c->file->size);
     take(c, magic, sizeof magic, "the header");
     if (memcmp(magic, "GGUF", 4))
-        return fail(c, "not a GGUF file: it begins with bytes %02x %02x %02x %02x, not with GGUF", magic[0], magic[1], magic[2], magic[3]);
+        return fail(c, "not a GGUF file: it begins with bytes %02x %02x %02x %02x, not with GGUF", magic[0], magic[1],
+                    magic[2], magic[3]);
     take(c, &version, sizeof version, "the header");
     if (version != 2 && version != 3)
         return fail(c, version & 0xffff ? "GGUF version %" PRIu32 "; versions 2 and 3 are supported"

@@ -208,7 +208,8 @@ static int logits_of(struct pass *p, size_t wanted, float *logits, char *error)
     if (round_vectors(p, from, s->dim, state->llm->out_norm))
         return llm_fail(error, "no memory for the logits of %zu tokens", wanted);
     matmul_run(state->ctx, state->kernels, &state->acts, &(struct product){&state->llm->head, logits, s->vocab, NULL, 0}, 1);
-    return all_finite(logits, wanted * s->vocab) ? 0 : llm_fail(error, "the logits are not finite: the model's weights may be damaged");
+    return all_finite(logits, wanted * s->vocab)
+        ? 0 : llm_fail(error, "the logits are not finite: the model's weights may be damaged");
 }
 
 static int check_call(const struct llm_state *state, const struct pass *p, size_t wanted, char *error)
@@ -216,14 +217,16 @@ static int check_call(const struct llm_state *state, const struct pass *p, size_
     if (p->n == 0 || wanted > p->n)
         return llm_fail(error, "the logits of %zu out of %zu tokens", wanted, p->n);
     if (p->n > UINT32_MAX || p->first > state->capacity || p->n > state->capacity - p->first)
-        return llm_fail(error, "the context is full: %zu tokens are there, %zu more are too many for %zu", p->first, p->n, state->capacity);
+        return llm_fail(error, "the context is full: %zu tokens are there, %zu more are too many for %zu", p->first, p->n,
+                        state->capacity);
     for (size_t t = 0; t < p->n; t++)
         if (p->tokens[t] >= state->llm->shape.vocab)
             return llm_fail(error, "token %" PRIu32 ": the vocabulary has %" PRIu32, p->tokens[t], state->llm->shape.vocab);
     return 0;
 }
 
-int llm_forward(struct llm_state *state, const uint32_t *tokens, size_t n, size_t wanted, float *logits, char error[LLM_ERROR_BYTES])
+int llm_forward(struct llm_state *state, const uint32_t *tokens, size_t n, size_t wanted, float *logits,
+                char error[LLM_ERROR_BYTES])
 {
     struct pass p = {state, NULL, tokens, NULL, NULL, n, llm_state_tokens(state), 0};
     int failed = 0;

@@ -25,7 +25,8 @@ static int create_cache(struct llm_state *state, const struct llm_options *optio
     return failed ? llm_fail(error, "the cache: %s", aura_last_error()) : 0;
 }
 
-int llm_state_create(const struct llm *llm, const struct llm_options *options, struct llm_state **state, char error[LLM_ERROR_BYTES])
+int llm_state_create(const struct llm *llm, const struct llm_options *options, struct llm_state **state,
+                     char error[LLM_ERROR_BYTES])
 {
     struct llm_state *made = calloc(1, sizeof *made);
     aura_ctx_options context = AURA_CTX_OPTIONS_INIT;

@@ -99,7 +99,8 @@ enum { ITEM_BYTES = 12 << 10, ITEMS = 64 };
 
 static size_t panels_of_item(const struct matrix *m, size_t matrices)
 {
-    size_t least = (ITEM_BYTES + m->panel_bytes * matrices - 1) / (m->panel_bytes * matrices), share = (m->panels + ITEMS - 1) / ITEMS;
+    size_t least = (ITEM_BYTES + m->panel_bytes * matrices - 1) / (m->panel_bytes * matrices),
+        share = (m->panels + ITEMS - 1) / ITEMS;
     return share > least ? share : least;
 }
 

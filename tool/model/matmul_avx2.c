@@ -42,7 +42,7 @@ AURA_INLINE vb vb_low(vb b) { return _mm256_and_si256(b, _mm256_set1_epi8(15)); 
 AURA_INLINE vb vb_high(vb b) { return _mm256_and_si256(_mm256_srli_epi16(b, 4), _mm256_set1_epi8(15)); }
 AURA_INLINE vb vb_bits(vb b, const uint8_t *plane, size_t half, const int bit)
 {
-    const __m256i spread = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3);
+    const __m256i spread = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
     const __m256i place = _mm256_set1_epi64x((long long)0x8040201008040201);
     int32_t mask;
     memcpy(&mask, plane + 4 * half, sizeof mask);

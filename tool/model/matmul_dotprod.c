@@ -25,7 +25,11 @@ AURA_INLINE vf vf_fma(vf a, vf b, vf c) { return vfmaq_f32(c, a, b); }
 AURA_INLINE vf vf_int(vi x) { return vcvtq_f32_s32(x); }
 AURA_INLINE vf vf_f16(const uint8_t *p) { return vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(p))); }
 AURA_INLINE vf vf_bf16(const uint8_t *p) { return vreinterpretq_f32_u32(vshll_n_u16(vreinterpret_u16_u8(vld1_u8(p)), 16)); }
-AURA_INLINE vf vf_i8(const uint8_t *p) { return (vf){(float)(int8_t)p[0], (float)(int8_t)p[1], (float)(int8_t)p[2], (float)(int8_t)p[3]}; }
+AURA_INLINE vf vf_i8(const uint8_t *p)
+{
+    const int8_t *x = (const int8_t *)p;
+    return (vf){x[0], x[1], x[2], x[3]};
+}
 AURA_INLINE vf vf_u8(const uint8_t *p) { return (vf){p[0], p[1], p[2], p[3]}; }
 AURA_INLINE vi vi_set(int32_t x) { return vdupq_n_s32(x); }
 AURA_INLINE vi vi_dot(vi sum, vb w, int32_t a, const int wide)

@@ -7,7 +7,11 @@
 /* Bytes of a character by its first byte; 0 where none begins with it. */
 static size_t character_bytes(unsigned char first)
 {
-    return first < 0x80 ? 1 : first >= 0xc2 && first < 0xe0 ? 2 : first >= 0xe0 && first < 0xf0 ? 3 : first >= 0xf0 && first < 0xf5 ? 4 : 0;
+    static const unsigned char from[] = {0x00, 0x80, 0xc2, 0xe0, 0xf0, 0xf5}, bytes[] = {1, 0, 2, 3, 4, 0};
+    size_t i = 0;
+    while (i + 1 < sizeof from && first >= from[i + 1])
+        i++;
+    return bytes[i];
 }
 
 /* Bytes at the end of a text that may become a character when more come. */
@@ -67,7 +71,8 @@ static size_t whole_character(const char *text, size_t size)
     for (size_t i = 1; i < n; i++)
         if ((p[i] & 0xc0) != 0x80)
             return 0;
-    if ((p[0] == 0xe0 && p[1] < 0xa0) || (p[0] == 0xed && p[1] > 0x9f) || (p[0] == 0xf0 && p[1] < 0x90) || (p[0] == 0xf4 && p[1] > 0x8f))
+    if ((p[0] == 0xe0 && p[1] < 0xa0) || (p[0] == 0xed && p[1] > 0x9f) || (p[0] == 0xf0 && p[1] < 0x90) ||
+        (p[0] == 0xf4 && p[1] > 0x8f))
         return 0;
     return n;
 }
