@@ -52,8 +52,9 @@ static void peer_sizes(void)
         EXPECT(peer && peer->bits == want[i].bits, "%s", want[i].name);
     }
     EXPECT(!peer_find("q3_0"), "there is no q3_0");
-    EXPECT(peer_rotation(64, PEER_KEYS) == 64 && peer_rotation(128, PEER_KEYS) == 128 && peer_rotation(192, PEER_KEYS) == 64, "keys");
-    EXPECT(peer_rotation(128, PEER_VALUES) == 64 && peer_rotation(96, PEER_KEYS) == 0 && peer_rotation(80, PEER_VALUES) == 0, "values");
+    EXPECT(peer_rotation(64, PEER_KEYS) == 64 && peer_rotation(128, PEER_KEYS) == 128, "keys, by all of a head");
+    EXPECT(peer_rotation(192, PEER_KEYS) == 64 && peer_rotation(128, PEER_VALUES) == 64, "by 64");
+    EXPECT(peer_rotation(96, PEER_KEYS) == 0 && peer_rotation(80, PEER_VALUES) == 0, "not at all");
 }
 
 /* x = H x / sqrt(n) in double, entry (i, j) of H being the parity of i & j. */
@@ -177,7 +178,8 @@ static void summary(void)
     EXPECT(s.positions == 3000 && near(s.kld_mean.value, 1.4995, 1e-12) && near(s.kld_median.value, 1.4995, 1e-12), "mean, median");
     EXPECT(near(s.kld_p99.value, 2.96901, 1e-9) && near(s.kld_p999.value, 2.996001, 1e-9) && s.kld_max == 2.999, "tails");
     EXPECT(near(s.same_top.value, 0.75, 1e-15) && near(s.same_top.error, sqrt(0.75 * 0.25 / 3000), 1e-15), "%g", s.same_top.value);
-    EXPECT(near(s.ppl.value, exp(2), 1e-9) && near(s.ppl.error, exp(2) * sqrt(1 / 2999.0), 1e-9), "%g +- %g", s.ppl.value, s.ppl.error);
+    EXPECT(near(s.ppl.value, exp(2), 1e-9) && near(s.ppl.error, exp(2) * sqrt(1 / 2999.0), 1e-9), "%g +- %g", s.ppl.value,
+           s.ppl.error);
     EXPECT(near(s.ppl_ratio.value, exp(0.05), 1e-9) && s.ppl_ratio.error < 0.1 * s.ppl.error, "%g", s.ppl_ratio.value);
     EXPECT(again.kld_p99.value == s.kld_p99.value && again.ppl_ratio.value == s.ppl_ratio.value, "summing up changes nothing");
     divergence_free(&d);
@@ -203,7 +205,8 @@ static void expect_chunk(struct base *base, uint32_t chunk)
     chunk_of(chunk, want);
     EXPECT(!base_check(base, chunk, error), "%s", error);
     for (uint32_t i = 0; i < ROWS; i++)
-        EXPECT(!base_read(base, chunk, i, row, error) && !memcmp(row, want + i * VOCAB, sizeof row), "row %u of %u: %s", i, chunk, error);
+        EXPECT(!base_read(base, chunk, i, row, error) && !memcmp(row, want + i * VOCAB, sizeof row), "row %u of %u: %s", i, chunk,
+               error);
 }
 
 /* A file with so many whole chunks and some rows of the next. */
@@ -249,7 +252,7 @@ static void base_temporary(void)
         expect_chunk(base, i);
     }
     float first[VOCAB];
-    EXPECT(base && !base_read(base, 0, 0, first, error) && !memcmp(first, logits, sizeof first), "one chunk takes the place of the other");
+    EXPECT(base && !base_read(base, 0, 0, first, error) && !memcmp(first, logits, sizeof first), "only the last chunk is kept");
     base_close(base);
 }
 
@@ -338,7 +341,8 @@ static void lists(void)
     caches = NULL;
     EXPECT(!quality_parse(quality_default_caches, &caches, &count, error) && count > 10, "%s", error);
     free(caches);
-    static const char *const bad[] = {"", "k4v4,", ",k4v4", "q3_0", "k4v4,,q4_0", "k9v9", "a name that is far too long for any cache there ever was"};
+    static const char *const bad[] = {"", "k4v4,", ",k4v4", "q3_0", "k4v4,,q4_0", "k9v9",
+                                      "a name that is far too long for any cache there ever was"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         error[0] = 0;
         EXPECT(quality_parse(bad[i], &caches, &count, error) && strstr(error, "no cache is called"), "\"%s\": %s", bad[i], error);

@@ -65,9 +65,11 @@ static void calibrator_destroy(struct calibrator *c)
 }
 
 /* One chunk, which is a text of its own: its positions begin at 0. */
-static int read_chunk(struct calibrator *c, const struct arguments *a, const struct text_model *m, size_t first, size_t n, char *error)
+static int read_chunk(struct calibrator *c, const struct arguments *a, const struct text_model *m, size_t first, size_t n,
+                      char *error)
 {
-    struct llm_options o = {.threads = a->threads, .format = {AURA_KIND_F32, AURA_KIND_F32}, .tokens = n, .on_layer = look, .arg = c};
+    struct llm_options o = {.threads = a->threads, .format = {AURA_KIND_F32, AURA_KIND_F32}, .tokens = n, .on_layer = look,
+                            .arg = c};
     struct llm_state *state = NULL;
     uint32_t *tokens = malloc(n * sizeof *tokens);
     if (!tokens)

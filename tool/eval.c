@@ -66,7 +66,8 @@ static int measure(const struct command *self, const struct arguments *a, const 
                                 .chunks = a->chunks, .threads = a->threads, .rollback = a->rollback, .seed = a->seed,
                                 .profile = profile, .base = a->base, .rounded = a->rounded,
                                 .progress = report_progress, .arg = &begin};
-    int bad = (a->base && file_identity(a->model, &o.model_bytes, &o.model_crc, error)) || quality_measure(&o, caches, count, error);
+    int bad = (a->base && file_identity(a->model, &o.model_bytes, &o.model_crc, error)) ||
+              quality_measure(&o, caches, count, error);
     print_progress(NULL);
     if (bad)
         return failed(self, "%s", error);

@@ -50,7 +50,8 @@ static void print_chart(FILE *to, const struct eval_report *r, int tail)
             if (r->caches[i].bits >= PLAIN_BITS && pick(&r->caches[i], tail).value > 0)
                 rules[levels++] = (struct plot_rule){pick(&r->caches[i], tail).value, r->caches[i].name};
     }
-    struct plot_series series[2] = {{"aura", points, ours, 0, 0}, {"llama.cpp, stored values", points ? points + r->count : NULL, theirs, 1, 0}};
+    struct plot_series series[2] = {{"aura", points, ours, 0, 0},
+                                    {"llama.cpp, stored values", points ? points + r->count : NULL, theirs, 1, 0}};
     struct plot plot = {.title = tail ? "99 % of positions diverge less than this" : "Mean KL divergence from the exact cache",
                         .x = {.title = "bits per value", .unit = ""},
                         .y = {.title = tail ? "99 % of KLD, nats" : "mean KLD, nats", .unit = "", .log = 1},
@@ -61,7 +62,8 @@ static void print_chart(FILE *to, const struct eval_report *r, int tail)
 
 static void print_table(FILE *to, const struct eval_report *r)
 {
-    static const char *const head[] = {"cache", "bits", "mean KLD", "+-", "median", "99 %", "99.9 %", "max", "same top", "perplexity", "of exact"};
+    static const char *const head[] = {"cache", "bits", "mean KLD", "+-", "median", "99 %", "99.9 %", "max",
+                                       "same top", "perplexity", "of exact"};
     page_table_begin(to, "All of it");
     page_row_begin(to);
     for (size_t i = 0; i < sizeof head / sizeof *head; i++)
@@ -99,16 +101,18 @@ static int print_page(FILE *to, const struct eval_report *r)
     const struct quality_options *o = r->options;
     const struct divergence_summary *any = &r->caches[0].result;
     uint32_t open = quality_open_tokens(o->ctx, o->rollback);
-    page_begin(to, "What the cache does to a model", "Next-token distributions with compressed caches, beside those with an exact one.");
+    page_begin(to, "What the cache does to a model",
+               "Next-token distributions with compressed caches, beside those with an exact one.");
     eval_print_charts(to, r);
     page_section(to, "What was measured");
-    page_text(to, "%s on %s: %u chunks of %u tokens, of which the second half is compared: %zu positions. Perplexity with the exact "
-              "cache, f32: %.4f.", r->model, r->text, quality_chunks(o), o->ctx, any->positions, any->ppl.value / any->ppl_ratio.value);
-    page_text(to, "Every query attends to keys and values as a full cache returns them: codes, but for the first 4 tokens of a chunk, "
-              "which stay in f16%s. Balance of the keys: %s.", open ? ", and the open ones at its end" : "",
+    page_text(to, "%s on %s: %u chunks of %u tokens, of which the second half is compared: %zu positions. Perplexity with "
+              "the exact cache, f32: %.4f.", r->model, r->text, quality_chunks(o), o->ctx, any->positions,
+              any->ppl.value / any->ppl_ratio.value);
+    page_text(to, "Every query attends to keys and values as a full cache returns them: codes, but for the first 4 tokens of "
+              "a chunk, which stay in f16%s. Balance of the keys: %s.", open ? ", and the open ones at its end" : "",
               r->profile ? r->profile : "none");
-    page_text(to, "Caches with * are llama.cpp's, as stored values behind its rotation. What its attention rounds besides, queries to "
-              "8 bits and sums to f16, is not in them. Errors are standard errors as if positions were independent.");
+    page_text(to, "Caches with * are llama.cpp's, as stored values behind its rotation. What its attention rounds besides, "
+              "queries to 8 bits and sums to f16, is not in them. Errors are standard errors as if positions were independent.");
     return page_end(to);
 }
 

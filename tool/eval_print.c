@@ -70,7 +70,8 @@ void eval_print_json(const struct eval_report *r)
     for (size_t i = 0; i < r->count; i++) {
         const struct quality_cache *c = &r->caches[i];
         const struct divergence_summary *d = &c->result;
-        printf("%s\n  {\"cache\": \"%s\", \"family\": \"%s\"", i ? "," : "", c->name, c->peer ? "llama.cpp, stored values" : "aura");
+        printf("%s\n  {\"cache\": \"%s\", \"family\": \"%s\"", i ? "," : "", c->name,
+               c->peer ? "llama.cpp, stored values" : "aura");
         json_number("bits", c->bits);
         json_estimate("kld_mean", d->kld_mean);
         json_estimate("kld_median", d->kld_median);

@@ -37,8 +37,8 @@ static int parse_one(const char *name, struct quality_cache *cache, char *error)
     }
     if (!aura_format_parse(name, &cache->format) && !aura_format_name(cache->format, cache->name))
         return 0;
-    snprintf(error, LLM_ERROR_BYTES, "no cache is called %.40s: give formats like k4v4 or kf16v3, presets (max, safe, quality, balanced, "
-             "small), or llama.cpp's f16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl", *name ? name : "\"\"");
+    snprintf(error, LLM_ERROR_BYTES, "no cache is called %.40s: give formats like k4v4 or kf16v3, presets (max, safe, quality, "
+             "balanced, small), or llama.cpp's f16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl", *name ? name : "\"\"");
     return 1;
 }
 
@@ -73,7 +73,7 @@ uint32_t quality_rows(uint32_t ctx)
 
 uint32_t quality_open_tokens(uint32_t ctx, uint32_t rollback)
 {
-    return ctx < rollback ? ctx : ctx - (ctx - rollback) / 32 * 32; /* a tile of 32 closes when `rollback` tokens have followed it */
+    return ctx < rollback ? ctx : ctx - (ctx - rollback) / 32 * 32; /* a tile closes when `rollback` tokens have followed it */
 }
 
 uint32_t quality_chunks(const struct quality_options *o)
@@ -184,8 +184,8 @@ static int check_arguments(const struct quality_options *o, const struct quality
     if (o->ctx < 4)
         return snprintf(error, LLM_ERROR_BYTES, "chunks of %u tokens are too short: at least 4", o->ctx), 1;
     if (!quality_chunks(o))
-        return snprintf(error, LLM_ERROR_BYTES, "the text has %zu tokens, and a chunk takes %u: give a longer text or a smaller --ctx",
-                        o->count, o->ctx), 1;
+        return snprintf(error, LLM_ERROR_BYTES, "the text has %zu tokens, and a chunk takes %u: give a longer text or a smaller "
+                        "--ctx", o->count, o->ctx), 1;
     for (size_t i = 0; i < count; i++)
         if (caches[i].peer && dim % PEER_BLOCK)
             return snprintf(error, LLM_ERROR_BYTES, "%s has blocks of 32 numbers, and heads of this model have %u", caches[i].name,

@@ -44,7 +44,7 @@ struct quality_options {
     size_t count;
     uint32_t ctx;                /* at least 4 */
     uint32_t chunks;             /* 0: as many as there are tokens for */
-    int64_t begin;               /* a token that takes the place of the first of each chunk, as models that want one have it; -1: none */
+    int64_t begin;               /* a token that takes the place of the first of each chunk, where the model wants one; -1: none */
     uint32_t threads, rollback;  /* rollback 0: none */
     uint64_t seed;
     const aura_profile *profile; /* NULL: none */
