@@ -135,7 +135,7 @@ static int shown_as(const struct demo_cache *c)
     return !strcmp(c->name, "k4v4") ? 0 : !strcmp(c->name, "k3v3") ? 1 : -1;
 }
 
-/* The weights of one head of the last layer but one: those in the middle of a model look at more than its last. */
+/* The weights of one head of the layer in the middle, where models look at more than in their first and last. */
 static int keep_weights(struct demo *d, const struct recording *r, const struct recording_exact *exact)
 {
     struct demo_head *h = &d->head;
