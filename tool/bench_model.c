@@ -74,8 +74,8 @@ static int read_depths(struct match *m)
         unsigned long depth = strtoul(word, &end, 10);
         if (*word < '0' || *word > '9' || *end || depth > 1ul << 24 || m->depths == MOST ||
             (m->depths && depth < m->depth[m->depths - 1] + DECODED))
-            return usage_error(m->self, "--depth %s: must be at most %d numbers of tokens, each at least %d above the one before", word, MOST,
-                               DECODED);
+            return usage_error(m->self, "--depth %s: must be at most %d numbers of tokens, each at least %d above the one before", word,
+                               MOST, DECODED);
         m->depth[m->depths++] = (uint32_t)depth;
     }
     return m->depths ? 0 : usage_error(m->self, "--depth needs numbers of tokens with commas between them, such as 0,2048");
@@ -147,8 +147,8 @@ static void print_row(struct match *m, struct contestant *c, uint32_t depth)
     double prompt = c->filled ? (double)c->filled / c->filling : 0;
     if (m->options->json) {
         printf("%s\n  {\"cache\": \"%s\", \"bits\": %.3f, \"depth\": %u, \"tokens_per_s\": %.2f, \"ms\": %.3f, \"mean_ms\": %.3f, "
-               "\"spread\": %.4f, \"cache_bytes\": %.0f", m->printed ? "," : "", c->name, bits, depth, 1 / median, median * 1e3, mean * 1e3,
-               spread, bytes);
+               "\"spread\": %.4f, \"cache_bytes\": %.0f", m->printed ? "," : "", c->name, bits, depth, 1 / median,
+               median * 1e3, mean * 1e3, spread, bytes);
         if (c->filled)
             printf(", \"prompt_tokens\": %zu, \"prompt_tokens_per_s\": %.1f", c->filled, prompt);
         printf("}");
@@ -178,8 +178,8 @@ static void print_head(const struct match *m)
     }
     printf("aura %s on %s, tool compiled by %s, %u threads; the median of %d tokens, in turns\n", aura_version(), cpu_name(),
            __VERSION__, m->options->threads, DECODED);
-    printf("%s: %s, %u layers, %u query heads, %u KV heads, D %u\n\n", m->options->path, s->arch, s->layers, s->q_heads, s->kv_heads,
-           s->head_dim);
+    printf("%s: %s, %u layers, %u query heads, %u KV heads, D %u\n\n", m->options->path, s->arch, s->layers, s->q_heads,
+           s->kv_heads, s->head_dim);
     printf("%-10s %10s %8s %12s %12s %11s %12s %12s\n", "cache", "bits/value", "depth", "tokens/s", "ms/token", "spread", "cache",
            "prompt/s");
 }
@@ -190,8 +190,8 @@ static int open_states(struct match *m)
 {
     char error[LLM_ERROR_BYTES];
     for (size_t i = 0; i < m->caches; i++) {
-        struct llm_options options = {.threads = m->options->threads, .format = m->cache[i].format, .isa_mask = m->options->isa_mask,
-                                      .tokens = (size_t)m->depth[m->depths - 1] + DECODED};
+        struct llm_options options = {.threads = m->options->threads, .format = m->cache[i].format,
+                                      .isa_mask = m->options->isa_mask, .tokens = (size_t)m->depth[m->depths - 1] + DECODED};
         if (llm_state_create(m->llm, &options, &m->cache[i].state, error))
             return failed(m->self, "%s", error);
     }

@@ -102,5 +102,6 @@ static int run_tokens(const struct command *self, int argc, char **argv)
 
 const struct command command_tokens = {
     "tokens", "print the tokens that a model has for a text", "MODEL -p TEXT | --text FILE [OPTIONS]",
-    "A line for each token of the text: its number, its bytes, and whether it ends a\ntext or a turn. Control tokens have no bytes.\n",
+    "A line for each token of the text: its number, its bytes, and whether it ends a\n"
+    "text or a turn. Control tokens have no bytes.\n",
     "MODEL", NULL, options, "aura tokens model.gguf -p 'Hello, world'\n", run_tokens};

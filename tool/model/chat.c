@@ -145,7 +145,8 @@ static void llama3(struct prompt *p, const struct chat_turn *turns, size_t n)
 static void inst(struct prompt *p, const struct chat_turn *turns, size_t n)
 {
     int trimmed = has(p, "strip()") || has(p, "| trim") || has(p, "|trim"), marked = has(p, "<<SYS>>");
-    int space_before_answer = has(p, "' ' + message") || has(p, "\" \" + message") || has(p, "' ' + content") || has(p, "' '  + content");
+    int space_before_answer = has(p, "' ' + message") || has(p, "\" \" + message") || has(p, "' ' + content") ||
+                              has(p, "' '  + content");
     int begin_each = has(p, "bos_token + '[INST]") || has(p, "bos_token + \"[INST]");
     const char *open = has(p, "[INST] ") ? "[INST] " : "[INST]", *close = has(p, " [/INST]") ? " [/INST]" : "[/INST]";
     const struct chat_turn *system = n && is(&turns[0], "system") ? &turns[0] : NULL;
@@ -200,8 +201,9 @@ int chat_prompt(const struct gguf *file, const struct chat_turn *turns, size_t n
         return snprintf(error, GGUF_ERROR_BYTES, "the file has no chat template; leave out --chat for a plain prompt"), 1;
     family *render = family_of(&p);
     if (!render)
-        return snprintf(error, GGUF_ERROR_BYTES, "the file's chat template is none that is known here (ChatML, Llama 3, Llama 2, Mistral, "
-                                                 "Zephyr); leave out --chat for a plain prompt"), 1;
+        return snprintf(error, GGUF_ERROR_BYTES,
+                        "the file's chat template is none that is known here (ChatML, Llama 3, Llama 2, Mistral, Zephyr); leave out "
+                        "--chat for a plain prompt"), 1;
     render(&p, turns, n);
     put(&p, "");
     if (p.failed) {

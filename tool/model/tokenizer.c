@@ -53,7 +53,8 @@ static int read_rule(struct tokenizer *t, const struct gguf *file, char error[GG
             t->rule = rules[i].rule;
             return 0;
         }
-    snprintf(error, GGUF_ERROR_BYTES, "pre-tokenizer %s is not supported; smollm, gpt-2, llama-bpe and qwen2 are", shown(name, text));
+    snprintf(error, GGUF_ERROR_BYTES, "pre-tokenizer %s is not supported; smollm, gpt-2, llama-bpe and qwen2 are",
+             shown(name, text));
     return 1;
 }
 
@@ -85,7 +86,8 @@ static int read_ids(struct tokenizer *t, const struct gguf *file, char error[GGU
     if (gguf_bool(file, "tokenizer.ggml.add_bos_token", &t->add_bos) < 0 ||
         gguf_bool(file, "tokenizer.ggml.add_eos_token", &t->add_eos) < 0 ||
         gguf_bool(file, "tokenizer.ggml.add_space_prefix", &t->space_first) < 0)
-        return snprintf(error, GGUF_ERROR_BYTES, "tokenizer.ggml.add_bos_token, add_eos_token and add_space_prefix must be truth values"), 1;
+        return snprintf(error, GGUF_ERROR_BYTES,
+                        "tokenizer.ggml.add_bos_token, add_eos_token and add_space_prefix must be truth values"), 1;
     if ((t->add_bos && t->bos == NO_TOKEN) || (t->add_eos && t->eos == NO_TOKEN))
         return snprintf(error, GGUF_ERROR_BYTES, "the file says that a text gets a token before or after it, but not which"), 1;
     return 0;
@@ -97,7 +99,8 @@ static int read_ends(struct tokenizer *t, const struct gguf *file, char error[GG
     static const char *const names[] = {"<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "<|eot_id|>",    "<|eom_id|>",
                                         "<|end|>",       "</s>",            "<EOT>",      "<end_of_turn>", "<eos>"};
     uint32_t token = NO_TOKEN, turn = NO_TOKEN, message = NO_TOKEN;
-    if (read_id(t, file, "tokenizer.ggml.eot_token_id", &turn, error) || read_id(t, file, "tokenizer.ggml.eom_token_id", &message, error))
+    if (read_id(t, file, "tokenizer.ggml.eot_token_id", &turn, error) ||
+        read_id(t, file, "tokenizer.ggml.eom_token_id", &message, error))
         return 1;
     if (!(t->ends = calloc(t->vocab.size, 1)))
         return snprintf(error, GGUF_ERROR_BYTES, "no memory for the vocabulary"), 1;
