@@ -1,6 +1,7 @@
 #!/bin/sh
 # bench/peers/fetch.sh: llama.cpp, to be compared with. The source package of llama-cpp-python, which pip fetches, contains it. It
-# is built outside of this tree, in PEERS_DIR (default: aura-peers in the user's cache), for this machine and with its own defaults.
+# is built outside of this tree, in PEERS_DIR (default: aura-peers in the user's cache), for this machine and with its own defaults;
+# without AMX where that does not work.
 # Done once: an hour or so on a slow machine, minutes on others. The last line printed is the directory with its programs.
 set -eu
 cd "$(dirname "$0")"
@@ -20,7 +21,8 @@ build() {
     cmake -S "$source" -B "$dir/build" -DCMAKE_BUILD_TYPE=Release -DCMAKE_C_FLAGS="$1" -DCMAKE_CXX_FLAGS="$1" -DBUILD_SHARED_LIBS=ON \
         -DLLAMA_CURL=OFF -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_UI=OFF -DLLAMA_BUILD_MTMD=OFF &&
         cmake --build "$dir/build" --parallel 2 --target llama-bench llama-perplexity &&
-        cc -O2 peer.c -I"$source/include" -I"$source/ggml/include" -L"$bin" -lllama -lggml -lggml-base -Wl,-rpath,"$bin" -o "$bin/peer"
+        cc -O2 peer.c -I"$source/include" -I"$source/ggml/include" -L"$bin" -lllama -lggml -lggml-base -Wl,-rpath,"$bin" -o "$bin/peer" &&
+        echo "${1:-none}" >"$bin/flags"
 }
 
 for need in python3 cmake cc c++; do

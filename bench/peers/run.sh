@@ -17,6 +17,7 @@ aura=${AURA:-build/release/aura} out=build/peers
 bin=$(bench/peers/fetch.sh | tail -n 1)
 rm -rf $out
 mkdir -p $out
+cp "$bin/flags" $out/flags # that llama.cpp was built with besides its own
 say() { echo "peers: $*" >&2; }
 
 say 'tokens of a page of awkward text'

@@ -92,8 +92,8 @@ def targets(rows):
 
 def markdown(result):
     m = result["machine"]
-    yield "llama.cpp of llama-cpp-python 0.3.36, built with its own defaults, beside aura on %s, %d processors; `make peers`." % (
-        m["cpu"], m["cpus"])
+    yield "llama.cpp of llama-cpp-python 0.3.36, compiler flags besides its own: %s; beside aura on %s, %d processors; `make peers`." % (
+        result["flags"], m["cpu"], m["cpus"])
     yield ""
     yield "| tokens of a page of awkward text | number | equal |"
     yield "|---|---|---|"
@@ -118,7 +118,7 @@ def markdown(result):
 
 
 def main(directory):
-    result = {"machine": machine(), "tokens": tokens(directory), "greedy": greedy(directory), "perplexity": perplexity(directory),
+    result = {"machine": machine(), "flags": read(directory + "/flags").strip(), "tokens": tokens(directory), "greedy": greedy(directory), "perplexity": perplexity(directory),
               "speed": speed(directory)}
     result["targets"] = list(targets(result["speed"]))
     result["good"] = (
