@@ -34,8 +34,8 @@ mv $golden/smollm2-greedy.new $golden/smollm2-greedy.txt
 {
     echo "Perplexities of texts, second halves of chunks, f16 cache, $by"
     for text in data/novel.txt data/essay.txt; do
-        "$bin/llama-perplexity" -m $model -f $text -c 512 --chunks 2 -t 2 2>&1 |
-            sed -n "s,.*Final estimate: PPL = \([0-9.]*\).*,text $text ctx 512 chunks 2 ppl \1,p"
+        "$bin/llama-perplexity" -m $model -f $text -c 512 --chunks 4 -t 2 2>&1 |
+            sed -n "s,.*Final estimate: PPL = \([0-9.]*\).*,text $text ctx 512 chunks 4 ppl \1,p"
     done
 } >$golden/smollm2-perplexity.new
 mv $golden/smollm2-perplexity.new $golden/smollm2-perplexity.txt

@@ -2,13 +2,14 @@
 """What bench/peers/run.sh left in a directory, as peers.md and peers.json there."""
 import glob
 import json
+import math
 import os
 import re
 import statistics
 import sys
 
 LEAST_EQUAL = 64  # tokens of each prompt
-MOST_APART = 0.005  # perplexities, relative
+MOST_APART = 0.005  # the mean of the logarithms of perplexities; see test/model.sh
 
 
 def read(path):
@@ -124,7 +125,7 @@ def main(directory):
     result["good"] = (
         all(r["equal"] for r in result["tokens"])
         and all(r["equal"] >= LEAST_EQUAL for r in result["greedy"])
-        and all(r["apart"] <= MOST_APART for r in result["perplexity"])
+        and abs(statistics.mean(math.log(r["aura"] / r["llama.cpp"]) for r in result["perplexity"])) <= MOST_APART
     )
     with open(directory + "/peers.json", "w") as file:
         json.dump(result, file, indent=1)
