@@ -3,10 +3,13 @@
  * Built by `make cuda` into libaura_cuda, which needs libaura. Errors, structs and messages are those of aura.h; every error
  * of the CUDA runtime is AURA_DEVICE with its text.
  *
- * Streams  aura_cuda_append and aura_cuda_attend only launch kernels on the stream they are given: they allocate nothing,
- *          wait for nothing and read nothing from the device, so a CUDA graph can capture them and replay them while
- *          sequences grow. Calls on one sequence must be ordered by their streams. The other calls change or read the cache
- *          from the host and wait for the device; no call on the cache may be in flight on any stream during them.
+ * Streams  aura_cuda_append, aura_cuda_attend and aura_cuda_truncate only launch kernels on the stream they are given: they
+ *          allocate nothing, wait for nothing and read nothing from the device, so a CUDA graph can capture them and replay
+ *          them while sequences grow. Calls on one sequence must be ordered by their streams. The other calls change or read
+ *          the cache from the host and wait for what they asked of the device; no call on the cache may be in flight on any
+ *          stream during them.
+ * Pages    Lengths live on the device, pages are handed out by the host: a sequence can be appended to as far as pages were
+ *          reserved for it that no other sequence has. Pages that a fork shares are copied by aura_cuda_seq_reserve.
  * Threads  One thread at a time per cache.
  */
 #ifndef AURA_CUDA_H
@@ -30,8 +33,10 @@ typedef struct aura_cuda_config {
     int device;          /* ordinal */
     uint32_t seqs;       /* sequences that there can be at once, 1 to 65536; 0: 64 */
     uint64_t seq_tokens; /* tokens that one can have, below 2^31; 0: as many as the budget's pages hold */
+    uint32_t batch_invariant; /* 1: what attention gives for a sequence depends on that sequence and its queries alone, bit for bit,
+                                 and not on the rest of the batch nor on the GPU's multiprocessors. It costs time: doc/cuda.md */
 } aura_cuda_config;
-#define AURA_CUDA_CONFIG_INIT {sizeof(aura_cuda_config), AURA_CONFIG_INIT, 0, 0, 0}
+#define AURA_CUDA_CONFIG_INIT {sizeof(aura_cuda_config), AURA_CONFIG_INIT, 0, 0, 0, 0}
 
 /* Whether device `device` can be used; the message says why not: no driver, no such device, one older than sm_80.
  * Fails: AURA_DEVICE. */
@@ -55,23 +60,38 @@ AURA_API aura_status aura_cuda_cache_get_info(const aura_cuda_cache *cache, aura
 
 /* A new empty sequence. Fails: AURA_OUT_OF_PAGES (as many as there can be), AURA_DEVICE. */
 AURA_API aura_status aura_cuda_seq_create(aura_cuda_cache *cache, aura_cuda_seq *seq);
+/* A new sequence that begins with the first `tokens` tokens of another and shares their pages; what it holds is as after
+ * aura_seq_fork(). Before either is appended to, aura_cuda_seq_reserve() must give it pages of its own: until then appends to
+ * it set AURA_CUDA_OUT_OF_PAGES.
+ * Fails, with nothing changed: AURA_BAD_ARGUMENT (no such sequence, more tokens than it has), AURA_OUT_OF_PAGES (as many
+ * sequences as there can be), AURA_OUT_OF_MEMORY (of the host), AURA_DEVICE. */
+AURA_API aura_status aura_cuda_seq_fork(aura_cuda_cache *cache, aura_cuda_seq from, uint64_t tokens, aura_cuda_seq *seq);
+/* Gives the pages back that no other sequence has. Fails: AURA_BAD_ARGUMENT, AURA_DEVICE. */
 AURA_API aura_status aura_cuda_seq_release(aura_cuda_cache *cache, aura_cuda_seq seq);
-/* Pages for `tokens` tokens in all. A sequence never has more tokens than were reserved for it: the device takes no pages.
- * Fails, with nothing changed: AURA_OUT_OF_PAGES, AURA_TOO_LARGE (more than seq_tokens), AURA_BAD_ARGUMENT, AURA_DEVICE. */
+/* Pages of its own for all that is appended until the sequence has `tokens` tokens: new ones, and copies of those that it
+ * shares and would write to. A sequence never has more tokens than were reserved for it: the device takes no pages.
+ * Fails, with nothing changed: AURA_OUT_OF_PAGES, AURA_OUT_OF_MEMORY (of the host), AURA_TOO_LARGE (more than seq_tokens),
+ * AURA_BAD_ARGUMENT, AURA_DEVICE. */
 AURA_API aura_status aura_cuda_seq_reserve(aura_cuda_cache *cache, aura_cuda_seq seq, uint64_t tokens);
+/* Keeps the first `tokens` tokens, as aura_truncate() does, and gives the pages back that are not needed for them, reserved or
+ * not: reserve again before the next append. Fails, with nothing changed: AURA_BAD_ARGUMENT (no such sequence, more tokens than it
+ * has), AURA_DEVICE. */
+AURA_API aura_status aura_cuda_seq_truncate(aura_cuda_cache *cache, aura_cuda_seq seq, uint64_t tokens);
 
 /* What goes wrong on the device is kept with its sequence until aura_cuda_seq_clear_status(). */
 enum {
     AURA_CUDA_BAD_VALUE = 1,    /* an append had NaN, Inf or a vector that is too long: nothing of it was stored */
-    AURA_CUDA_OUT_OF_PAGES = 2, /* an append went beyond the reservation: nothing of it was stored */
+    AURA_CUDA_OUT_OF_PAGES = 2, /* an append went beyond the reservation, or into pages that are shared: nothing of it was stored */
     AURA_CUDA_NOT_FINITE = 4    /* rows of an attend are NaN, as with AURA_NOT_FINITE */
 };
 typedef struct aura_cuda_seq_info {
     size_t size;
-    uint64_t tokens, closed, reserved; /* as in aura_seq_info; tokens that fit in the pages it has */
-    uint32_t status;                   /* AURA_CUDA_... bits; while an append bit is set, appends do nothing */
+    uint64_t tokens, closed; /* as in aura_seq_info */
+    uint64_t reserved;       /* tokens that it can have before it needs other pages */
+    size_t pages, shared_pages; /* that it has; of these, those that others have too */
+    uint32_t status;         /* AURA_CUDA_... bits; while an append bit is set, appends do nothing */
 } aura_cuda_seq_info;
-#define AURA_CUDA_SEQ_INFO_INIT {sizeof(aura_cuda_seq_info), 0, 0, 0, 0}
+#define AURA_CUDA_SEQ_INFO_INIT {sizeof(aura_cuda_seq_info), 0, 0, 0, 0, 0, 0}
 AURA_API aura_status aura_cuda_seq_get_info(const aura_cuda_cache *cache, aura_cuda_seq seq, aura_cuda_seq_info *info);
 AURA_API aura_status aura_cuda_seq_clear_status(aura_cuda_cache *cache, aura_cuda_seq seq);
 
@@ -80,6 +100,14 @@ AURA_API aura_status aura_cuda_seq_clear_status(aura_cuda_cache *cache, aura_cud
  * that is not empty), AURA_UNSUPPORTED (a window or slots), AURA_OUT_OF_PAGES, AURA_TOO_LARGE, AURA_OUT_OF_MEMORY, AURA_DEVICE. */
 AURA_API aura_status aura_cuda_upload(aura_cuda_cache *cache, aura_cuda_seq seq, const aura_cache *from, aura_seq from_seq);
 AURA_API aura_status aura_cuda_download(const aura_cuda_cache *cache, aura_cuda_seq seq, aura_cache *to, aura_seq to_seq);
+
+/* A sequence to a snapshot of a single sequence, the file of aura_seq_save(), and a new one from such a file or one of a whole cache,
+ * as aura_seq_load() has it; `options` as there. The bytes go through memory of the host, as much as the sequence takes.
+ * Fail like these, and like aura_cuda_download(), aura_cuda_seq_create() and aura_cuda_upload(); loading with nothing changed. */
+AURA_API aura_status aura_cuda_seq_save(const aura_cuda_cache *cache, aura_cuda_seq seq, const char *path,
+                                        const aura_snapshot_options *options);
+AURA_API aura_status aura_cuda_seq_load(aura_cuda_cache *cache, const char *path, const aura_snapshot_options *options,
+                                        aura_cuda_seq *seq);
 
 /* A tensor [sequence][token][head][dim] on the device. Strides in elements; 0: contiguous. */
 typedef struct aura_cuda_view {
@@ -104,6 +132,13 @@ typedef struct aura_cuda_append_args {
  * then its status says so, nothing of them is stored, and the other sequences are not concerned.
  * Fails, with nothing launched: AURA_BAD_ARGUMENT, AURA_UNSUPPORTED (dtype), AURA_DEVICE. */
 AURA_API aura_status aura_cuda_append(aura_cuda_cache *cache, const aura_cuda_append_args *args, struct CUstream_st *stream);
+
+/* Keeps the first tokens[i] tokens of seqs[i], or all where it has no more: on the stream, so that what a graph appended to check a
+ * draft can be taken back by the graph. As aura_truncate(), but all pages stay reserved. Where it cuts into pages that are
+ * shared, the next append sets AURA_CUDA_OUT_OF_PAGES: reserve again.
+ * Fails, with nothing launched: AURA_BAD_ARGUMENT, AURA_DEVICE. */
+AURA_API aura_status aura_cuda_truncate(aura_cuda_cache *cache, const aura_cuda_seq *seqs, const uint32_t *tokens, uint32_t n_seqs,
+                                        struct CUstream_st *stream); /* seqs, tokens: [n_seqs] on the device; n_seqs 1 to 4096 */
 
 /* Where an attend keeps its partial results. One call at a time may use it: make one per stream.
  * For calls of up to `seqs` sequences of `queries` queries each. Fails: AURA_BAD_ARGUMENT, AURA_OUT_OF_MEMORY, AURA_DEVICE. */
@@ -131,7 +166,7 @@ typedef struct aura_cuda_attend_args {
      NULL, 0, 0}
 
 /* Attention in one launch. The same call over the same sequences gives the same bits. Rows that are not finite are NaN and
- * set AURA_CUDA_NOT_FINITE; a number in seqs that is no sequence gives NaN.
+ * set AURA_CUDA_NOT_FINITE; a number in seqs that is too large for a sequence gives NaN, one that was released is empty.
  * Fails, with nothing launched: AURA_BAD_ARGUMENT, AURA_UNSUPPORTED, AURA_TOO_LARGE (for the workspace), AURA_DEVICE. */
 AURA_API aura_status aura_cuda_attend(const aura_cuda_cache *cache, aura_cuda_workspace *workspace,
                                       const aura_cuda_attend_args *args, struct CUstream_st *stream);

@@ -6,7 +6,9 @@
 
 #include "../../include/aura_cuda.h"
 #include "device.cuh"
+
 #include "kernels.cuh"
+#include "paging.h"
 
 struct aura_cuda_cache {
     aura_ctx *ctx;
@@ -18,10 +20,9 @@ struct aura_cuda_cache {
     size_t bytes, n_pages;
     uint8_t *memory;         /* all of it */
     struct dev_cache dev;
-    std::vector<struct attend_kernel> kernels; /* those that take this cache; the general one last */
-    std::vector<uint32_t> free_pages;
-    std::vector<std::vector<uint32_t>> pages; /* of each sequence */
-    std::vector<uint8_t> used;
+    std::vector<struct attend_kernel> kernels; /* those that take this cache; the general ones last */
+    uint32_t batch_invariant;
+    struct aura_paging paging; /* whose pages are whose; the device has a copy of the lists */
 };
 
 struct aura_cuda_workspace {
@@ -30,12 +31,21 @@ struct aura_cuda_workspace {
     float *partial;
     float2 *partial_ml;
     uint32_t *counter;
-    size_t partial_floats, counters;
+    size_t partial_floats, partial_rows, counters;
     float *trace;            /* for checks: see dev_attend */
     uint32_t trace_tokens;
 };
 
+/* device.cu: that a configuration is one that the device has. */
+aura_status aura_cuda_check_kind(const aura_ctx *ctx, const char *call, const aura_config *config);
+
+/* seq.cu: that there is such a sequence; what the device knows of it. */
+aura_status aura_cuda_check_seq(const aura_cuda_cache *cache, const char *call, aura_cuda_seq seq);
+aura_status aura_cuda_read_seq(const aura_cuda_cache *cache, const char *call, aura_cuda_seq seq, struct dev_seq *state);
+aura_status aura_cuda_write_seq(const aura_cuda_cache *cache, const char *call, aura_cuda_seq seq, const struct dev_seq *state);
+
 /* append.cu, attend.cu: once per cache. */
+void aura_cuda_make_encoder(struct dev_encoder *encoder, const struct aura_codec_plan *plan);
 aura_status aura_cuda_prepare_append(const aura_cuda_cache *cache, const char *call);
 aura_status aura_cuda_prepare_attend(aura_cuda_cache *cache, const char *call);
 
@@ -65,6 +75,12 @@ static inline aura_status cuda_status(const aura_ctx *ctx, const char *call, cud
     cudaGetLastError();
     return aura_raw_fail(ctx, error == cudaErrorMemoryAllocation ? AURA_OUT_OF_MEMORY : AURA_DEVICE, "%s: %s: %s (%s)", call, what,
                          cudaGetErrorString(error), cudaGetErrorName(error));
+}
+
+/* What was asked of the default stream is done. Copies may return before they are, and a caller's stream need not wait for them. */
+static inline cudaError_t when_done(cudaError_t error)
+{
+    return error == cudaSuccess ? cudaStreamSynchronize(0) : error;
 }
 
 #endif

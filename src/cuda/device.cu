@@ -1,4 +1,4 @@
-/* The device cache: its memory, its sequences, and copies from and to a CPU cache. */
+/* The device cache and its memory. */
 #include "cache.cuh"
 
 #include <math.h>
@@ -52,10 +52,10 @@ static cudaError_t copy_codecs(const aura_cuda_cache *c)
     const struct aura_raw *r = &c->raw;
     memset(&d, 0, sizeof d);
     if (r->k_codec)
-        d.k = *r->k_codec, d.k_inner = r->k_turn->inner, d.k_outer = r->k_turn->outer;
+        aura_cuda_make_encoder(&d.encoder[0], r->k_codec), d.k_inner = r->k_turn->inner, d.k_outer = r->k_turn->outer;
     if (r->v_codec)
-        d.v = *r->v_codec, d.v_inner = r->v_turn->inner, d.v_outer = r->v_turn->outer;
-    d.reference = *r->reference_codec;
+        aura_cuda_make_encoder(&d.encoder[1], r->v_codec), d.v_inner = r->v_turn->inner, d.v_outer = r->v_turn->outer;
+    aura_cuda_make_encoder(&d.encoder[2], r->reference_codec);
     copy_paley(d.paley[0], r->k_turn);
     copy_paley(d.paley[1], r->v_turn);
     copy_paley(d.paley[2], r->v_undo);
@@ -128,8 +128,8 @@ static aura_status plan_memory(aura_cuda_cache *c, const char *call, const aura_
     if (!c->n_pages)
         return aura_raw_fail(c->ctx, AURA_OUT_OF_PAGES, "%s: in a budget of %zu bytes no page fits; give %zu or more", call, budget,
                              fixed + page);
-    if (c->n_pages > UINT32_MAX)
-        c->n_pages = UINT32_MAX;
+    if (c->n_pages >= UINT32_MAX)
+        c->n_pages = UINT32_MAX - 1;
     c->bytes = carve(c, NULL);
     return AURA_OK;
 }
@@ -150,7 +150,7 @@ static aura_status take_memory(aura_cuda_cache *c, const char *call)
         error = cudaMemcpy((void *)c->dev.balance, c->raw.balance, balance, cudaMemcpyHostToDevice);
     if (error == cudaSuccess && c->raw.balance)
         error = cudaMemcpy((void *)c->dev.inverse_balance, c->raw.inverse_balance, balance, cudaMemcpyHostToDevice);
-    return cuda_status(c->ctx, call, error, "clearing the tables");
+    return cuda_status(c->ctx, call, when_done(error), "clearing the tables");
 }
 
 static aura_status open_device(aura_cuda_cache *c, const char *call)
@@ -164,7 +164,7 @@ static aura_status open_device(aura_cuda_cache *c, const char *call)
     return cuda_status(c->ctx, call, error, "asking for the device's properties");
 }
 
-static aura_status check_kind(const aura_ctx *ctx, const char *call, const aura_config *config)
+aura_status aura_cuda_check_kind(const aura_ctx *ctx, const char *call, const aura_config *config)
 {
     if (config->window || config->slots)
         return aura_raw_fail(ctx, AURA_UNSUPPORTED, "%s: a cache with %s; the device has caches of whole sequences only", call,
@@ -180,11 +180,12 @@ extern "C" aura_status aura_cuda_cache_create(aura_ctx *ctx, const aura_cuda_con
     if (config->size != sizeof *config)
         return aura_raw_fail(ctx, AURA_BAD_ARGUMENT, "%s: config.size is %zu, this library knows %zu", call, config->size,
                              sizeof *config);
-    if (!config->cache.budget_bytes || config->seqs > 65536 || config->seq_tokens >= 1ull << 31)
+    if (!config->cache.budget_bytes || config->seqs > 65536 || config->seq_tokens >= 1ull << 31 || config->batch_invariant > 1)
         return aura_raw_fail(ctx, AURA_BAD_ARGUMENT,
-                             "%s: budget_bytes %zu (must be given), seqs %u (at most 65536) or seq_tokens %llu (below 2^31)", call,
-                             config->cache.budget_bytes, config->seqs, (unsigned long long)config->seq_tokens);
-    aura_status status = check_kind(ctx, call, &config->cache);
+                             "%s: budget_bytes %zu (must be given), seqs %u (at most 65536), seq_tokens %llu (below 2^31) or "
+                             "batch_invariant %u (0 or 1)", call, config->cache.budget_bytes, config->seqs,
+                             (unsigned long long)config->seq_tokens, config->batch_invariant);
+    aura_status status = aura_cuda_check_kind(ctx, call, &config->cache);
     if (status || (status = aura_cuda_probe(config->device)))
         return status;
     aura_cuda_cache *c = new (std::nothrow) aura_cuda_cache();
@@ -195,6 +196,7 @@ extern "C" aura_status aura_cuda_cache_create(aura_ctx *ctx, const aura_cuda_con
     c->ctx = ctx;
     c->device = config->device;
     c->seqs = config->seqs ? config->seqs : 64;
+    c->batch_invariant = config->batch_invariant;
     on_device here(c->device);
     if (!(status = aura_cache_create(ctx, &shape, &c->shape))) {
         aura_raw_describe(&c->raw, c->shape);
@@ -205,6 +207,8 @@ extern "C" aura_status aura_cuda_cache_create(aura_ctx *ctx, const aura_cuda_con
             status = aura_cuda_prepare_append(c, call);
         if (!status)
             status = aura_cuda_prepare_attend(c, call);
+        if (!status && aura_paging_make(&c->paging, c->seqs, (uint32_t)c->n_pages))
+            status = aura_raw_fail(ctx, AURA_OUT_OF_MEMORY, "%s: no memory for a list of %zu pages", call, c->n_pages);
     }
     if (status) {
         aura_cuda_cache_destroy(c);
@@ -212,10 +216,6 @@ extern "C" aura_status aura_cuda_cache_create(aura_ctx *ctx, const aura_cuda_con
     }
     c->dev.n_seqs = c->seqs;
     c->dev.table_stride = c->table_pages;
-    c->pages.resize(c->seqs);
-    c->used.resize(c->seqs);
-    for (size_t i = c->n_pages; i-- > 0;)
-        c->free_pages.push_back((uint32_t)i);
     *cache = c;
     return AURA_OK;
 }
@@ -226,6 +226,7 @@ extern "C" void aura_cuda_cache_destroy(aura_cuda_cache *c)
         return;
     on_device here(c->device);
     cudaFree(c->memory);
+    aura_paging_unmake(&c->paging);
     aura_cache_destroy(c->shape);
     delete c;
 }
@@ -238,214 +239,8 @@ extern "C" aura_status aura_cuda_cache_get_info(const aura_cuda_cache *c, aura_c
     info->bytes = c->bytes;
     info->page_bytes = c->raw.page_bytes;
     info->pages = c->n_pages;
-    info->free_pages = c->free_pages.size();
+    info->free_pages = c->paging.n_free;
     info->seqs = c->seqs;
     info->multiprocessors = c->multiprocessors;
     return AURA_OK;
-}
-
-/* ---- sequences ----------------------------------------------------------------------------------------------------- */
-
-static aura_status check_seq(const aura_cuda_cache *c, const char *call, aura_cuda_seq seq)
-{
-    if (!c)
-        return aura_raw_fail(NULL, AURA_BAD_ARGUMENT, "%s: cache is NULL", call);
-    if (seq >= c->seqs || !c->used[seq])
-        return aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: there is no sequence %u", call, seq);
-    return AURA_OK;
-}
-
-static aura_status read_seq(const aura_cuda_cache *c, const char *call, aura_cuda_seq seq, struct dev_seq *state)
-{
-    return cuda_status(c->ctx, call, cudaMemcpy(state, c->dev.seqs + seq, sizeof *state, cudaMemcpyDeviceToHost),
-                       "reading a sequence");
-}
-
-static aura_status write_seq(const aura_cuda_cache *c, const char *call, aura_cuda_seq seq, const struct dev_seq *state)
-{
-    return cuda_status(c->ctx, call, cudaMemcpy(c->dev.seqs + seq, state, sizeof *state, cudaMemcpyHostToDevice),
-                       "writing a sequence");
-}
-
-extern "C" aura_status aura_cuda_seq_create(aura_cuda_cache *c, aura_cuda_seq *seq)
-{
-    const char *call = "aura_cuda_seq_create";
-    struct dev_seq empty = {};
-    if (!c || !seq)
-        return aura_raw_fail(c ? c->ctx : NULL, AURA_BAD_ARGUMENT, "%s: %s is NULL", call, c ? "seq" : "cache");
-    for (uint32_t i = 0; i < c->seqs; i++)
-        if (!c->used[i]) {
-            on_device here(c->device);
-            aura_status status = write_seq(c, call, i, &empty);
-            if (status)
-                return status;
-            c->used[i] = 1;
-            *seq = i;
-            return AURA_OK;
-        }
-    return aura_raw_fail(c->ctx, AURA_OUT_OF_PAGES, "%s: all %u sequences are in use; give seqs a larger number", call, c->seqs);
-}
-
-extern "C" aura_status aura_cuda_seq_release(aura_cuda_cache *c, aura_cuda_seq seq)
-{
-    const char *call = "aura_cuda_seq_release";
-    struct dev_seq empty = {};
-    aura_status status = check_seq(c, call, seq);
-    if (status)
-        return status;
-    on_device here(c->device);
-    if ((status = write_seq(c, call, seq, &empty)))
-        return status;
-    c->free_pages.insert(c->free_pages.end(), c->pages[seq].rbegin(), c->pages[seq].rend());
-    c->pages[seq].clear();
-    c->used[seq] = 0;
-    return AURA_OK;
-}
-
-extern "C" aura_status aura_cuda_seq_reserve(aura_cuda_cache *c, aura_cuda_seq seq, uint64_t tokens)
-{
-    const char *call = "aura_cuda_seq_reserve";
-    aura_status status = check_seq(c, call, seq);
-    if (status)
-        return status;
-    uint64_t pages = tokens / AURA_PAGE + (tokens % AURA_PAGE > 0);
-    std::vector<uint32_t> &own = c->pages[seq];
-    size_t had = own.size();
-    if (pages > c->table_pages)
-        return aura_raw_fail(c->ctx, AURA_TOO_LARGE, "%s: %llu tokens; a sequence of this cache has at most %llu", call,
-                             (unsigned long long)tokens, (unsigned long long)c->table_pages * AURA_PAGE);
-    if (pages <= had)
-        return AURA_OK;
-    if (pages - had > c->free_pages.size())
-        return aura_raw_fail(c->ctx, AURA_OUT_OF_PAGES, "%s: %llu tokens need %llu more pages; %zu are free", call,
-                             (unsigned long long)tokens, (unsigned long long)(pages - had), c->free_pages.size());
-    on_device here(c->device);
-    while (own.size() < pages) {
-        own.push_back(c->free_pages.back());
-        c->free_pages.pop_back();
-    }
-    uint32_t reserved = (uint32_t)(pages * AURA_PAGE);
-    cudaError_t error = cudaMemcpy(c->dev.table + (size_t)seq * c->table_pages + had, own.data() + had, (own.size() - had) * 4,
-                                   cudaMemcpyHostToDevice);
-    if (error == cudaSuccess)
-        error = cudaMemcpy(&c->dev.seqs[seq].reserved, &reserved, sizeof reserved, cudaMemcpyHostToDevice);
-    while (error != cudaSuccess && own.size() > had) {
-        c->free_pages.push_back(own.back());
-        own.pop_back();
-    }
-    return cuda_status(c->ctx, call, error, "writing the page table");
-}
-
-extern "C" aura_status aura_cuda_seq_get_info(const aura_cuda_cache *c, aura_cuda_seq seq, aura_cuda_seq_info *info)
-{
-    const char *call = "aura_cuda_seq_get_info";
-    struct dev_seq state;
-    aura_status status = check_seq(c, call, seq);
-    if (!status && (!info || info->size != sizeof *info))
-        status = aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: info is NULL or info.size is wrong", call);
-    if (status)
-        return status;
-    on_device here(c->device);
-    if ((status = read_seq(c, call, seq, &state)))
-        return status;
-    info->tokens = state.len;
-    info->closed = state.closed;
-    info->reserved = c->pages[seq].size() * (uint64_t)AURA_PAGE;
-    info->status = state.status;
-    return AURA_OK;
-}
-
-extern "C" aura_status aura_cuda_seq_clear_status(aura_cuda_cache *c, aura_cuda_seq seq)
-{
-    const char *call = "aura_cuda_seq_clear_status";
-    uint32_t none = 0;
-    aura_status status = check_seq(c, call, seq);
-    if (status)
-        return status;
-    on_device here(c->device);
-    return cuda_status(c->ctx, call, cudaMemcpy(&c->dev.seqs[seq].status, &none, sizeof none, cudaMemcpyHostToDevice),
-                       "writing a sequence");
-}
-
-/* ---- to and from a CPU cache --------------------------------------------------------------------------------------- */
-
-static aura_status check_same(const aura_cuda_cache *c, const char *call, const aura_cache *other)
-{
-    struct aura_raw r;
-    if (!other)
-        return aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: the CPU cache is NULL", call);
-    aura_raw_describe(&r, other);
-    aura_status status = check_kind(c->ctx, call, r.config);
-    if (status)
-        return status;
-    const aura_config *a = c->raw.config, *b = r.config;
-    int same = a->format.k == b->format.k && a->format.v == b->format.v && a->q_heads == b->q_heads &&
-               a->kv_heads == b->kv_heads && a->k_dim == b->k_dim && a->v_dim == b->v_dim && a->flags == b->flags &&
-               a->rollback == b->rollback && a->seed == b->seed && !a->balance == !b->balance;
-    if (same && a->balance)
-        same = !memcmp(a->balance, b->balance, (size_t)a->kv_heads * a->k_dim * sizeof *a->balance);
-    return same ? AURA_OK
-                : aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: the two caches have different configurations", call);
-}
-
-/* All bytes of a sequence, one way or the other. */
-static cudaError_t copy_seq(const aura_cuda_cache *c, aura_cuda_seq seq, const aura_cache *cpu, aura_seq cpu_seq,
-                            const struct aura_raw_seq *raw, cudaMemcpyKind kind)
-{
-    int up = kind == cudaMemcpyHostToDevice;
-    cudaError_t error = cudaSuccess;
-    const aura_config *f = c->raw.config;
-    for (size_t i = 0; i < raw->pages && error == cudaSuccess; i++) {
-        uint8_t *there = c->dev.pages + (size_t)c->pages[seq][i] * c->raw.page_bytes, *here = aura_raw_page(cpu, cpu_seq, i);
-        error = cudaMemcpy(up ? there : here, up ? here : there, c->raw.page_bytes, kind);
-    }
-    for (int values = 0; values < 2 && error == cudaSuccess; values++) {
-        __half *rows = values ? c->dev.v_rows : c->dev.k_rows;
-        size_t n = (size_t)f->kv_heads * c->raw.rows * (values ? f->v_dim : f->k_dim);
-        void *there = rows + seq * n, *here = values ? raw->v : raw->k;
-        if (rows)
-            error = cudaMemcpy(up ? there : here, up ? here : there, n * sizeof *rows, kind);
-    }
-    return error;
-}
-
-extern "C" aura_status aura_cuda_upload(aura_cuda_cache *c, aura_cuda_seq seq, const aura_cache *from, aura_seq from_seq)
-{
-    const char *call = "aura_cuda_upload";
-    struct aura_raw_seq raw;
-    struct dev_seq state;
-    aura_status status = check_seq(c, call, seq);
-    if (status || (status = check_same(c, call, from)) || (status = aura_raw_find(call, from, from_seq, &raw)))
-        return status;
-    on_device here(c->device);
-    if ((status = read_seq(c, call, seq, &state)))
-        return status;
-    if (state.len)
-        return aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: sequence %u has %u tokens; give an empty one", call, seq, state.len);
-    if ((status = aura_cuda_seq_reserve(c, seq, raw.len)))
-        return status;
-    if ((status = cuda_status(c->ctx, call, copy_seq(c, seq, from, from_seq, &raw, cudaMemcpyHostToDevice), "copying to the device")))
-        return status;
-    state.len = (uint32_t)raw.len;
-    state.closed = (uint32_t)raw.closed;
-    state.reserved = (uint32_t)(c->pages[seq].size() * AURA_PAGE);
-    state.status = 0;
-    return write_seq(c, call, seq, &state);
-}
-
-extern "C" aura_status aura_cuda_download(const aura_cuda_cache *c, aura_cuda_seq seq, aura_cache *to, aura_seq to_seq)
-{
-    const char *call = "aura_cuda_download";
-    struct aura_raw_seq raw;
-    struct dev_seq state;
-    aura_status status = check_seq(c, call, seq);
-    if (status || (status = check_same(c, call, to)))
-        return status;
-    on_device here(c->device);
-    if ((status = read_seq(c, call, seq, &state)) || (status = aura_raw_fill(call, to, to_seq, state.len, state.closed, &raw)))
-        return status;
-    status = cuda_status(c->ctx, call, copy_seq(c, seq, to, to_seq, &raw, cudaMemcpyDeviceToHost), "copying from the device");
-    if (status)
-        aura_truncate(to, to_seq, 0);
-    return status;
 }

@@ -1,0 +1,279 @@
+/* Sequences of the device: the host hands out their pages (paging.h), the device has their lengths. */
+#include "cache.cuh"
+
+aura_status aura_cuda_check_seq(const aura_cuda_cache *c, const char *call, aura_cuda_seq seq)
+{
+    if (!c)
+        return aura_raw_fail(NULL, AURA_BAD_ARGUMENT, "%s: cache is NULL", call);
+    if (seq >= c->seqs || !c->paging.seq[seq].used)
+        return aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: there is no sequence %u", call, seq);
+    return AURA_OK;
+}
+
+aura_status aura_cuda_read_seq(const aura_cuda_cache *c, const char *call, aura_cuda_seq seq, struct dev_seq *state)
+{
+    return cuda_status(c->ctx, call, cudaMemcpy(state, c->dev.seqs + seq, sizeof *state, cudaMemcpyDeviceToHost),
+                       "reading a sequence");
+}
+
+aura_status aura_cuda_write_seq(const aura_cuda_cache *c, const char *call, aura_cuda_seq seq, const struct dev_seq *state)
+{
+    return cuda_status(c->ctx, call, when_done(cudaMemcpy(c->dev.seqs + seq, state, sizeof *state, cudaMemcpyHostToDevice)),
+                       "writing a sequence");
+}
+
+static uint32_t pages_of(uint64_t tokens)
+{
+    return (uint32_t)((tokens + AURA_PAGE - 1) / AURA_PAGE);
+}
+
+/* The page that the next append writes to first: that of the first token without a code or, where there are no codes, of the new
+ * token. append.cu goes by the same. */
+static uint32_t write_page(const aura_cuda_cache *c, const struct dev_seq *state)
+{
+    return (c->dev.k_rows || c->dev.v_rows ? state->closed : state->len) / AURA_PAGE;
+}
+
+/* Which of its pages a sequence may write to. */
+static void set_limits(const aura_cuda_cache *c, aura_cuda_seq seq, struct dev_seq *state)
+{
+    uint32_t begin, end;
+    aura_paging_own(&c->paging, seq, write_page(c, state), &begin, &end);
+    state->own = begin * AURA_PAGE;
+    state->reserved = end * AURA_PAGE;
+}
+
+/* ---- coming and going ----------------------------------------------------------------------------------------------- */
+
+/* A place for a new sequence. */
+static aura_status find_place(const aura_cuda_cache *c, const char *call, aura_cuda_seq *seq)
+{
+    *seq = aura_paging_place(&c->paging);
+    if (*seq == AURA_PAGING_NONE)
+        return aura_raw_fail(c->ctx, AURA_OUT_OF_PAGES, "%s: all %u sequences are in use; give seqs a larger number", call, c->seqs);
+    return AURA_OK;
+}
+
+extern "C" aura_status aura_cuda_seq_create(aura_cuda_cache *c, aura_cuda_seq *seq)
+{
+    const char *call = "aura_cuda_seq_create";
+    struct dev_seq empty = {};
+    aura_cuda_seq made;
+    if (!c || !seq)
+        return aura_raw_fail(c ? c->ctx : NULL, AURA_BAD_ARGUMENT, "%s: %s is NULL", call, c ? "seq" : "cache");
+    on_device here(c->device);
+    aura_status status = find_place(c, call, &made);
+    if (status || (status = aura_cuda_write_seq(c, call, made, &empty)))
+        return status;
+    c->paging.seq[made].used = 1;
+    *seq = made;
+    return AURA_OK;
+}
+
+extern "C" aura_status aura_cuda_seq_release(aura_cuda_cache *c, aura_cuda_seq seq)
+{
+    const char *call = "aura_cuda_seq_release";
+    struct dev_seq empty = {};
+    aura_status status = aura_cuda_check_seq(c, call, seq);
+    if (status)
+        return status;
+    on_device here(c->device);
+    if ((status = aura_cuda_write_seq(c, call, seq, &empty)))
+        return status;
+    aura_paging_cut(&c->paging, seq, 0);
+    c->paging.seq[seq].used = 0;
+    return AURA_OK;
+}
+
+/* Entries [first, end) of a list to the device. */
+static cudaError_t write_list(const aura_cuda_cache *c, aura_cuda_seq seq, const uint32_t *page, uint32_t first, uint32_t end)
+{
+    if (first == end)
+        return cudaSuccess;
+    return cudaMemcpy(c->dev.table + (size_t)seq * c->table_pages + first, page, (size_t)(end - first) * sizeof *page,
+                      cudaMemcpyHostToDevice);
+}
+
+/* The f16 rows of a sequence to another one. */
+static cudaError_t copy_rows(const aura_cuda_cache *c, aura_cuda_seq from, aura_cuda_seq to)
+{
+    const aura_config *f = c->raw.config;
+    cudaError_t error = cudaSuccess;
+    for (int values = 0; values < 2 && error == cudaSuccess; values++) {
+        __half *rows = values ? c->dev.v_rows : c->dev.k_rows;
+        const size_t n = (size_t)f->kv_heads * c->raw.rows * (values ? f->v_dim : f->k_dim);
+        if (rows)
+            error = cudaMemcpy(rows + to * n, rows + from * n, n * sizeof *rows, cudaMemcpyDeviceToDevice);
+    }
+    return error;
+}
+
+extern "C" aura_status aura_cuda_seq_fork(aura_cuda_cache *c, aura_cuda_seq from, uint64_t tokens, aura_cuda_seq *seq)
+{
+    const char *call = "aura_cuda_seq_fork";
+    struct dev_seq parent, child = {};
+    aura_cuda_seq made;
+    aura_status status = aura_cuda_check_seq(c, call, from);
+    if (!status && !seq)
+        status = aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: seq is NULL", call);
+    if (status)
+        return status;
+    on_device here(c->device);
+    if ((status = find_place(c, call, &made)) || (status = aura_cuda_read_seq(c, call, from, &parent)))
+        return status;
+    if (tokens > parent.len)
+        return aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %llu tokens; the sequence has %u", call, (unsigned long long)tokens,
+                             parent.len);
+    const uint32_t pages = pages_of(tokens);
+    if (aura_paging_share(&c->paging, from, pages, made))
+        return aura_raw_fail(c->ctx, AURA_OUT_OF_MEMORY, "%s: no memory for a list of %u pages", call, pages);
+    child.len = (uint32_t)tokens;
+    child.closed = parent.closed < child.len ? parent.closed : child.len;
+    set_limits(c, made, &child);
+    set_limits(c, from, &parent);
+    cudaError_t error = write_list(c, made, c->paging.seq[made].page, 0, pages);
+    if (error == cudaSuccess)
+        error = copy_rows(c, from, made);
+    status = cuda_status(c->ctx, call, when_done(error), "copying a sequence");
+    if (status || (status = aura_cuda_write_seq(c, call, from, &parent)) || (status = aura_cuda_write_seq(c, call, made, &child))) {
+        aura_paging_cut(&c->paging, made, 0);
+        return status;
+    }
+    c->paging.seq[made].used = 1;
+    *seq = made;
+    return AURA_OK;
+}
+
+/* ---- space ---------------------------------------------------------------------------------------------------------- */
+
+/* Copies what a plan wants copied, and has the device know the pages. */
+static cudaError_t carry_out(const aura_cuda_cache *c, const struct aura_paging_plan *plan)
+{
+    cudaError_t error = cudaSuccess;
+    for (uint32_t i = 0; i < plan->end - plan->first && error == cudaSuccess; i++)
+        if (plan->copy[i] != AURA_PAGING_NONE)
+            error = cudaMemcpy(c->dev.pages + plan->page[i] * c->raw.page_bytes, c->dev.pages + plan->copy[i] * c->raw.page_bytes,
+                               c->raw.page_bytes, cudaMemcpyDeviceToDevice);
+    return when_done(error == cudaSuccess ? write_list(c, plan->seq, plan->page, plan->first, plan->end) : error);
+}
+
+static aura_status fail_plan(const aura_cuda_cache *c, const char *call, aura_status status, uint64_t tokens, uint32_t pages)
+{
+    if (status == AURA_OUT_OF_PAGES)
+        return aura_raw_fail(c->ctx, status, "%s: %llu tokens need %u more pages; %u are free", call, (unsigned long long)tokens, pages,
+                             c->paging.n_free);
+    return aura_raw_fail(c->ctx, status, "%s: no memory for a list of %u pages", call, pages);
+}
+
+extern "C" aura_status aura_cuda_seq_reserve(aura_cuda_cache *c, aura_cuda_seq seq, uint64_t tokens)
+{
+    const char *call = "aura_cuda_seq_reserve";
+    struct aura_paging_plan plan;
+    struct dev_seq state;
+    aura_status status = aura_cuda_check_seq(c, call, seq);
+    if (status)
+        return status;
+    if (tokens > (uint64_t)c->table_pages * AURA_PAGE)
+        return aura_raw_fail(c->ctx, AURA_TOO_LARGE, "%s: %llu tokens; a sequence of this cache has at most %llu", call,
+                             (unsigned long long)tokens, (unsigned long long)c->table_pages * AURA_PAGE);
+    on_device here(c->device);
+    if ((status = aura_cuda_read_seq(c, call, seq, &state)))
+        return status;
+    if ((status = aura_paging_plan(&c->paging, seq, write_page(c, &state), pages_of(state.len), pages_of(tokens), &plan)))
+        return fail_plan(c, call, status, tokens, plan.taken);
+    if ((status = cuda_status(c->ctx, call, carry_out(c, &plan), "copying shared pages or writing the page table"))) {
+        aura_paging_undo(&c->paging, &plan);
+        return status;
+    }
+    aura_paging_commit(&c->paging, &plan);
+    set_limits(c, seq, &state);
+    return aura_cuda_write_seq(c, call, seq, &state);
+}
+
+extern "C" aura_status aura_cuda_seq_truncate(aura_cuda_cache *c, aura_cuda_seq seq, uint64_t tokens)
+{
+    const char *call = "aura_cuda_seq_truncate";
+    struct dev_seq state;
+    aura_status status = aura_cuda_check_seq(c, call, seq);
+    if (status)
+        return status;
+    on_device here(c->device);
+    if ((status = aura_cuda_read_seq(c, call, seq, &state)))
+        return status;
+    if (tokens > state.len)
+        return aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %llu tokens; the sequence has %u", call, (unsigned long long)tokens,
+                             state.len);
+    state.len = (uint32_t)tokens;
+    state.closed = state.closed < state.len ? state.closed : state.len;
+    aura_paging_cut(&c->paging, seq, pages_of(tokens));
+    set_limits(c, seq, &state);
+    return aura_cuda_write_seq(c, call, seq, &state);
+}
+
+struct dev_truncate {
+    struct dev_seq *seqs;
+    const uint32_t *ids, *tokens;
+    uint32_t n_seqs, n;
+};
+
+__global__ void truncate_kernel(const __grid_constant__ struct dev_truncate t)
+{
+    const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= t.n || t.ids[i] >= t.n_seqs)
+        return;
+    struct dev_seq *seq = &t.seqs[t.ids[i]];
+    seq->len = min(seq->len, t.tokens[i]);
+    seq->closed = min(seq->closed, t.tokens[i]);
+}
+
+extern "C" aura_status aura_cuda_truncate(aura_cuda_cache *c, const aura_cuda_seq *seqs, const uint32_t *tokens, uint32_t n_seqs,
+                                          struct CUstream_st *stream)
+{
+    const char *call = "aura_cuda_truncate";
+    if (!c || !seqs || !tokens)
+        return aura_raw_fail(c ? c->ctx : NULL, AURA_BAD_ARGUMENT, "%s: %s is NULL", call, !c ? "cache" : seqs ? "tokens" : "seqs");
+    if (n_seqs == 0 || n_seqs > ATTEND_MAX_SEQS)
+        return aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %u sequences (1 to %d)", call, n_seqs, (int)ATTEND_MAX_SEQS);
+    on_device here(c->device);
+    struct dev_truncate t = {c->dev.seqs, seqs, tokens, c->dev.n_seqs, n_seqs};
+    void *params[] = {&t};
+    return cuda_status(c->ctx, call,
+                       cudaLaunchKernel((const void *)truncate_kernel, dim3((n_seqs + 127) / 128), dim3(128), params, 0, stream),
+                       "launching a kernel");
+}
+
+/* ---- information ---------------------------------------------------------------------------------------------------- */
+
+extern "C" aura_status aura_cuda_seq_get_info(const aura_cuda_cache *c, aura_cuda_seq seq, aura_cuda_seq_info *info)
+{
+    const char *call = "aura_cuda_seq_get_info";
+    struct dev_seq state;
+    aura_status status = aura_cuda_check_seq(c, call, seq);
+    if (!status && (!info || info->size != sizeof *info))
+        status = aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: info is NULL or info.size is wrong", call);
+    if (status)
+        return status;
+    on_device here(c->device);
+    if ((status = aura_cuda_read_seq(c, call, seq, &state)))
+        return status;
+    info->tokens = state.len;
+    info->closed = state.closed;
+    info->reserved = state.reserved;
+    info->pages = c->paging.seq[seq].pages;
+    info->shared_pages = aura_paging_shared(&c->paging, seq);
+    info->status = state.status;
+    return AURA_OK;
+}
+
+extern "C" aura_status aura_cuda_seq_clear_status(aura_cuda_cache *c, aura_cuda_seq seq)
+{
+    const char *call = "aura_cuda_seq_clear_status";
+    uint32_t none = 0;
+    aura_status status = aura_cuda_check_seq(c, call, seq);
+    if (status)
+        return status;
+    on_device here(c->device);
+    return cuda_status(c->ctx, call,
+                       when_done(cudaMemcpy(&c->dev.seqs[seq].status, &none, sizeof none, cudaMemcpyHostToDevice)),
+                       "writing a sequence");
+}
