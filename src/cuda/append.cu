@@ -4,42 +4,80 @@
  *                                       └─ tile closes: reference ─ codes ─ pack ─▶ tile
  *
  * A block is one KV head of one sequence. Every block looks at all vectors of its sequence before it stores any, so that all
- * come to the same answer; the last of them to be done advances the sequence. */
+ * come to the same answer.
+ *
+ * With one token and no tile that closes, all of the time is waiting for memory, so nothing is waited for that could be asked for
+ * earlier: vectors are looked at while the sequence is read, and a block says that it has read the sequence, for the last of them to
+ * advance it, before it stores. */
 #include "cache.cuh"
-#include "encode.cuh"
+#include "close.cuh"
 #include "rotate.cuh"
 
-enum { APPEND_WARPS = 8, APPEND_THREADS = 32 * APPEND_WARPS };
-#define LONGEST 60000.f /* append.c says why */
+#define LONGEST 60000.f        /* append.c says why */
+#define SURELY_GOOD (LONGEST / 32) /* no vector of up to 512 numbers below this is longer */
 
-/* Shared memory of a block, for dims of up to M. Vectors are 16 floats further apart than they are long: the two that a
- * warp works on are then in different banks. */
-template <int M>
-struct append_space {
-    struct aura_codec_plan codec;
-    float reference[M], mean[M];
-    float row[APPEND_WARPS][2][M];
-    __half scale[AURA_TILE];
-    uint8_t code[AURA_TILE][M];
-    float y[APPEND_WARPS * 2][M + 16];
+/* Some numbers of a vector as the caller has them: first, first + stride ...; 0 beyond its end. Read before one is looked at, so that
+ * they come together: a branch on the type for each number would wait for it. */
+template <int E>
+struct numbers {
+    uint32_t bits[E];
+    float balance[E];
 };
 
-template <int M>
-struct append_block {
-    append_space<M> *s;
-    uint32_t slot, seq, head;
-    uint32_t len, closed; /* of this head, as far as it is stored */
-};
-
-__device__ __forceinline__ float load_balanced(const struct dev_append &a, uint32_t slot, uint32_t token, uint32_t head, uint32_t d,
-                                               bool values)
+template <int E>
+__device__ __forceinline__ void ask_for(struct numbers<E> &n, const struct dev_append &a, uint32_t slot, uint32_t token, uint32_t head,
+                                        uint32_t first, uint32_t stride, bool values)
 {
-    const struct dev_view &v = values ? a.v : a.k;
-    float x = load_element(v.data, v.dtype, slot * v.seq + token * v.token + head * v.head + d);
-    return values || !a.c.balance ? x : __fmul_rn(x, a.c.balance[(size_t)head * a.c.k_dim + d]);
+    const void *data = values ? a.v.data : a.k.data;
+    const uint32_t dim = values ? a.c.v_dim : a.c.k_dim;
+    const int64_t at = values ? slot * a.v.seq + token * a.v.token + head * a.v.head
+                              : slot * a.k.seq + token * a.k.token + head * a.k.head;
+    if ((values ? a.v.dtype : a.k.dtype) == AURA_F32) {
+#pragma unroll
+        for (int i = 0; i < E; i++)
+            n.bits[i] = first + i * stride < dim ? ((const uint32_t *)data)[at + first + i * stride] : 0;
+    } else {
+#pragma unroll
+        for (int i = 0; i < E; i++)
+            n.bits[i] = first + i * stride < dim ? ((const uint16_t *)data)[at + first + i * stride] : 0;
+    }
+#pragma unroll
+    for (int i = 0; i < E; i++)
+        n.balance[i] = 1;
+    if (!values && a.c.balance) {
+#pragma unroll
+        for (int i = 0; i < E; i++)
+            n.balance[i] = first + i * stride < dim ? a.c.balance[(size_t)head * dim + first + i * stride] : 0;
+    }
+}
+
+template <int E>
+__device__ __forceinline__ float number_of(const struct numbers<E> &n, const struct dev_append &a, int i, bool values)
+{
+    const uint32_t dtype = values ? a.v.dtype : a.k.dtype;
+    const float half = __half2float(__ushort_as_half((unsigned short)n.bits[i]));
+    const float x = dtype == AURA_F16 ? half : __uint_as_float(dtype == AURA_F32 ? n.bits[i] : n.bits[i] << 16);
+    return __fmul_rn(x, n.balance[i]); /* with 1 it stays what it is */
 }
 
 /* ---- are the vectors good? ----------------------------------------------------------------------------------------- */
+
+/* Whether this warp's share of the vectors is good at the first glance, number by number; nearly all are. */
+__device__ __forceinline__ bool surely_good(const struct dev_append &a, uint32_t slot, uint32_t tokens)
+{
+    bool good = true;
+    for (uint32_t i = threadIdx.x / 32; i < tokens * a.c.kv_heads; i += APPEND_WARPS)
+#pragma unroll 1
+        for (uint32_t d = threadIdx.x % 32; d < max(a.c.k_dim, a.c.v_dim); d += 128) {
+            struct numbers<4> k, v;
+            ask_for(k, a, slot, i / a.c.kv_heads, i % a.c.kv_heads, d, 32, false);
+            ask_for(v, a, slot, i / a.c.kv_heads, i % a.c.kv_heads, d, 32, true);
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                good &= fabsf(number_of(k, a, j, false)) < SURELY_GOOD && fabsf(number_of(v, a, j, true)) < SURELY_GOOD;
+        }
+    return good;
+}
 
 /* One vector by half a warp: as length_of and bad_row of append.c have it. */
 __device__ __forceinline__ bool bad_vector(const struct dev_append &a, uint32_t slot, uint32_t token, uint32_t head, bool values)
@@ -48,8 +86,11 @@ __device__ __forceinline__ bool bad_vector(const struct dev_append &a, uint32_t 
     const float limit = kind == AURA_ROW_F16 ? 65520.f : kind == AURA_ROW_BF16 ? 0x1.ffp127f : INFINITY;
     float partial = 0, sum = 0;
     bool bad = false;
+#pragma unroll 1
     for (uint32_t d = lane; d < dim; d += 16) {
-        float x = load_balanced(a, slot, token, head, d, values);
+        struct numbers<1> n;
+        ask_for(n, a, slot, token, head, d, 0, values);
+        const float x = number_of(n, a, 0, values);
         partial = __fadd_rn(partial, __fmul_rn(x, x));
         bad |= !(fabsf(x) < limit);
     }
@@ -69,260 +110,226 @@ __device__ __forceinline__ bool any_bad(const struct dev_append &a, uint32_t slo
     return __syncthreads_or(bad);
 }
 
-/* ---- tiles ---------------------------------------------------------------------------------------------------------- */
-
-template <int M>
-__device__ __forceinline__ __half *rows_of(const struct dev_append &a, const append_block<M> &b, bool values)
-{
-    const size_t dim = values ? a.c.v_dim : a.c.k_dim;
-    return (values ? a.c.v_rows : a.c.k_rows) + ((size_t)b.seq * a.c.kv_heads + b.head) * a.c.rows * dim;
-}
-
-template <int M>
-__device__ __forceinline__ uint8_t *head_of(const struct dev_append &a, const append_block<M> &b, uint32_t token)
-{
-    return (uint8_t *)page_head(a.c, b.seq, token / AURA_PAGE, b.head);
-}
-
-template <int M>
-__device__ __forceinline__ void load_codec(append_space<M> *s, const struct aura_codec_plan *from)
-{
-    __syncthreads();
-    for (uint32_t i = threadIdx.x; i < sizeof *from / 4; i += APPEND_THREADS)
-        ((uint32_t *)&s->codec)[i] = ((const uint32_t *)from)[i];
-    __syncthreads();
-}
-
-/* The mean of the unpinned keys of a tile, all of them open, as 8-bit codes. */
-template <int M>
-__device__ void make_reference(const struct dev_append &a, const append_block<M> &b, uint32_t first, uint8_t *head)
-{
-    append_space<M> *s = b.s;
-    const __half *rows = rows_of(a, b, false);
-    int8_t *code = (int8_t *)(head + a.c.reference_at);
-    load_codec(s, &a.c.codecs->reference);
-    const uint32_t from = max(first, a.c.pinned), end = first + AURA_TILE;
-    for (uint32_t d = threadIdx.x; d < a.c.k_dim; d += APPEND_THREADS) {
-        float sum = 0;
-#pragma unroll 8
-        for (uint32_t t = from; t < end; t++)
-            sum = __fadd_rn(sum, __half2float(rows[(size_t)row_of(a.c, t) * a.c.k_dim + d]));
-        s->mean[d] = __fdiv_rn(sum, (float)(end - from));
-    }
-    __syncthreads();
-    if (threadIdx.x < 32) { /* both halves of the warp do the same */
-        float scale = encode_any(s->code[0], s->mean, &s->codec);
-        if (threadIdx.x == 0)
-            *(__half *)(head + a.c.reference_scale_at) = __float2half_rn(scale);
-    }
-    __syncthreads();
-    for (uint32_t d = threadIdx.x; d < a.c.reference_scale_at - a.c.reference_at; d += APPEND_THREADS)
-        code[d] = d < a.c.k_dim ? (int8_t)aura_code_of_index(s->code[0][d], 8) : 0;
-    __syncthreads();
-}
-
-/* Codes of columns [from, to) of a side into s->code and s->scale. */
-template <int M>
-__device__ void encode_columns(const struct dev_append &a, const append_block<M> &b, uint32_t first, uint32_t from, uint32_t to,
-                               bool values, bool relative)
-{
-    append_space<M> *s = b.s;
-    const uint32_t dim = values ? a.c.v_dim : a.c.k_dim, kind = values ? a.c.v_kind : a.c.k_kind, lane = threadIdx.x % 16;
-    const __half *rows = rows_of(a, b, values);
-    load_codec(s, values ? &a.c.codecs->v : &a.c.codecs->k);
-    for (uint32_t at = from; at < to; at += 2 * APPEND_WARPS) {
-        const uint32_t c = at + threadIdx.x / 16, column = min(c, to - 1); /* half warps beyond do the last once more */
-        float *y = s->y[threadIdx.x / 16];
-        const __half *row = rows + (size_t)row_of(a.c, first + column) * dim;
-        for (uint32_t d = lane; d < dim; d += 16)
-            y[d] = relative ? __fsub_rn(__half2float(row[d]), s->reference[d]) : __half2float(row[d]);
-        __syncwarp();
-        float scale = encode_any(s->code[column], y, &s->codec);
-        if (lane == 0 && c < to)
-            s->scale[c] = __float2half_rn(scale);
-        __syncthreads();
-    }
-    for (uint32_t i = threadIdx.x; kind == 8 && i < (to - from) * dim; i += APPEND_THREADS)
-        s->code[from + i / dim][i % dim] = aura_code_of_index(s->code[from + i / dim][i % dim], 8);
-    __syncthreads();
-}
-
-/* How a side is laid out, as format.h asks for it. */
-__device__ __forceinline__ struct aura_side side_of(uint32_t kind, uint32_t dim, bool values)
-{
-    struct aura_side side = {};
-    side.kind = kind;
-    side.dim = dim;
-    side.runs = values ? 1 : aura_padded_run(dim) / AURA_RUN;
-    side.lanes = values ? dim : AURA_TILE;
-    return side;
-}
-
-template <int M>
-__device__ void put_keys(const struct dev_append &a, const append_block<M> &b, uint8_t *tile, uint32_t from, uint32_t to)
-{
-    const struct aura_side side = side_of(a.c.k_kind, a.c.k_dim, false);
-    uint32_t *words = (uint32_t *)tile;
-    for (uint32_t i = threadIdx.x; i < (to - from) * side.runs; i += APPEND_THREADS) {
-        const uint32_t c = from + i % (to - from), run = i / (to - from);
-        uint32_t quad[8], word[8];
-        for (uint32_t k = 0; k < 8; k++) {
-            const uint32_t d = run * AURA_RUN + 4 * k; /* dims are multiples of 4 */
-            quad[k] = d < side.dim ? *(const uint32_t *)&b.s->code[c][d] : 0;
-        }
-        aura_pack_run(word, quad, side.kind);
-        for (uint32_t w = 0; w < side.kind; w++)
-            words[aura_word_at(&side, run, w) + c] = word[w];
-    }
-    for (uint32_t c = from + threadIdx.x; c < to; c += APPEND_THREADS)
-        ((__half *)(tile + a.c.k_scale_at))[c] = b.s->scale[c];
-    __syncthreads();
-}
-
-/* The other columns keep their bits. */
-template <int M>
-__device__ void put_values(const struct dev_append &a, const append_block<M> &b, uint8_t *tile, uint32_t from, uint32_t to)
-{
-    const struct aura_side side = side_of(a.c.v_kind, a.c.v_dim, true);
-    uint32_t *words = (uint32_t *)(tile + a.c.v_at), ours[8], mask[8];
-    const uint32_t all = side.kind == 8 ? 255 : (1u << side.kind) - 1;
-    for (uint32_t k = 0; k < 8; k++) {
-        ours[k] = 0;
-        for (uint32_t i = 0; i < 4; i++)
-            ours[k] |= 4 * k + i >= from && 4 * k + i < to ? all << 8 * i : 0;
-    }
-    aura_pack_run(mask, ours, side.kind);
-    for (uint32_t d = threadIdx.x; d < side.dim; d += APPEND_THREADS) {
-        uint32_t quad[8], word[8];
-        for (uint32_t k = 0; k < 8; k++) {
-            quad[k] = 0;
-            for (uint32_t i = 0; i < 4; i++)
-                quad[k] |= 4 * k + i >= from && 4 * k + i < to ? (uint32_t)b.s->code[4 * k + i][d] << 8 * i : 0;
-        }
-        aura_pack_run(word, quad, side.kind);
-        for (uint32_t w = 0; w < side.kind; w++) {
-            uint32_t *to_word = &words[aura_word_at(&side, 0, w) + d];
-            *to_word = (*to_word & ~mask[w]) | word[w];
-        }
-    }
-    for (uint32_t c = from + threadIdx.x; c < to; c += APPEND_THREADS)
-        ((__half *)(tile + a.c.v_scale_at))[c] = b.s->scale[c];
-    __syncthreads();
-}
-
-/* Encodes the tokens [closed, end) of the head; they are of one tile. */
-template <int M>
-__device__ void close_tokens(const struct dev_append &a, const append_block<M> &b, uint32_t end)
-{
-    const uint32_t first = b.closed / AURA_TILE * AURA_TILE, page = b.closed / AURA_PAGE;
-    const uint32_t begin = max(b.closed, a.c.pinned);
-    if (begin >= end) /* pinned tokens only, which are never encoded */
-        return;
-    uint8_t *head = head_of(a, b, b.closed), *tile = head + (b.closed / AURA_TILE % AURA_PAGE_TILES) * a.c.tile_bytes;
-    if (a.c.k_rows) {
-        if (a.c.has_reference && b.closed <= max(page * AURA_PAGE, a.c.pinned))
-            make_reference(a, b, first, head);
-        if (a.c.has_reference) {
-            const float scale = __half2float(*(const __half *)(head + a.c.reference_scale_at));
-            load_codec(b.s, &a.c.codecs->reference);
-            for (uint32_t d = threadIdx.x; d < a.c.k_dim; d += APPEND_THREADS)
-                b.s->reference[d] = __fmul_rn(b.s->codec.centroid[((const int8_t *)(head + a.c.reference_at))[d] + 127], scale);
-        }
-        encode_columns(a, b, first, begin - first, end - first, false, a.c.has_reference);
-        put_keys(a, b, tile, begin - first, end - first);
-    }
-    if (a.c.v_rows) {
-        encode_columns(a, b, first, begin - first, end - first, true, false);
-        put_values(a, b, tile, begin - first, end - first);
-    }
-}
-
 /* ---- tokens --------------------------------------------------------------------------------------------------------- */
+
+/* A vector of 32 * E numbers, in registers: coordinate lane * E + i is y[i]. */
+template <int E>
+__device__ __forceinline__ void store_rotated(const struct dev_append &a, uint32_t slot, uint32_t token, uint32_t head, __half *row,
+                                              bool values)
+{
+    const uint32_t lane = threadIdx.x % 32, first = lane * E;
+    const uint32_t negative = (values ? a.c.v_sign[first / 32] : a.c.k_sign[first / 32]) >> first % 32;
+    const float norm = values ? a.c.v_norm : a.c.k_norm;
+    struct numbers<E> n;
+    float y[E];
+    ask_for(n, a, slot, token, head, first, 1, values);
+#pragma unroll
+    for (int i = 0; i < E; i++) {
+        const float x = number_of(n, a, i, values);
+        y[i] = negative >> i & 1 ? -x : x;
+    }
+    hadamard_warp<E>(y, lane);
+#pragma unroll
+    for (int i = 0; i < E; i++)
+        row[first + i] = __float2half_rn(__fmul_rn(y[i], norm));
+}
+
+__device__ __forceinline__ float load_one(const struct dev_append &a, uint32_t token, uint32_t d, bool values)
+{
+    struct numbers<1> n;
+    ask_for(n, a, blockIdx.y, token, blockIdx.x, d, 0, values);
+    return number_of(n, a, 0, values);
+}
+
+/* The same for dims that are not powers of two, in shared memory. */
+template <int M>
+__device__ __forceinline__ void store_rotated_any(const struct dev_append &a, uint32_t token, __half *row, bool values)
+{
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, dim = values ? a.c.v_dim : a.c.k_dim;
+    const struct dev_codecs *p = a.c.codecs;
+    float *y = space<M>()->y[2 * warp];
+#pragma unroll 1
+    for (uint32_t d = lane; d < dim; d += 32)
+        y[d] = load_one(a, token, d, values);
+    __syncwarp();
+    rotate_shared(y, space<M>()->y[2 * warp + 1], values ? a.c.v_sign : a.c.k_sign, p->paley[values], values ? p->v_inner : p->k_inner,
+                  values ? p->v_outer : p->k_outer, values ? a.c.v_norm : a.c.k_norm);
+#pragma unroll 1
+    for (uint32_t d = lane; d < dim; d += 32)
+        row[d] = __float2half_rn(y[d]);
+    __syncwarp();
+}
+
+/* One vector of a plain side to its tile. */
+__device__ __forceinline__ void store_plain(const struct dev_append &a, const append_block &b, uint32_t token, uint32_t position,
+                                         bool values)
+{
+    const uint32_t dim = values ? a.c.v_dim : a.c.k_dim, kind = values ? a.c.v_kind : a.c.k_kind;
+    const uint32_t dtype = kind == AURA_ROW_F32 ? AURA_F32 : kind == AURA_ROW_F16 ? AURA_F16 : AURA_BF16;
+    uint8_t *tile = head_of(a, b, position) + (position / AURA_TILE % AURA_PAGE_TILES) * a.c.tile_bytes + (values ? a.c.v_at : 0);
+#pragma unroll 1
+    for (uint32_t d = threadIdx.x % 32; d < dim; d += 32)
+        store_element(tile, dtype, (int64_t)(position % AURA_TILE) * dim + d, load_one(a, token, d, values));
+}
 
 /* One vector of the head to where it is kept first, by one warp. */
 template <int M>
-__device__ __forceinline__ void store_vector(const struct dev_append &a, const append_block<M> &b, uint32_t token,
+__device__ __forceinline__ void store_vector(const struct dev_append &a, const append_block &b, uint32_t token,
                                              uint32_t position, bool values)
 {
-    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, dim = values ? a.c.v_dim : a.c.k_dim;
-    const uint32_t kind = values ? a.c.v_kind : a.c.k_kind;
-    float *y = b.s->row[warp][0];
-    for (uint32_t d = lane; d < dim; d += 32)
-        y[d] = load_balanced(a, b.slot, token, b.head, d, values);
-    __syncwarp();
-    if (kind <= 8) {
-        const struct dev_codecs *p = a.c.codecs;
-        __half *row = rows_of(a, b, values) + (size_t)row_of(a.c, position) * dim;
-        rotate_shared(y, b.s->row[warp][1], values ? a.c.v_sign : a.c.k_sign, p->paley[values], values ? p->v_inner : p->k_inner,
-                      values ? p->v_outer : p->k_outer, values ? a.c.v_norm : a.c.k_norm);
-        for (uint32_t d = lane; d < dim; d += 32)
-            row[d] = __float2half_rn(y[d]);
-    } else {
-        uint8_t *tile = head_of(a, b, position) + (position / AURA_TILE % AURA_PAGE_TILES) * a.c.tile_bytes + (values ? a.c.v_at : 0);
-        const uint32_t dtype = kind == AURA_ROW_F32 ? AURA_F32 : kind == AURA_ROW_F16 ? AURA_F16 : AURA_BF16;
-        for (uint32_t d = lane; d < dim; d += 32)
-            store_element(tile, dtype, (int64_t)(position % AURA_TILE) * dim + d, y[d]);
-    }
-    __syncwarp();
+    const uint32_t dim = values ? a.c.v_dim : a.c.k_dim;
+    if ((values ? a.c.v_kind : a.c.k_kind) > 8)
+        return store_plain(a, b, token, position, values);
+    __half *row = rows_of(a, b, values) + (size_t)row_of(a.c, position) * dim;
+    if (dim == 128)
+        store_rotated<4>(a, blockIdx.y, token, blockIdx.x, row, values);
+    else if (dim == 64)
+        store_rotated<2>(a, blockIdx.y, token, blockIdx.x, row, values);
+    else if (M >= 256 && dim == 256)
+        store_rotated<8>(a, blockIdx.y, token, blockIdx.x, row, values);
+    else
+        store_rotated_any<M>(a, token, row, values);
 }
 
-/* The length at which something closes next; 2^32 - 1 where nothing ever does. */
-__device__ __forceinline__ uint32_t next_close(const struct dev_cache &c, uint32_t len, uint32_t closed)
+/* The next tokens that are stored, and up to where the head is closed then. */
+struct stretch {
+    uint32_t tokens, closed;
+};
+
+/* Of `left` tokens that are to come, those up to the length at which something closes. */
+__device__ __forceinline__ struct stretch next_stretch(const struct dev_cache &c, uint32_t len, uint32_t closed, uint32_t left)
 {
-    if (!c.k_rows && !c.v_rows)
-        return UINT32_MAX;
-    return c.open ? (closed / AURA_TILE + 1) * AURA_TILE + c.rollback : len + 1;
+    if (!c.k_rows && !c.v_rows) /* nothing ever does */
+        return {left, closed};
+    const uint32_t close = c.open ? (closed / AURA_TILE + 1) * AURA_TILE + c.rollback : len + 1;
+    const uint32_t n = min(left, close > len ? close - len : 1);
+    return {n, len + n < close ? closed : c.open ? close - c.rollback : len + n};
 }
 
 template <int M>
-__device__ void append_tokens(const struct dev_append &a, append_block<M> &b, uint32_t tokens)
+__device__ __forceinline__ void append_tokens(const struct dev_append &a, append_block &b, uint32_t tokens)
 {
+    bool prepared = false;
     for (uint32_t done = 0; done < tokens;) {
-        const uint32_t close = next_close(a.c, b.len, b.closed), n = min(tokens - done, close > b.len ? close - b.len : 1);
-        for (uint32_t i = threadIdx.x / 32; i < 2 * n; i += APPEND_WARPS)
-            store_vector(a, b, done + i / 2, b.len + i / 2, i % 2);
-        __syncthreads();
-        done += n;
-        b.len += n;
-        if (b.len < close)
-            continue;
-        const uint32_t end = a.c.open ? close - a.c.rollback : b.len;
-        close_tokens(a, b, end);
-        b.closed = end;
-        __syncthreads();
+        const struct stretch n = next_stretch(a.c, b.len, b.closed, tokens - done);
+        const bool closes = n.closed > b.closed;
+        if (closes && !prepared)
+            prepare_closing<M>(a, b);
+        prepared |= closes;
+        for (uint32_t i = threadIdx.x / 32; i < 2 * n.tokens; i += APPEND_WARPS)
+            store_vector<M>(a, b, done + i / 2, b.len + i / 2, i % 2);
+        done += n.tokens;
+        b.len += n.tokens;
+        if (closes) {
+            __syncthreads();
+            close_tokens<M>(b, n.closed);
+        }
+        b.closed = n.closed;
     }
+}
+
+/* ---- a block -------------------------------------------------------------------------------------------------------- */
+
+/* This block has read the sequence, and will read it no more. The last one to say so writes what becomes of it: it has `tokens`
+ * more, or a mark. */
+__device__ __forceinline__ void arrive(const struct dev_cache &c, struct dev_seq *seq, uint32_t len, uint32_t closed, uint32_t tokens,
+                                       uint32_t mark)
+{
+    if (atomicAdd(&seq->arrived, 1u) != gridDim.x - 1)
+        return;
+    seq->arrived = 0;
+    if (mark)
+        atomicOr(&seq->status, mark);
+    for (struct stretch n; tokens; tokens -= n.tokens) {
+        n = next_stretch(c, len, closed, tokens);
+        len += n.tokens;
+        closed = n.closed;
+    }
+    seq->len = len;
+    seq->closed = closed;
+}
+
+/* Looks at everything; true where the vectors are surely good. One warp reads the sequence for the others. It asks before it looks at
+ * its vectors and shares what it got after, so that the one is not waiting for the other. */
+template <int M>
+__device__ __forceinline__ bool begin_block(const struct dev_append &a, uint32_t tokens)
+{
+    const bool reads = threadIdx.x >= APPEND_THREADS - 32;
+    uint32_t seq = 0;
+    struct dev_seq state = {};
+    if (reads)
+        seq = a.seqs[blockIdx.y];
+    if (reads && seq < a.c.n_seqs)
+        state = a.c.seqs[seq];
+    const bool good = surely_good(a, blockIdx.y, tokens);
+    if (threadIdx.x == APPEND_THREADS - 32) {
+        space<M>()->seq = seq;
+        space<M>()->state = state;
+    }
+    return !__syncthreads_or(!good);
 }
 
 template <int M>
 __global__ void __launch_bounds__(APPEND_THREADS, M <= 128 ? 4 : 2) append_kernel(const __grid_constant__ struct dev_append a)
 {
-    extern __shared__ __align__(16) uint8_t shared[];
-    __shared__ bool last;
-    append_block<M> b = {(append_space<M> *)shared, blockIdx.y, a.seqs[blockIdx.y], blockIdx.x, 0, 0};
+    const uint32_t tokens = a.counts ? min(a.counts[blockIdx.y], a.tokens) : a.tokens;
+    const bool good = begin_block<M>(a, tokens);
+    const struct dev_seq *state = &space<M>()->state;
+    struct append_block b = {space<M>()->seq, state->len, state->closed};
     if (b.seq >= a.c.n_seqs)
         return;
-    struct dev_seq *seq = &a.c.seqs[b.seq];
-    const uint32_t tokens = a.counts ? min(a.counts[b.slot], a.tokens) : a.tokens, status = seq->status;
-    b.len = seq->len, b.closed = seq->closed;
-    const bool full = tokens > seq->reserved || b.len > seq->reserved - tokens;
-    const bool refused = status & (AURA_CUDA_BAD_VALUE | AURA_CUDA_OUT_OF_PAGES);
-    const bool bad = tokens && !refused && any_bad(a, b.slot, tokens);
-    if (tokens && !refused && !bad && !full)
-        append_tokens(a, b, tokens);
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0)
-        last = atomicAdd(&seq->arrived, 1u) == gridDim.x - 1;
-    __syncthreads();
-    if (!last || threadIdx.x)
+    const uint32_t first = a.c.k_rows || a.c.v_rows ? b.closed : b.len; /* the first token whose page is written to */
+    const bool full = !aura_paging_may_append(state->own, state->reserved, first, b.len, tokens);
+    uint32_t accepted = tokens, mark = 0;
+    if (state->status & (AURA_CUDA_BAD_VALUE | AURA_CUDA_OUT_OF_PAGES))
+        accepted = 0;
+    else if (tokens && (!good || full))
+        mark = !good && any_bad(a, blockIdx.y, tokens) ? AURA_CUDA_BAD_VALUE : full ? AURA_CUDA_OUT_OF_PAGES : 0;
+    accepted = mark ? 0 : accepted;
+    if (threadIdx.x == APPEND_THREADS - 32) /* a warp that has no vector of a single token to store */
+        arrive(a.c, &a.c.seqs[b.seq], b.len, b.closed, accepted, mark);
+    append_tokens<M>(a, b, accepted);
+}
+
+/* ---- encoders ------------------------------------------------------------------------------------------------------- */
+
+/* The window of numbers that are surely above `below` of the thresholds on their side of 0, where `sign` is. A number on a threshold
+ * takes the lower index: below 0 that is the one further out, so what is compared with there is the last number before. */
+static struct dev_window window_of(const struct aura_codec_plan *p, uint32_t below, int sign)
+{
+    const uint32_t middle = 1u << (p->bits - 1), next = below + 1 < middle ? below + 1 : below;
+    struct dev_window w = {INFINITY, 0, 0, 0};
+    w.code = sign > 0 ? (middle + below) | (middle + next) << 8 : (middle - 1 - below) | (middle - 1 - next) << 8;
+    w.low = sign * p->centroid[middle + below];
+    w.high = sign * p->centroid[middle + next];
+    if (next > below)
+        w.above = sign > 0 ? p->threshold[middle + below] : nextafterf(p->threshold[middle + below], 0);
+    return w;
+}
+
+/* Grid tables are the same on both sides of 0. The last threshold is 107 bins: with 4 bits, where the room between fits and thresholds
+ * is narrowest, all thresholds are whole bins then. A cache never keeps the scales of tiny vectors. */
+void aura_cuda_make_encoder(struct dev_encoder *e, const struct aura_codec_plan *p)
+{
+    const uint32_t middle = 1u << (p->bits - 1), bins = sizeof e->below;
+    memset(e, 0, sizeof *e);
+    e->bits = p->bits, e->dim = p->dim, e->n_fits = p->n_fits, e->uniform = p->uniform;
+    e->rule = (uint32_t)p->rule, e->tiny = p->tiny;
+    memcpy(e->fits, p->fits, sizeof e->fits);
+    e->unit = p->uniform ? p->top : p->sigma;
+    e->step = p->step, e->spacing = p->spacing, e->first = p->first;
+    if (p->bits > 4) {
+        e->bins = 1 / (p->step * p->spacing);
         return;
-    seq->arrived = 0;
-    if (refused)
-        return;
-    seq->len = b.len;
-    seq->closed = b.closed;
-    if (tokens && (bad || full))
-        atomicOr(&seq->status, bad ? AURA_CUDA_BAD_VALUE : AURA_CUDA_OUT_OF_PAGES);
+    }
+    e->bins = 107 / p->threshold[2 * middle - 2];
+    for (uint32_t i = 0; i < middle; i++) {
+        e->window[0][i] = window_of(p, i, 1);
+        e->window[1][i] = window_of(p, i, -1);
+    }
+    for (uint32_t b = 0; b < bins; b++) /* with room for roundings */
+        for (uint32_t i = 0; i + 1 < middle; i++)
+            e->below[b] += p->threshold[middle + i] * e->bins < (float)b - 0.51f;
 }
 
 /* ---- the call ------------------------------------------------------------------------------------------------------- */
