@@ -1,5 +1,6 @@
 /* aura_cuda_attend: checks a call, chooses a kernel, launches it. */
 #include "cache.cuh"
+#include "cut.h"
 
 #include <math.h>
 #include <new>
@@ -57,23 +58,25 @@ aura_status aura_cuda_prepare_attend(aura_cuda_cache *c, const char *call)
         if (k->kind == c->dev.k_kind && k->kind == c->dev.v_kind && k->dim == c->dev.k_dim && k->dim == c->dev.v_dim &&
             has_fused_layout(&c->dev))
             status = add_kernel(c, call, *k);
-    if (!status)
-        status = add_kernel(c, call, general_kernel(c->dev.k_dim, c->dev.v_dim));
+    struct attend_kernel list[2];
+    const struct attend_kernels general = general_kernels(&c->dev, list);
+    for (uint32_t i = 0; !status && i < general.n; i++)
+        status = add_kernel(c, call, general.list[i]);
     if (!status && c->kernels.empty())
         status = aura_raw_fail(c->ctx, AURA_UNSUPPORTED, "%s: no kernel for dims %u and %u fits into this device's shared memory",
                                call, c->dev.k_dim, c->dev.v_dim);
     return status;
 }
 
-/* The kernel whose blocks hold the rows of a group with the least to spare, or, where none does, that with most; the general one
- * where there is no other. */
+/* The kernel whose blocks hold the rows of a group with the least to spare, or, where none does, that with most; a general one where
+ * there is no other. */
 static const struct attend_kernel *choose(const aura_cuda_cache *c, uint32_t planes, uint32_t rows)
 {
     const struct attend_kernel *best = NULL;
     for (const struct attend_kernel &k : c->kernels) {
-        if (k.kind && k.planes != planes)
+        if (k.kind ? k.planes != planes : best && best->kind)
             continue;
-        if (!best || (k.kind && (best->rows < rows ? k.rows > best->rows : k.rows >= rows && k.rows < best->rows)))
+        if (!best || (best->rows < rows ? k.rows > best->rows : k.rows >= rows && k.rows < best->rows))
             best = &k;
     }
     return best;
@@ -89,19 +92,24 @@ static uint32_t row_blocks_of(const struct attend_kernel *k, uint32_t rows)
     return (rows + k->rows - 1) / k->rows;
 }
 
+/* Partial results that a call may leave. */
+static size_t partials_of(const aura_cuda_cache *c, const struct attend_kernel *k, size_t groups)
+{
+    return c->batch_invariant ? groups * AURA_CUT_PARTS : grid_of(c, k) + groups;
+}
+
 /* ---- workspace ----------------------------------------------------------------------------------------------------- */
 
 /* The most that a call of up to so many sequences and queries needs, whichever kernel it takes. */
 static void plan_workspace(const aura_cuda_cache *c, aura_cuda_workspace *w, uint32_t seqs, uint32_t queries)
 {
-    size_t most = 0;
     for (const struct attend_kernel &k : c->kernels) {
         size_t groups = (size_t)seqs * c->dev.kv_heads * row_blocks_of(&k, queries * c->dev.ratio);
-        size_t rows = (grid_of(c, &k) + groups) * k.rows;
+        size_t rows = partials_of(c, &k, groups) * k.rows;
         w->counters = groups > w->counters ? groups : w->counters;
-        most = rows > most ? rows : most;
+        w->partial_rows = rows > w->partial_rows ? rows : w->partial_rows;
+        w->partial_floats = rows * k.dim > w->partial_floats ? rows * k.dim : w->partial_floats;
     }
-    w->partial_floats = most * c->dev.v_dim;
 }
 
 extern "C" aura_status aura_cuda_workspace_create(const aura_cuda_cache *c, uint32_t seqs, uint32_t queries,
@@ -119,14 +127,14 @@ extern "C" aura_status aura_cuda_workspace_create(const aura_cuda_cache *c, uint
     on_device here(c->device);
     w->cache = c;
     plan_workspace(c, w, seqs, queries);
-    size_t o = (w->partial_floats * 4 + 255) / 256 * 256, ml = (w->partial_floats / c->dev.v_dim * 8 + 255) / 256 * 256;
+    size_t o = (w->partial_floats * 4 + 255) / 256 * 256, ml = (w->partial_rows * 8 + 255) / 256 * 256;
     aura_status status =
         cuda_status(c->ctx, call, cudaMalloc(&w->memory, o + ml + w->counters * 4), "allocating a workspace");
     if (!status) {
         w->partial = (float *)w->memory;
         w->partial_ml = (float2 *)(w->memory + o);
         w->counter = (uint32_t *)(w->memory + o + ml);
-        status = cuda_status(c->ctx, call, cudaMemset(w->counter, 0, w->counters * 4), "clearing a workspace");
+        status = cuda_status(c->ctx, call, when_done(cudaMemset(w->counter, 0, w->counters * 4)), "clearing a workspace");
     }
     if (status) {
         aura_cuda_workspace_destroy(w);
@@ -194,7 +202,8 @@ static struct dev_attend describe(const aura_cuda_cache *c, const aura_cuda_work
     d.lse = a->lse, d.mask = a->mask, d.sinks = a->sinks, d.alibi = a->alibi;
     d.mask_keys = a->mask_keys, d.not_causal = a->not_causal;
     d.planes = planes_of(c->dev.k_kind, a->planes) + 4 * planes_of(c->dev.v_kind, a->planes);
-    d.general = !k->kind;
+    d.stage = general_stage(&c->dev);
+    d.fixed_cut = c->batch_invariant;
     d.window = a->window > UINT32_MAX ? 0 : (uint32_t)a->window;
     d.unit = scale * 1.44269504f;
     d.softcap = a->softcap * 1.44269504f;
@@ -221,7 +230,8 @@ extern "C" aura_status aura_cuda_attend(const aura_cuda_cache *c, aura_cuda_work
                              "into this device's shared memory", call, args->planes);
     struct dev_attend d = describe(c, w, args, k);
     size_t groups = (size_t)d.n_seqs * c->dev.kv_heads * d.row_blocks;
-    if (groups > w->counters || (grid_of(c, k) + groups) * k->rows * c->dev.v_dim > w->partial_floats)
+    const size_t partial_rows = partials_of(c, k, groups) * k->rows;
+    if (groups > w->counters || partial_rows > w->partial_rows || partial_rows * k->dim > w->partial_floats)
         return aura_raw_fail(c->ctx, AURA_TOO_LARGE, "%s: the workspace is too small for %u sequences of %u queries", call,
                              args->n_seqs, args->queries);
     on_device here(c->device);

@@ -15,15 +15,34 @@ extern "C" {
 /* A sequence on the device. Tokens are below 2^31. */
 struct dev_seq {
     uint32_t len, closed;
-    uint32_t reserved; /* tokens that its pages hold */
+    uint32_t own, reserved; /* the pages of tokens [own, reserved) are there and nobody else's: paging.h */
     uint32_t status;   /* AURA_CUDA_... */
     uint32_t arrived;  /* blocks of an append that are done with it, 0 between calls */
+};
+
+/* Where a number may be within a few fits of it: at most one threshold, and the levels on both sides of it. Levels have the sign
+ * of the number, the threshold is of its magnitude. */
+struct alignas(16) dev_window {
+    float above;     /* a number is `high` where its magnitude is larger */
+    uint32_t code;   /* of low, and of high 8 bits up */
+    float low, high;
+};
+
+/* A codec made ready for encode.cuh, from aura_codec_plan. */
+struct alignas(16) dev_encoder {
+    uint32_t bits, dim, n_fits, uniform, rule;
+    float tiny, fits[9];
+    float unit;                 /* what fit 1 brings the largest coordinate, or the RMS, to */
+    float step, spacing, first; /* from 5 bits on: level i is step * (spacing * i + first) */
+    float bins;                 /* up to 4 bits, as all that follows: so many in 1 */
+    struct dev_window window[2][8]; /* of numbers above 0, of others; [thresholds surely below] */
+    uint8_t below[128];         /* [bin of the magnitude]: thresholds surely below; the last bin has all that is larger */
 };
 
 /* What is too large for the arguments of a kernel. paley[..]: bit j of word i is set where entry (i, j) of the factor is -1, for
  * turn of keys, turn and undo of values. */
 struct dev_codecs {
-    struct aura_codec_plan k, v, reference;
+    struct dev_encoder encoder[3]; /* of keys, values, references */
     uint32_t paley[3][32];
     uint32_t k_inner, k_outer, v_inner, v_outer;
 };
@@ -48,6 +67,24 @@ struct dev_cache {
     float k_norm, v_norm, k_step, v_step, reference_step;
 };
 
+/* How the codes of one side of a tile lie in a warp's part of shared memory, for the general kernel: as in the tile, but that its rows (a
+ * word of every token or channel) are ROW_SPACE bytes further apart, so that no four of them begin in the same banks. */
+enum { ROW_SPACE = 32 };
+struct dev_staged {
+    uint32_t at, end;
+    uint32_t chunks; /* of 16 bytes; 0: the side is plain, and not staged */
+    uint32_t pitch;  /* bytes from row to row */
+};
+
+/* What follows for that kernel from a cache. */
+struct dev_stage {
+    struct dev_staged k, v;
+    uint32_t reference, reference_chunks; /* codes of the page's reference, then its scale */
+    uint32_t bytes;                       /* of a warp's part */
+    uint32_t k_pad;                       /* k_dim in whole runs */
+    uint32_t q_pitch, half_pitch;         /* bytes from column to column of the queries */
+};
+
 /* A tensor of the caller's, its strides filled in. */
 struct dev_view {
     void *data;
@@ -67,11 +104,12 @@ struct dev_attend {
     const float *mask, *sinks, *alibi;
     uint32_t mask_keys, window, not_causal; /* window 0: none */
     uint32_t planes;       /* of keys, plus 4 times those of values */
-    uint32_t general;      /* 1: items are tiles, whatever is in them */
+    uint32_t fixed_cut;    /* 1: cut.h: neither the batch nor the device decides where a group is cut */
+    struct dev_stage stage; /* of the general kernel */
     float unit, softcap;   /* unit: scale * log2 e; softcap in units of log2 e, 0: none */
     uint32_t options;      /* 1: there is softcap, ALiBi or a mask */
-    float *partial;        /* [blocks + groups][rows of a block][v_dim] */
-    float2 *partial_ml;    /* [blocks + groups][rows of a block] */
+    float *partial;        /* [partials][rows of a block][dim of the kernel]: blocks + groups, with a fixed cut groups * AURA_CUT_PARTS */
+    float2 *partial_ml;    /* [partials][rows of a block] */
     uint32_t *counter;     /* [groups], 0 between calls */
     float *trace;          /* not NULL: [n_seqs][queries][q_heads][trace_tokens], the logits of codes before options; for checks */
     uint32_t trace_tokens;
@@ -87,9 +125,11 @@ struct dev_append {
 
 enum { ATTEND_MAX_SEQS = 4096 };
 
-/* One kernel: what it takes, and how it is launched. Kind 0 takes everything. */
+/* One kernel: what it takes, and how it is launched. Kind 0 takes every kind and number of planes. */
 struct attend_kernel {
-    uint32_t kind, dim, planes, rows; /* rows: most of a block */
+    uint32_t kind;
+    uint32_t dim;                     /* of keys and values; with kind 0 the largest of values */
+    uint32_t planes, rows;            /* rows: most of a block */
     uint32_t threads;
     const void *run;
     uint32_t shared_bytes;            /* without the list of sequences */
@@ -98,54 +138,7 @@ struct attend_kernel {
 
 #ifdef __CUDACC__
 
-__device__ __forceinline__ uint32_t prmt(uint32_t a, uint32_t b, uint32_t selector)
-{
-    uint32_t d;
-    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(selector));
-    return d;
-}
-
-__device__ __forceinline__ float exp2_approx(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-/* Bytes that are read once: past the first cache. */
-__device__ __forceinline__ uint4 load_once(const void *p)
-{
-    uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(p));
-    return v;
-}
-
-/* C += A B for 16 x 32 bytes and 32 x 8 bytes: keys and values on the rows of A, (query row, plane) on the columns of B. */
-#define MMA_BYTES(name, a_type, b_type)                                                                                \
-    __device__ __forceinline__ void name(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,  \
-                                         uint32_t b1)                                                                  \
-    {                                                                                                                  \
-        asm volatile("mma.sync.aligned.m16n8k32.row.col.s32." a_type "." b_type                                        \
-                     ".s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                            \
-                     : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])                                                  \
-                     : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));                                          \
-    }
-MMA_BYTES(mma_u8s8, "u8", "s8")
-MMA_BYTES(mma_s8s8, "s8", "s8")
-MMA_BYTES(mma_u8u8, "u8", "u8")
-MMA_BYTES(mma_s8u8, "s8", "u8")
-#undef MMA_BYTES
-
-__device__ __forceinline__ void mma_f16(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
-                                        uint32_t b1)
-{
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                 "{%0, %1, %2, %3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
+#include "words.cuh"
 
 __device__ __forceinline__ float load_element(const void *array, uint32_t dtype, int64_t i)
 {

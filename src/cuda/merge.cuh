@@ -20,6 +20,20 @@ struct row_info {
     uint32_t there, bad;  /* there: it is a row of the call; bad: its query is not finite */
 };
 
+/* Row r of a segment, but for what follows from its query's numbers. A row too many looks at what another one may look at. */
+__device__ __forceinline__ struct row_info row_at(const struct dev_attend &a, const struct segment &g, int r)
+{
+    struct row_info row;
+    row.there = g.first_row + r < a.rows;
+    const uint32_t index = row.there ? g.first_row + r : 0;
+    row.query = index / a.c.ratio;
+    row.head = g.head * a.c.ratio + index % a.c.ratio;
+    const int32_t end = a.not_causal ? (int32_t)g.span.len : (int32_t)(g.span.len + row.query + 1) - (int32_t)a.queries;
+    row.end = row.there && end > 0 ? end : 0;
+    row.begin = a.window && a.window < row.end ? row.end - a.window : 0;
+    return row;
+}
+
 /* Softcap, then ALiBi, then the mask, in units of log2 e. */
 __device__ __forceinline__ float apply_options(const struct dev_attend &a, const struct row_info &row, uint32_t slot,
                                                uint32_t len, uint32_t token, float logit)
@@ -71,9 +85,10 @@ __device__ __forceinline__ void finish_row(const struct dev_attend &a, const str
     const int lane = threadIdx.x % 32;
     float y[E], keep = a.sinks ? merge_sink(m, l, a.sinks[row.head]) : 1;
     bool empty = l == 0, bad = row.bad || g.seq >= a.c.n_seqs || !(empty || (l > 0 && l <= 0x1p127f));
+    keep = empty ? 0 : keep / l;
 #pragma unroll
     for (int i = 0; i < E; i++)
-        y[i] = empty ? 0 : o[lane * E + i] * keep / l;
+        y[i] = empty ? 0 : o[lane * E + i] * keep;
     undo_warp<E>(y, a.c.v_sign, a.c.v_norm, lane);
     const float limit = a.out.dtype == AURA_F16 ? 65520.f : a.out.dtype == AURA_BF16 ? 0x1.ffp127f : INFINITY;
 #pragma unroll
@@ -88,6 +103,15 @@ __device__ __forceinline__ void finish_row(const struct dev_attend &a, const str
         finish_lse(a, g, row, m, l, bad);
 }
 
+template <int D>
+struct finish_rotated {
+    static __device__ __forceinline__ void row(const struct dev_attend &a, const struct segment &g, const struct row_info &row,
+                                               const float *o, float m, float l)
+    {
+        finish_row<D>(a, g, row, o, m, l);
+    }
+};
+
 /* Shared memory of the merge. Rows are 8 floats apart in the banks, so that the four rows of a store do not collide. */
 template <int D, int ROWS, int WARPS>
 struct merge_space {
@@ -96,18 +120,27 @@ struct merge_space {
     uint32_t last;
 };
 
-/* Warps into o[0], m[0], l[0]. Every element is read and written by one thread alone; m and l are written after all have
- * been read. */
+/* What a thread has of the merge: every so many pairs of neighbouring elements. */
 template <int D, int ROWS, int WARPS>
-__device__ __forceinline__ void merge_warps(merge_space<D, ROWS, WARPS> &s)
+struct merge_share {
+    static constexpr int PAIRS = ROWS * D / 2, THREADS = 32 * WARPS, EACH = (PAIRS + THREADS - 1) / THREADS;
+    static __device__ __forceinline__ int pair(int e) { return (int)threadIdx.x + e * THREADS; }
+    static __device__ __forceinline__ int row(int e) { return pair(e) / (D / 2); }
+    static __device__ __forceinline__ int element(int e) { return 2 * (pair(e) % (D / 2)); }
+};
+
+/* The warps of a block: to o[0], m[0] and l[0] where the group is this segment alone, otherwise to the segment's place `at` in the
+ * workspace. Every element is read and written by one thread; m and l are written after all have been read. */
+template <int D, int ROWS, int WARPS>
+__device__ __forceinline__ void merge_warps(const struct dev_attend &a, merge_space<D, ROWS, WARPS> &s, bool alone, size_t at)
 {
-    constexpr int PAIRS = ROWS * D / 2, EACH = (PAIRS + (32 * WARPS) - 1) / (32 * WARPS);
-    float m[EACH], l[EACH];
+    using T = merge_share<D, ROWS, WARPS>;
+    float m[T::EACH], l[T::EACH];
 #pragma unroll
-    for (int e = 0; e < EACH; e++) {
-        const int pair = threadIdx.x + e * (32 * WARPS), row = pair / (D / 2), d = 2 * (pair % (D / 2));
-        if (pair >= PAIRS)
+    for (int e = 0; e < T::EACH; e++) {
+        if (T::pair(e) >= T::PAIRS)
             break;
+        const int row = T::row(e), d = T::element(e);
         float2 o = {0, 0};
         m[e] = NOTHING, l[e] = 0;
 #pragma unroll
@@ -121,26 +154,41 @@ __device__ __forceinline__ void merge_warps(merge_space<D, ROWS, WARPS> &s)
             o.x += x.x * add;
             o.y += x.y * add;
         }
-        *(float2 *)&s.o[0][row][d] = o;
+        if (alone) {
+            *(float2 *)&s.o[0][row][d] = o;
+        } else {
+            __stcg((float2 *)&a.partial[(at + row) * D + d], o);
+            if (d == 0)
+                __stcg(&a.partial_ml[at + row], make_float2(m[e], l[e]));
+        }
     }
     __syncthreads();
+    if (!alone)
+        return;
 #pragma unroll
-    for (int e = 0; e < EACH; e++) {
-        const int pair = threadIdx.x + e * (32 * WARPS);
-        if (pair < PAIRS && pair % (D / 2) == 0)
-            s.m[0][pair / (D / 2)] = m[e], s.l[0][pair / (D / 2)] = l[e];
-    }
+    for (int e = 0; e < T::EACH; e++)
+        if (T::pair(e) < T::PAIRS && T::element(e) == 0)
+            s.m[0][T::row(e)] = m[e], s.l[0][T::row(e)] = l[e];
     __syncthreads();
 }
 
-/* All segments of the group into o[0], in a fixed order. Their weights first, by one warp per row: nothing waits for anything
- * then but memory. They are kept in o[1] and on, which nobody needs any more. */
+/* All segments of the group into o[0], in a fixed order. Their weights first, by one warp per row, while the first of what they
+ * weigh is on its way; they are kept in o[1] and on, which nobody needs any more. */
 template <int D, int ROWS, int WARPS>
 __device__ __forceinline__ void merge_segments(const struct dev_attend &a, merge_space<D, ROWS, WARPS> &s, uint32_t first,
                                                uint32_t parts)
 {
+    using T = merge_share<D, ROWS, WARPS>;
+    constexpr int AHEAD = T::EACH == 1 ? 16 : T::EACH == 2 ? 8 : 0;
     const int lane = threadIdx.x % 32;
     float *weight = &s.o[1][0][0]; /* [part][row] */
+    float2 early[T::EACH][AHEAD + 1]; /* 0 is no size of an array */
+#pragma unroll
+    for (int e = 0; e < T::EACH; e++)
+#pragma unroll
+        for (int p = 0; p < AHEAD; p++)
+            if (T::pair(e) < T::PAIRS && p < (int)parts)
+                early[e][p] = __ldcg((const float2 *)&a.partial[((size_t)(first + p) * ROWS + T::row(e)) * D + T::element(e)]);
     for (int row = threadIdx.x / 32; row < ROWS; row += WARPS) {
         float m = NOTHING, l = 0;
         for (uint32_t p = lane; p < parts; p += 32)
@@ -159,53 +207,57 @@ __device__ __forceinline__ void merge_segments(const struct dev_attend &a, merge
             s.m[0][row] = m, s.l[0][row] = l;
     }
     __syncthreads();
-    for (int pair = threadIdx.x; pair < ROWS * D / 2; pair += (32 * WARPS)) {
-        const int row = pair / (D / 2), d = 2 * (pair % (D / 2));
-        const float *from = a.partial + ((size_t)first * ROWS + row) * D + d;
+#pragma unroll
+    for (int e = 0; e < T::EACH; e++) {
+        if (T::pair(e) >= T::PAIRS)
+            break;
+        const int row = T::row(e), d = T::element(e);
         float2 o = {0, 0};
-#pragma unroll 16
-        for (uint32_t p = 0; p < parts; p++) {
-            float2 x = __ldcg((const float2 *)(from + (size_t)p * ROWS * D));
-            float add = weight[p * ROWS + row];
-            o.x = fmaf(x.x, add, o.x);
-            o.y = fmaf(x.y, add, o.y);
+#pragma unroll
+        for (int p = 0; p < AHEAD; p++)
+            if (p < (int)parts) {
+                o.x = fmaf(early[e][p].x, weight[p * ROWS + row], o.x);
+                o.y = fmaf(early[e][p].y, weight[p * ROWS + row], o.y);
+            }
+#pragma unroll 8
+        for (uint32_t p = AHEAD; p < parts; p++) {
+            float2 x = __ldcg((const float2 *)&a.partial[((size_t)(first + p) * ROWS + row) * D + d]);
+            o.x = fmaf(x.x, weight[p * ROWS + row], o.x);
+            o.y = fmaf(x.y, weight[p * ROWS + row], o.y);
         }
         *(float2 *)&s.o[0][row][d] = o;
     }
     __syncthreads();
 }
 
+/* Whether this block is the last to be done with the group: then all that the others have written is there to be read. */
+__device__ __forceinline__ bool last_of_group(const struct dev_attend &a, const struct segment &g, uint32_t *shared)
+{
+    if (threadIdx.x == 0) {
+        __threadfence(); /* what all threads wrote before they came to the barrier */
+        *shared = atomicAdd(&a.counter[g.group], 1u) == g.parts - 1;
+        if (*shared)
+            a.counter[g.group] = 0;
+        __threadfence();
+    }
+    __syncthreads();
+    return *shared;
+}
+
 /* The segment of a block is done, its warps have written to s: the rows are finished here, or by the last block. */
-template <int D, int ROWS, int WARPS>
+template <int D, int ROWS, int WARPS, class FINISH = finish_rotated<D>>
 __device__ __forceinline__ void merge_segment(const struct dev_attend &a, const struct segment &g,
                                               const struct row_info *rows, merge_space<D, ROWS, WARPS> &s)
 {
-    merge_warps<D, ROWS, WARPS>(s);
+    merge_warps<D, ROWS, WARPS>(a, s, g.parts == 1, (size_t)(g.partial + g.part) * ROWS);
     if (g.parts > 1) {
-        uint32_t first = blockIdx.x - g.part + g.group; /* unique: from segment to segment the block or the group advances */
-        size_t at = (size_t)(first + g.part) * ROWS;
-        for (int pair = threadIdx.x; pair < ROWS * D / 2; pair += (32 * WARPS)) {
-            const int row = pair / (D / 2), d = 2 * (pair % (D / 2));
-            __stcg((float2 *)&a.partial[(at + row) * D + d], *(float2 *)&s.o[0][row][d]);
-            if (d == 0)
-                __stcg(&a.partial_ml[at + row], make_float2(s.m[0][row], s.l[0][row]));
-        }
-        __threadfence();
-        __syncthreads();
-        if (threadIdx.x == 0) {
-            s.last = atomicAdd(&a.counter[g.group], 1u) == g.parts - 1;
-            if (s.last)
-                a.counter[g.group] = 0;
-        }
-        __syncthreads();
-        if (!s.last)
+        if (!last_of_group(a, g, &s.last))
             return;
-        __threadfence();
-        merge_segments<D, ROWS, WARPS>(a, s, first, g.parts);
+        merge_segments<D, ROWS, WARPS>(a, s, g.partial, g.parts);
     }
     for (int row = threadIdx.x / 32; row < ROWS; row += WARPS)
         if (rows[row].there)
-            finish_row<D>(a, g, rows[row], s.o[0][row], s.m[0][row], s.l[0][row]);
+            FINISH::row(a, g, rows[row], s.o[0][row], s.m[0][row], s.l[0][row]);
 }
 
 #endif

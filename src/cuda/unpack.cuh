@@ -191,18 +191,20 @@ struct values {
 
 /* The products of two rows of A (tokens or channels) with a column of B. */
 template <int KIND, bool VALUES>
-__device__ __forceinline__ void mma_codes(int (&c)[4], const eight &row, const eight &next, const uint32_t (&b)[2])
+__device__ __forceinline__ void mma_codes(int (&sum)[4], const eight &row, const eight &next, const uint32_t (&b)[2],
+                                          const int *begin)
 {
 #pragma unroll
     for (int h = 0; h < code<KIND>::halves; h++) {
+        const int *c = h ? sum : begin;
         if (KIND == 8 && VALUES)
-            mma_s8u8(c, row.r[h][0], next.r[h][0], row.r[h][1], next.r[h][1], b[0], b[1]);
+            mma_s8u8(sum, row.r[h][0], next.r[h][0], row.r[h][1], next.r[h][1], b[0], b[1], c);
         else if (KIND == 8)
-            mma_s8s8(c, row.r[h][0], next.r[h][0], row.r[h][1], next.r[h][1], b[0], b[1]);
+            mma_s8s8(sum, row.r[h][0], next.r[h][0], row.r[h][1], next.r[h][1], b[0], b[1], c);
         else if (VALUES)
-            mma_u8u8(c, row.r[h][0], next.r[h][0], row.r[h][1], next.r[h][1], b[0], b[1]);
+            mma_u8u8(sum, row.r[h][0], next.r[h][0], row.r[h][1], next.r[h][1], b[0], b[1], c);
         else
-            mma_u8s8(c, row.r[h][0], next.r[h][0], row.r[h][1], next.r[h][1], b[0], b[1]);
+            mma_u8s8(sum, row.r[h][0], next.r[h][0], row.r[h][1], next.r[h][1], b[0], b[1], c);
     }
 }
 

@@ -1,0 +1,177 @@
+/* What the fused kernel keeps: its shape, shared memory, the queries, and what a warp has seen of its rows. */
+#ifndef AURA_CUDA_ATTEND_STATE_CUH
+#define AURA_CUDA_ATTEND_STATE_CUH
+
+#include <float.h>
+
+#include "merge.cuh"
+#include "rotate.cuh"
+#include "span.cuh"
+#include "unpack.cuh"
+
+/* Adding it to a float of up to 2^22 rounds to a whole number, which is then in the lower bits. */
+#define WHOLE 12582912.f
+#define WHOLE_BITS 0x4b400000
+
+#define QUERY_HALF_TOP 1024.f /* largest coordinate of a query as two f16 */
+
+template <int KIND_, int D_, int PL_, int RL_, int NT_, int WARPS_>
+struct shape {
+    static constexpr int KIND = KIND_, D = D_, PL = PL_, RL = RL_, NT = NT_, WARPS = WARPS_, THREADS = 32 * WARPS;
+    static constexpr int COLUMN_ROWS = 4 * RL, ROWS = COLUMN_ROWS * NT;
+    static constexpr int STEPS = D / 32, PARTS = D / 32;
+    /* The layout of format.c for equal sides of this kind and dim; attend.cu compares. */
+    static constexpr uint32_t V_AT = KIND * D * 4, K_SCALE_AT = 2 * V_AT, V_SCALE_AT = K_SCALE_AT + 64, TILE_BYTES = V_SCALE_AT + 64;
+    static constexpr uint32_t REFERENCE_AT = AURA_PAGE_TILES * TILE_BYTES, REFERENCE_SCALE_AT = REFERENCE_AT + D;
+};
+
+enum { PAGES_NEAR = 256 }; /* page numbers of a segment that are kept in shared memory */
+
+template <class S>
+struct attend_space {
+    alignas(16) int8_t q[S::ROWS][2][S::D];
+    alignas(16) __half half[S::ROWS][2][S::D]; /* the query times QUERY_HALF_TOP / its largest coordinate, as a sum of two */
+    row_info row[S::ROWS];
+    alignas(16) uint8_t reference[S::WARPS][S::D + 16]; /* of the page that a warp comes to next, and its scale */
+    uint32_t page[PAGES_NEAR], first_page;
+    struct segment segment; /* here rather than in registers, of which there are none to spare */
+    merge_space<S::D, S::ROWS, S::WARPS> merge;
+};
+
+/* What a warp has seen of its rows. */
+template <class S>
+struct running {
+    float m[S::NT][S::RL], l[S::NT][S::RL];
+    float o[S::NT][S::RL][S::PARTS][4];
+};
+
+/* ---- queries ------------------------------------------------------------------------------------------------------- */
+
+template <class S>
+__device__ __forceinline__ void prepare_row(attend_space<S> &s, const struct dev_attend &a, const struct segment &g, int r)
+{
+    constexpr int E = S::D / 32;
+    const int lane = threadIdx.x % 32;
+    row_info row = row_at(a, g, r);
+    float y[E], largest = 0;
+    const int64_t from = g.slot * a.q.seq + row.query * a.q.token + row.head * a.q.head + lane * E;
+    bool bad = false;
+#pragma unroll
+    for (int i = 0; i < E; i++) {
+        y[i] = row.there ? load_element(a.q.data, a.q.dtype, from + i) : 0;
+        if (a.c.inverse_balance)
+            y[i] = __fmul_rn(y[i], a.c.inverse_balance[(size_t)g.head * S::D + lane * E + i]);
+    }
+    rotate_warp<E>(y, a.c.k_sign, a.c.k_norm, lane);
+#pragma unroll
+    for (int i = 0; i < E; i++)
+        bad |= !(fabsf(y[i]) < INFINITY);
+    row.bad = __any_sync(~0u, bad);
+#pragma unroll
+    for (int i = 0; i < E; i++) {
+        y[i] = row.bad ? 0 : y[i];
+        largest = fmaxf(largest, fabsf(y[i]));
+    }
+    largest = warp_max(largest);
+    const bool tiny = largest < 0x1p-100f;
+    const float factor = tiny ? 0 : __fdiv_rn(QUERY_TOP, largest), half_factor = tiny ? 0 : QUERY_HALF_TOP / largest;
+    int hi_sum = 0, sum = 0;
+#pragma unroll
+    for (int i = 0; i < E; i++) {
+        int q15 = __float2int_rn(__fmul_rn(y[i], factor)), hi = (q15 + 128) >> 8;
+        s.q[r][0][lane * E + i] = (int8_t)hi;
+        s.q[r][1][lane * E + i] = (int8_t)(q15 - 256 * hi);
+        hi_sum += hi;
+        sum += q15;
+        float x = y[i] * half_factor;
+        __half upper = __float2half_rn(x);
+        s.half[r][0][lane * E + i] = upper;
+        s.half[r][1][lane * E + i] = __float2half_rn(x - __half2float(upper));
+    }
+    row.sum[0] = warp_sum(hi_sum);
+    row.sum[1] = warp_sum(sum) - 256 * row.sum[0];
+    row.step = tiny ? 0 : __fdiv_rn(largest, QUERY_TOP);
+    row.factor = __fmul_rn(__fmul_rn(__fmul_rn(row.step, S::PL == 1 ? 256.f : 1.f), a.c.k_step), a.unit);
+    row.top = largest * a.unit / QUERY_HALF_TOP;
+    if (lane == 0)
+        s.row[r] = row;
+}
+
+/* ---- softmax ------------------------------------------------------------------------------------------------------- */
+
+/* The row of a block that this lane has as its r-th in column tile nt. */
+template <class S>
+__device__ __forceinline__ int lane_row(int nt, int r)
+{
+    const int t = threadIdx.x % 4;
+    return nt * S::COLUMN_ROWS + (S::RL == 1 ? t : 2 * t + r);
+}
+
+/* A row that is not there never has a new maximum, on which all rows would be rescaled: what is computed does not depend on it. */
+template <class S>
+__device__ __forceinline__ void begin_running(running<S> &run, const row_info *rows)
+{
+#pragma unroll
+    for (int nt = 0; nt < S::NT; nt++)
+#pragma unroll
+        for (int r = 0; r < S::RL; r++) {
+            run.m[nt][r] = rows[lane_row<S>(nt, r)].there ? NOTHING : -NOTHING;
+            run.l[nt][r] = 0;
+#pragma unroll
+            for (int j = 0; j < S::PARTS; j++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    run.o[nt][r][j][i] = 0;
+        }
+}
+
+/* Over the eight lanes that have the same rows. */
+__device__ __forceinline__ float row_max(float x)
+{
+    x = fmaxf(x, __shfl_xor_sync(~0u, x, 4));
+    x = fmaxf(x, __shfl_xor_sync(~0u, x, 8));
+    return fmaxf(x, __shfl_xor_sync(~0u, x, 16));
+}
+
+/* Logits become weights 2^(logit - m). The maximum is followed only when it is left behind by more than `slack`: weights may
+ * then be above 1, which nothing minds, and rescaling is rare. */
+template <class S>
+__device__ __forceinline__ void weigh(float (&s)[S::NT][S::RL][4], running<S> &run)
+{
+    const float slack = 4;
+    bool above = false;
+#pragma unroll
+    for (int nt = 0; nt < S::NT; nt++)
+#pragma unroll
+        for (int r = 0; r < S::RL; r++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                above |= s[nt][r][i] > run.m[nt][r] + slack;
+    if (__any_sync(~0u, above))
+#pragma unroll
+        for (int nt = 0; nt < S::NT; nt++)
+#pragma unroll
+            for (int r = 0; r < S::RL; r++) {
+                float m = fmaxf(fmaxf(s[nt][r][0], s[nt][r][1]), fmaxf(s[nt][r][2], s[nt][r][3]));
+                m = fmaxf(row_max(m), run.m[nt][r]);
+                float keep = exp2_approx(run.m[nt][r] - m);
+                run.m[nt][r] = m;
+                run.l[nt][r] *= keep;
+#pragma unroll
+                for (int j = 0; j < S::PARTS; j++)
+#pragma unroll
+                    for (int i = 0; i < 4; i++)
+                        run.o[nt][r][j][i] *= keep;
+            }
+#pragma unroll
+    for (int nt = 0; nt < S::NT; nt++)
+#pragma unroll
+        for (int r = 0; r < S::RL; r++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                s[nt][r][i] = exp2_approx(s[nt][r][i] - run.m[nt][r]);
+                run.l[nt][r] += s[nt][r][i];
+            }
+}
+
+#endif

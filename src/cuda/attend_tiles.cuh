@@ -1,0 +1,417 @@
+/* Attention over tiles of codes, as products of bytes: score, softmax, value. */
+#ifndef AURA_CUDA_ATTEND_TILES_CUH
+#define AURA_CUDA_ATTEND_TILES_CUH
+
+#include "attend_state.cuh"
+
+/* The tile that a warp works on, or has asked for. The whole next tile is asked for as soon as this one is there: the compiler
+ * counts all loads that cross the end of a loop together, so that waiting for one is waiting for all of them. Prefetching into the
+ * second cache makes it slower: 91.7 us without at 8 x 32768 of k4v4, 95.6, 99.8 and 119.9 with 1, 3 and 6 tiles (H200, 2026-11-15). */
+template <class S>
+struct in_flight {
+    uint4 k[keys<S::KIND, S::D>::n], v[values<S::KIND, S::D>::n];
+    uint2 k_scale, v_scale; /* f16 of tokens 4 g ... 4 g + 3 */
+};
+
+/* Page numbers are read from shared memory, except in a segment of very many. */
+template <class SPACE>
+__device__ __forceinline__ uint32_t page_of(const SPACE &s, const struct dev_attend &a, const struct segment &g, uint32_t tile)
+{
+    const uint32_t page = tile / AURA_PAGE_TILES, near = page - s.first_page;
+    return near < PAGES_NEAR ? s.page[near] : a.c.table[(size_t)g.seq * a.c.table_stride + page];
+}
+
+template <class S>
+__device__ __forceinline__ const uint8_t *tile_of(const attend_space<S> &s, const struct dev_attend &a, const struct segment &g,
+                                                  uint32_t tile)
+{
+    return a.c.pages + (size_t)page_of(s, a, g, tile) * a.c.page_bytes + (size_t)g.head * a.c.head_bytes +
+           tile % AURA_PAGE_TILES * S::TILE_BYTES;
+}
+
+/* From one tile to the next. */
+template <class S>
+__device__ __forceinline__ const uint8_t *next_tile_of(const uint8_t *at, const attend_space<S> &s, const struct dev_attend &a,
+                                                       const struct segment &g, uint32_t next)
+{
+    return next % AURA_PAGE_TILES ? at + S::TILE_BYTES : tile_of<S>(s, a, g, next);
+}
+
+template <class S>
+__device__ __forceinline__ void ask_keys(in_flight<S> &f, const uint8_t *from, uint32_t lane)
+{
+    using K = keys<S::KIND, S::D>;
+    const int gl = lane / 4, t = lane % 4;
+    const uint8_t *low = from + (K::lane_word(false, t) * 128 + gl * 16), *high = from + (K::lane_word(true, t) * 128 + gl * 16);
+#pragma unroll
+    for (int i = 0; i < K::n; i++)
+        f.k[i] = load_once((K::is_high(i) ? high : low) + K::step_word(i) * 128);
+    f.k_scale = *(const uint2 *)(from + gl * 8 + S::K_SCALE_AT);
+}
+
+template <class S>
+__device__ __forceinline__ void ask_values(in_flight<S> &f, const uint8_t *from, uint32_t lane)
+{
+    using V = values<S::KIND, S::D>;
+    const int gl = lane / 4, t = lane % 4;
+    const uint8_t *first = from + (V::lane_word(false, t) * (S::D * 4) + gl * 16);
+    const uint8_t *second = from + (V::lane_word(true, t) * (S::D * 4) + gl * 16);
+#pragma unroll
+    for (int i = 0; i < V::n; i++)
+        f.v[i] = load_once((V::is_second(i) ? second : first) + S::V_AT + i / V::per_part * 128);
+    f.v_scale = *(const uint2 *)(from + gl * 8 + S::V_SCALE_AT);
+}
+
+/* The columns of B that never change: queries in the order of the keys' groups, and what the sums begin with. */
+template <class S>
+struct columns {
+    uint32_t q[S::NT][S::STEPS][2];
+    int begin[S::NT][4];        /* -offset times the sum of the column's bytes */
+    float factor[S::NT][S::RL], bias[S::NT][S::RL];
+};
+
+template <class S>
+__device__ __forceinline__ void load_query(uint32_t (&b)[2], const attend_space<S> &s, int row, int plane, int step)
+{
+    using K = keys<S::KIND, S::D>;
+    const int t = threadIdx.x % 4;
+    const uint2 x = *(const uint2 *)&s.q[row][plane][K::run_of(step, t) * 32 + K::group_of(step, t) * 8];
+    in_group_order<S::KIND>(b, x.x, x.y);
+}
+
+template <class S>
+__device__ __forceinline__ void load_columns(columns<S> &c, const attend_space<S> &s)
+{
+    const int gl = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll
+    for (int nt = 0; nt < S::NT; nt++) {
+#pragma unroll
+        for (int step = 0; step < S::STEPS; step++)
+            load_query<S>(c.q[nt][step], s, nt * S::COLUMN_ROWS + (S::RL == 1 ? gl / 2 : gl), S::RL == 1 ? gl % 2 : 0, step);
+#pragma unroll
+        for (int i = 0; i < 2; i++) { /* with one plane and RL 1, nobody looks at the sums of lower bytes */
+            const int sum = S::RL == 2 ? s.row[nt * S::COLUMN_ROWS + 2 * t + i].sum[0] : s.row[nt * S::COLUMN_ROWS + t].sum[S::PL == 1 ? 0 : i];
+            c.begin[nt][i] = c.begin[nt][i + 2] = (S::PL == 1 ? WHOLE_BITS : 0) - code<S::KIND>::offset * sum;
+        }
+#pragma unroll
+        for (int r = 0; r < S::RL; r++) {
+            c.factor[nt][r] = s.row[lane_row<S>(nt, r)].factor;
+            c.bias[nt][r] = 0;
+        }
+    }
+}
+
+/* Asks for the reference of the page whose part of this head is there. */
+template <class S>
+__device__ __forceinline__ void ask_reference(attend_space<S> &s, const uint8_t *head)
+{
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    static_assert(S::REFERENCE_SCALE_AT == S::REFERENCE_AT + S::D, "the scale follows");
+    if (lane <= S::D / 16)
+        copy_ahead(&s.reference[warp][16 * lane], head + S::REFERENCE_AT + 16 * lane);
+}
+
+/* The reference of a page is one more key: all rows of A, so that every lane has its product. */
+template <class S>
+__device__ __forceinline__ void page_bias(columns<S> &c, const attend_space<S> &s, const struct dev_attend &a)
+{
+    const int gl = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    const uint8_t *reference = s.reference[threadIdx.x / 32];
+    copies_arrived();
+    __syncwarp();
+    const float scale = __half2float(*(const __half *)(reference + S::D));
+    int sum[S::NT][S::RL][4] = {}; /* [planes where RL is 2] */
+#pragma unroll
+    for (int step = 0; step < S::STEPS; step++) {
+        const int at = keys<S::KIND, S::D>::run_of(step, t) * 32 + keys<S::KIND, S::D>::group_of(step, t) * 8;
+        const uint2 x = *(const uint2 *)(reference + at);
+        uint32_t r[2];
+        in_group_order<S::KIND>(r, x.x, x.y);
+#pragma unroll
+        for (int nt = 0; nt < S::NT; nt++) {
+            mma_s8s8(sum[nt][0], r[0], r[0], r[1], r[1], c.q[nt][step][0], c.q[nt][step][1], sum[nt][0]);
+            if (S::RL == 2) {
+                uint32_t lower[2];
+                load_query<S>(lower, s, nt * S::COLUMN_ROWS + gl, 1, step);
+                mma_s8s8(sum[nt][S::RL - 1], r[0], r[0], r[1], r[1], lower[0], lower[1], sum[nt][S::RL - 1]);
+            }
+        }
+    }
+#pragma unroll
+    for (int nt = 0; nt < S::NT; nt++)
+#pragma unroll
+        for (int r = 0; r < S::RL; r++) {
+            const int product = S::RL == 1 ? sum[nt][0][0] * 256 + sum[nt][0][1] : sum[nt][0][r] * 256 + sum[nt][S::RL - 1][r];
+            float factor = __fmul_rn(s.row[lane_row<S>(nt, r)].step, scale);
+            factor = __fmul_rn(__fmul_rn(factor, a.c.reference_step), a.unit);
+            c.bias[nt][r] = __fmul_rn((float)product, factor);
+        }
+}
+
+/* (float) of the sum in an accumulator, whose first value was that of columns or of weights. */
+template <class S>
+__device__ __forceinline__ float sum_of(const int (&c)[4], int second, int r)
+{
+    if (S::PL == 1)
+        return __int_as_float(c[2 * second + (S::RL == 1 ? 0 : r)]) - WHOLE;
+    return (float)(c[2 * second] * 256 + c[2 * second + 1]);
+}
+
+template <class S>
+__device__ __forceinline__ void score_tile(float (&logit)[S::NT][S::RL][4], const in_flight<S> &f, const columns<S> &c,
+                                           const uint32_t (&table)[4])
+{
+    using K = keys<S::KIND, S::D>;
+    const int t = threadIdx.x % 4;
+    int sum[S::NT][2][4];
+#pragma unroll
+    for (int step = 0; step < S::STEPS; step++)
+#pragma unroll
+        for (int pair = 0; pair < 2; pair++) {
+            eight x = K::decode(f.k, step, 2 * pair, t, table), y = K::decode(f.k, step, 2 * pair + 1, t, table);
+#pragma unroll
+            for (int nt = 0; nt < S::NT; nt++)
+                mma_codes<S::KIND, false>(sum[nt][pair], x, y, c.q[nt][step], step ? sum[nt][pair] : c.begin[nt]);
+        }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float scale = half_of(f.k_scale, i);
+#pragma unroll
+        for (int nt = 0; nt < S::NT; nt++)
+#pragma unroll
+            for (int r = 0; r < S::RL; r++)
+                logit[nt][r][i] = __fadd_rn(__fmul_rn(sum_of<S>(sum[nt][i / 2], i % 2, r), __fmul_rn(scale, c.factor[nt][r])),
+                                            c.bias[nt][r]);
+    }
+}
+
+/* For checks: the logits as they are, since their bits are promised. */
+template <class S>
+__device__ __forceinline__ void trace_logits(const float (&logit)[S::NT][S::RL][4], const attend_space<S> &s,
+                                             const struct dev_attend &a, const struct segment &g, uint32_t first)
+{
+    const uint32_t token = first + threadIdx.x % 32 / 4 * 4;
+#pragma unroll
+    for (int nt = 0; nt < S::NT; nt++)
+#pragma unroll
+        for (int r = 0; r < S::RL; r++) {
+            const row_info &row = s.row[lane_row<S>(nt, r)];
+            const size_t at = (((size_t)g.slot * a.queries + row.query) * a.c.q_heads + row.head) * a.trace_tokens + token;
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                if (row.there && token + i < a.trace_tokens)
+                    a.trace[at + i] = logit[nt][r][i];
+        }
+}
+
+/* What options do, and -inf in the columns that a row may not see or that hold no code: by index. The scale of such a value may
+ * be anything, and becomes 0. */
+template <class S>
+__device__ __forceinline__ void hide_columns(float (&logit)[S::NT][S::RL][4], in_flight<S> &f, const attend_space<S> &s,
+                                             const struct dev_attend &a, const struct segment &g, uint32_t first)
+{
+    const int gl = threadIdx.x % 32 / 4;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const uint32_t token = first + 4 * gl + i, keep = i % 2 ? 0x0000ffffu : 0xffff0000u;
+        const bool coded = token >= a.c.pinned && token < g.span.closed;
+        (i < 2 ? f.v_scale.x : f.v_scale.y) &= coded ? ~0u : keep;
+    }
+#pragma unroll
+    for (int nt = 0; nt < S::NT; nt++)
+#pragma unroll
+        for (int r = 0; r < S::RL; r++) {
+            const row_info &row = s.row[lane_row<S>(nt, r)];
+            const uint32_t begin = max(row.begin, a.c.pinned), end = min(row.end, g.span.closed);
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const uint32_t token = first + 4 * gl + i;
+                if (a.options)
+                    logit[nt][r][i] = apply_options(a, row, g.slot, g.span.len, token, logit[nt][r][i]);
+                if (token < begin || token >= end)
+                    logit[nt][r][i] = -INFINITY;
+            }
+        }
+}
+
+/* Weights times value scales, as bytes: the two columns of each column tile that this lane has, four tokens in a word. */
+template <class S>
+struct weights {
+    uint32_t byte[S::NT][2];
+    float factor[S::NT][S::RL];
+};
+
+enum { LOWEST_BYTES = 0x0040, SECOND_BYTES = 0x0051 };
+
+__device__ __forceinline__ uint32_t bytes_of(const float (&x)[4], uint32_t two)
+{
+    return prmt(prmt(__float_as_uint(x[0]), __float_as_uint(x[1]), two), prmt(__float_as_uint(x[2]), __float_as_uint(x[3]), two),
+                0x5410);
+}
+
+template <class S>
+__device__ __forceinline__ void round_weights(weights<S> &w, const float (&p)[S::NT][S::RL][4], const in_flight<S> &f,
+                                              float step)
+{
+    const float most = S::PL == 1 ? 255.f : 65280.f;
+    float scale[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        scale[i] = half_of(f.v_scale, i);
+#pragma unroll
+    for (int nt = 0; nt < S::NT; nt++)
+#pragma unroll
+        for (int r = 0; r < S::RL; r++) {
+            float x[4], top;
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                x[i] = p[nt][r][i] * scale[i];
+            top = row_max(fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3])));
+            const float to_integer = top >= 0x1p-100f ? __fdividef(most, top) : 0;
+            w.factor[nt][r] = top >= 0x1p-100f ? top * (1 / most) * step : 0;
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                x[i] = fmaf(x[i], to_integer, WHOLE);
+            w.byte[nt][S::RL == 1 ? 0 : r] = bytes_of(x, S::PL == 1 ? LOWEST_BYTES : SECOND_BYTES);
+            if (S::RL == 1)
+                w.byte[nt][1] = S::PL == 1 ? 0 : bytes_of(x, LOWEST_BYTES);
+        }
+}
+
+template <class S>
+__device__ __forceinline__ void value_tile(running<S> &run, const weights<S> &w, const in_flight<S> &f,
+                                           const uint32_t (&table)[4])
+{
+    using V = values<S::KIND, S::D>;
+    const int gl = threadIdx.x % 32 / 4, t = threadIdx.x % 4, from = 8 * t + gl / 2;
+    uint32_t b[S::NT][2];
+    int begin[S::NT][4];
+#pragma unroll
+    for (int nt = 0; nt < S::NT; nt++) {
+        uint32_t tokens[2];
+#pragma unroll
+        for (int four = 0; four < 2; four++) { /* of the eight tokens 8 t ..., lanes 2 t and 2 t + 1 have four each */
+            uint32_t even = __shfl_sync(~0u, w.byte[nt][0], from + 4 * four);
+            tokens[four] = even;
+            if (S::PL == 2 || S::RL == 2) {
+                uint32_t odd = __shfl_sync(~0u, w.byte[nt][1], from + 4 * four);
+                tokens[four] = gl % 2 ? odd : even;
+            }
+        }
+        in_group_order<S::KIND>(b[nt], tokens[0], tokens[1]);
+        begin[nt][0] = begin[nt][1] = S::PL == 1 ? WHOLE_BITS : 0;
+        if (code<S::KIND>::offset) {
+            uint32_t sum = __dp4a(w.byte[nt][0], 0x01010101u, 0u) + (__dp4a(w.byte[nt][1], 0x01010101u, 0u) << 16);
+            sum += __shfl_xor_sync(~0u, sum, 4);
+            sum += __shfl_xor_sync(~0u, sum, 8);
+            sum += __shfl_xor_sync(~0u, sum, 16);
+            begin[nt][0] -= code<S::KIND>::offset * (int)(sum & 0xffff);
+            begin[nt][1] = S::PL == 1 && S::RL == 1 ? begin[nt][0] : begin[nt][1] - code<S::KIND>::offset * (int)(sum >> 16);
+        }
+        begin[nt][2] = begin[nt][0], begin[nt][3] = begin[nt][1];
+    }
+#pragma unroll
+    for (int j = 0; j < S::PARTS; j++)
+#pragma unroll
+        for (int pair = 0; pair < 2; pair++) {
+            eight x = V::decode(f.v, j, 2 * pair, t, table), y = V::decode(f.v, j, 2 * pair + 1, t, table);
+#pragma unroll
+            for (int nt = 0; nt < S::NT; nt++) {
+                int sum[4];
+                mma_codes<S::KIND, true>(sum, x, y, b[nt], begin[nt]);
+#pragma unroll
+                for (int r = 0; r < S::RL; r++)
+#pragma unroll
+                    for (int i = 0; i < 2; i++)
+                        run.o[nt][r][j][2 * pair + i] =
+                            fmaf(sum_of<S>(sum, i, r), w.factor[nt][r], run.o[nt][r][j][2 * pair + i]);
+            }
+        }
+}
+
+/* Where a warp is: tile, of tiles up to `end`, at `at`. In tiles [plain, plain_end) all rows see all tokens, and all are codes. */
+struct walk {
+    uint32_t tile, end, plain, plain_end;
+    const uint8_t *at;
+};
+
+/* The page that begins with this tile: its bias, and the reference of the page after it on its way. */
+template <class S>
+__device__ __forceinline__ void turn_page(columns<S> &c, attend_space<S> &s, const struct dev_attend &a, const struct segment &g,
+                                          const struct walk &w)
+{
+    if (!a.c.has_reference)
+        return;
+    page_bias<S>(c, s, a);
+    const uint32_t next = (w.tile / AURA_PAGE_TILES + 1) * AURA_PAGE_TILES;
+    __syncwarp();
+    if (next < w.end)
+        ask_reference<S>(s, tile_of<S>(s, a, g, next));
+}
+
+/* Tiles up to `stop`; the first was asked for, and the first after them is. EDGE: not all of them are plain, or
+ * there are options or a trace. The two are apart so that the common one is short. */
+template <class S, bool EDGE>
+__device__ __forceinline__ void attend_run(attend_space<S> &s, const struct dev_attend &a, const struct segment &g, running<S> &run,
+                                           columns<S> &c, in_flight<S> &f, struct walk &at, uint32_t stop,
+                                           const uint32_t (&table)[4], uint32_t lane)
+{
+    while (at.tile < stop) {
+        float logit[S::NT][S::RL][4];
+        weights<S> w;
+        in_flight<S> now = f;
+        const uint32_t tile = at.tile++;
+        if (at.tile < at.end) {
+            at.at = next_tile_of<S>(at.at, s, a, g, at.tile);
+            ask_keys<S>(f, at.at, lane);
+            ask_values<S>(f, at.at, lane);
+        }
+        score_tile<S>(logit, now, c, table);
+        if (EDGE && a.trace)
+            trace_logits<S>(logit, s, a, g, tile * AURA_TILE);
+        if (EDGE && (a.options || tile < at.plain || tile >= at.plain_end))
+            hide_columns<S>(logit, now, s, a, g, tile * AURA_TILE);
+        weigh<S>(logit, run);
+        round_weights<S>(w, logit, now, a.c.v_step);
+        value_tile<S>(run, w, now, table);
+        if (at.tile % AURA_PAGE_TILES == 0 && at.tile < at.end)
+            turn_page<S>(c, s, a, g, at);
+    }
+}
+
+/* Tiles [tile, end). */
+template <class S>
+__device__ __forceinline__ void attend_tiles(attend_space<S> &s, const struct dev_attend &a, const struct segment &g,
+                                             running<S> &run, uint32_t tile, uint32_t end)
+{
+    columns<S> c;
+    in_flight<S> f;
+    uint32_t table[4];
+    const uint32_t lane = lane_number();
+    struct walk at = {tile, end, 0, 0, tile_of<S>(s, a, g, tile)};
+    ask_keys<S>(f, at.at, lane);
+    ask_values<S>(f, at.at, lane);
+    if (a.c.has_reference)
+        ask_reference<S>(s, at.at - tile % AURA_PAGE_TILES * S::TILE_BYTES);
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        table[i] = kept(a.c.k_table[i]); /* of both sides */
+    load_columns<S>(c, s);
+    uint32_t all_begin = a.c.pinned, all_end = g.span.closed; /* codes that all rows see */
+    for (int r = 0; r < S::ROWS && s.row[r].there; r++) {
+        all_begin = max(all_begin, s.row[r].begin);
+        all_end = min(all_end, s.row[r].end);
+    }
+    at.plain = (all_begin + AURA_TILE - 1) / AURA_TILE;
+    at.plain_end = max(all_end / AURA_TILE, at.plain);
+    turn_page<S>(c, s, a, g, at);
+    const bool always_edge = a.options || a.trace;
+    while (at.tile < end) {
+        if (!always_edge && at.tile >= at.plain && at.tile < at.plain_end)
+            attend_run<S, false>(s, a, g, run, c, f, at, min(end, at.plain_end), table, lane);
+        else
+            attend_run<S, true>(s, a, g, run, c, f, at, !always_edge && at.tile < at.plain ? min(end, at.plain) : end, table, lane);
+    }
+}
+
+#endif

@@ -1,0 +1,143 @@
+/* What the device has an instruction for and CUDA C no word; all that there is of it. test/emulate says the same in C++, so that
+ * everything else can be run where there is no GPU. */
+#ifndef AURA_CUDA_WORDS_CUH
+#define AURA_CUDA_WORDS_CUH
+
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#include <stdint.h>
+
+#ifdef AURA_EMULATED
+#include <emulated_words.h>
+#else
+
+__device__ __forceinline__ uint32_t prmt(uint32_t a, uint32_t b, uint32_t selector)
+{
+    uint32_t d;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(selector));
+    return d;
+}
+
+__device__ __forceinline__ float exp2_approx(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* Bytes that are read once: past the first cache. */
+__device__ __forceinline__ uint4 load_once(const void *p)
+{
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p));
+    return v;
+}
+
+/* 16 bytes to shared memory, on their own; they are there after copies_arrived(), for the thread that asked. */
+__device__ __forceinline__ void copy_ahead(void *shared, const void *from)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(from) : "memory");
+}
+
+__device__ __forceinline__ void copies_arrived()
+{
+    asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+/* What was asked for since the last such word is one group of copies; and all groups but the last have arrived. */
+__device__ __forceinline__ void copies_grouped()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+__device__ __forceinline__ void copies_but_last_arrived()
+{
+    asm volatile("cp.async.wait_group 1;" ::: "memory");
+}
+
+/* D = A B + C for 16 x 32 bytes and 32 x 8 bytes: keys and values on the rows of A, (query row, plane) on the columns of B. C is
+ * its own operand, so that what many sums begin with is kept once and not moved to each. */
+#define MMA_BYTES(name, a_type, b_type)                                                                                \
+    __device__ __forceinline__ void name(int (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,  \
+                                         uint32_t b1, const int *c)                                                    \
+    {                                                                                                                  \
+        asm("mma.sync.aligned.m16n8k32.row.col.s32." a_type "." b_type                                                 \
+            ".s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"                                 \
+            : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])                                                           \
+            : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]));       \
+    }
+MMA_BYTES(mma_u8s8, "u8", "s8")
+MMA_BYTES(mma_s8s8, "s8", "s8")
+MMA_BYTES(mma_u8u8, "u8", "u8")
+MMA_BYTES(mma_s8u8, "s8", "u8")
+#undef MMA_BYTES
+
+#define MMA_NUMBERS(name, type)                                                                                        \
+    __device__ __forceinline__ void name(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, \
+                                         uint32_t b1)                                                                  \
+    {                                                                                                                  \
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, " \
+                     "{%8, %9}, {%0, %1, %2, %3};"                                                                     \
+                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                                  \
+                     : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));                                          \
+    }
+MMA_NUMBERS(mma_f16, "f16")
+MMA_NUMBERS(mma_bf16, "bf16")
+#undef MMA_NUMBERS
+
+/* Asks the second cache for the line at p. */
+__device__ __forceinline__ void prefetch(const void *p)
+{
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
+
+/* a += x > limit ? high_a : low_a, and so b. The compiler would select first, which takes a slower unit, and add then. */
+__device__ __forceinline__ void add_either(float &a, float &b, float x, float limit, float high_a, float high_b, float low_a,
+                                           float low_b)
+{
+    asm("{\n\t.reg .pred above;\n\tsetp.gt.f32 above, %2, %3;\n\t"
+        "@above add.rn.f32 %0, %0, %4;\n\t@!above add.rn.f32 %0, %0, %6;\n\t"
+        "@above add.rn.f32 %1, %1, %5;\n\t@!above add.rn.f32 %1, %1, %7;\n\t}"
+        : "+f"(a), "+f"(b)
+        : "f"(x), "f"(limit), "f"(high_a), "f"(high_b), "f"(low_a), "f"(low_b));
+}
+
+/* The lane, kept in a register, and not asked for again and again; likewise what is kept(). */
+__device__ __forceinline__ uint32_t lane_number()
+{
+    uint32_t lane;
+    asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+    return lane;
+}
+
+__device__ __forceinline__ uint32_t kept(uint32_t x)
+{
+    uint32_t y;
+    asm volatile("mov.u32 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+}
+
+__device__ __forceinline__ const uint8_t *kept(const uint8_t *p)
+{
+    const uint8_t *q;
+    asm volatile("mov.u64 %0, %1;" : "=l"(q) : "l"(p));
+    return q;
+}
+
+/* The end of the device, as far as this process is concerned; for checks. */
+__device__ __forceinline__ void lose_everything()
+{
+    asm volatile("trap;");
+}
+
+/* The shared memory whose size the launch says. */
+__device__ __forceinline__ uint8_t *dynamic_shared()
+{
+    extern __shared__ __align__(16) uint8_t shared[];
+    return shared;
+}
+
+#endif
+#endif
