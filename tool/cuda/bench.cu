@@ -86,6 +86,16 @@ struct timer {
     }
 };
 
+static int json; /* 1: an array of objects instead of lines */
+
+/* What is between two rows. */
+static void begin_row()
+{
+    static int rows;
+    if (json)
+        printf("%s\n  ", rows++ ? "," : "[");
+}
+
 struct shape_case {
     const char *format;
     uint32_t dim, q_heads, kv_heads, batch, tokens, queries, planes;
@@ -110,6 +120,17 @@ static void fill_cpu(aura_ctx *ctx, const aura_config &config, uint32_t tokens, 
         for (size_t i = 0; i < k.size(); i++) /* other numbers, at little cost */
             k[i] = k[i] * -0.75f + v[(i * 7 + done) % v.size()] * 0.6614378f;
     }
+}
+
+/* Microseconds of an attention call. The same cache with and without the option, which concerns calls and workspaces alone. */
+static double time_attend(timer &t, aura_cuda_cache *cache, const aura_cuda_attend_args &args, uint32_t batch_invariant)
+{
+    aura_cuda_workspace *w;
+    cache->batch_invariant = batch_invariant;
+    MUST(aura_cuda_workspace_create(cache, args.n_seqs, args.queries, &w));
+    const double us = t.time([&] { MUST(aura_cuda_attend(cache, w, &args, NULL)); });
+    aura_cuda_workspace_destroy(w);
+    return us;
 }
 
 static void bench_case(timer &t, aura_ctx *ctx, const shape_case &s, const std::vector<uint32_t> &lengths)
@@ -154,8 +175,6 @@ static void bench_case(timer &t, aura_ctx *ctx, const shape_case &s, const std::
     MUST_CUDA(cudaMalloc(&dids, ids.size() * 4));
     MUST_CUDA(cudaMemcpy(dq, half.data(), q.size() * 2, cudaMemcpyHostToDevice));
     MUST_CUDA(cudaMemcpy(dids, ids.data(), ids.size() * 4, cudaMemcpyHostToDevice));
-    aura_cuda_workspace *w;
-    MUST(aura_cuda_workspace_create(cache, (uint32_t)ids.size(), s.queries, &w));
     aura_cuda_attend_args args = AURA_CUDA_ATTEND_ARGS_INIT;
     args.seqs = (const aura_cuda_seq *)dids, args.n_seqs = (uint32_t)ids.size(), args.queries = s.queries;
     args.q.data = dq, args.out.data = out, args.q.dtype = args.out.dtype = AURA_F16;
@@ -163,11 +182,17 @@ static void bench_case(timer &t, aura_ctx *ctx, const shape_case &s, const std::
     double read = 1e9;
     for (int blocks : {2, 4, 8, 16})
         read = std::min(read, t.time([&] { t.read(cache->dev.pages, bytes, blocks); }));
-    double us = t.time([&] { MUST(aura_cuda_attend(cache, w, &args, NULL)); });
-    printf("%-6s D%-3u %2u/%-2u %4zu x %-6u q%-2u p%u   read %7.1f us  attend %7.1f us  %5.1f %%  %.2f TB/s\n", s.format, s.dim, s.q_heads,
-           s.kv_heads, lengths.size(), s.tokens, s.queries, s.planes, read, us, read / us * 100, bytes / us / 1e6);
+    const double us = time_attend(t, cache, args, 0), invariant = time_attend(t, cache, args, 1);
+    begin_row();
+    if (json)
+        printf("{\"cache\": \"%s\", \"dim\": %u, \"q_heads\": %u, \"kv_heads\": %u, \"seqs\": %zu, \"tokens\": %u, \"queries\": %u, "
+               "\"planes\": %u, \"read_us\": %.2f, \"attend_us\": %.2f, \"batch_invariant_us\": %.2f}",
+               s.format, s.dim, s.q_heads, s.kv_heads, lengths.size(), s.tokens, s.queries, s.planes, read, us, invariant);
+    else
+        printf("%-6s D%-3u %2u/%-2u %4zu x %-6u q%-2u p%u   read %7.1f us  attend %7.1f us  %5.1f %%  %.2f TB/s  batch_invariant %7.1f us  %.2f x\n",
+               s.format, s.dim, s.q_heads, s.kv_heads, lengths.size(), s.tokens, s.queries, s.planes, read, us, read / us * 100,
+               bytes / us / 1e6, invariant, invariant / us);
     fflush(stdout);
-    aura_cuda_workspace_destroy(w);
     aura_cuda_cache_destroy(cache);
     aura_cache_destroy(cpu);
     cudaFree(dq), cudaFree(out), cudaFree(dids);
@@ -225,7 +250,11 @@ static void bench_append(timer &t, aura_ctx *ctx)
         std::sort(all.begin(), all.end());
         us[closes] = all[10] * 1e3;
     }
-    printf("k4v4   D128 append of a token to 64 sequences, 8 KV heads: %.1f us; %.1f us when a tile of each closes\n", us[0], us[1]);
+    begin_row();
+    if (json)
+        printf("{\"cache\": \"k4v4\", \"dim\": 128, \"kv_heads\": 8, \"seqs\": 64, \"append_us\": %.2f, \"append_closing_us\": %.2f}", us[0], us[1]);
+    else
+        printf("k4v4   D128 append of a token to 64 sequences, 8 KV heads: %.1f us; %.1f us when a tile of each closes\n", us[0], us[1]);
     aura_cuda_cache_destroy(cache);
     cudaFree(dx), cudaFree(dids);
 }
@@ -242,14 +271,20 @@ static const shape_case table[] = {
 
 extern "C" int cuda_bench(int argc, char **argv)
 {
-    const size_t only = argc > 0 ? (size_t)atoi(argv[0]) : SIZE_MAX; /* one row of the table */
+    size_t only = SIZE_MAX; /* one row of the table */
+    for (int i = 0; i < argc; i++)
+        if (!strcmp(argv[i], "--json"))
+            json = 1;
+        else
+            only = (size_t)atoi(argv[i]);
     if (aura_cuda_probe(0)) {
         printf("skip CUDA: %s\n", aura_last_error());
         return 0;
     }
     cudaDeviceProp properties;
     MUST_CUDA(cudaGetDeviceProperties(&properties, 0));
-    printf("aura %s on %s; medians of 41 runs, second cache flushed by a read\n", aura_version(), properties.name);
+    if (!json)
+        printf("aura %s on %s; medians of 41 runs, second cache flushed by a read\n", aura_version(), properties.name);
     aura_ctx_options options = AURA_CTX_OPTIONS_INIT;
     aura_ctx *ctx;
     options.threads = 16;
@@ -263,6 +298,8 @@ extern "C" int cuda_bench(int argc, char **argv)
         bench_append(t, ctx);
     if (only == SIZE_MAX)
         bench_case(t, ctx, ragged, {1, 65536, 50000, 1000, 65536, 40000, 30071, 10000});
+    if (json)
+        printf("\n]\n");
     aura_ctx_destroy(ctx);
     return 0;
 }

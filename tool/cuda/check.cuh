@@ -1,0 +1,156 @@
+/* What the parts of `aura check --device cuda` share. */
+#ifndef AURA_TOOL_CUDA_CHECK_CUH
+#define AURA_TOOL_CUDA_CHECK_CUH
+
+#include <stdio.h>
+
+#include <string>
+#include <vector>
+
+#include "../../src/cuda/cache.cuh"
+#include "oracle.h"
+extern "C" {
+#include "../inputs.h"
+}
+
+extern int failures, cases;
+
+/* One case: a cache, some sequences, one call. */
+struct scene {
+    std::string name;
+    aura_config config = AURA_CONFIG_INIT;
+    std::vector<uint32_t> tokens; /* of each sequence */
+    uint32_t queries = 1;
+    aura_dtype q_dtype = AURA_F32, out_dtype = AURA_F32;
+    uint32_t planes = 0, mask_keys = 0, not_causal = 0;
+    float scale = 0, softcap = 0;
+    uint64_t window = 0;
+    bool sinks = false, alibi = false, balance = false;
+    uint64_t seed = 1;
+};
+
+/* "k4v4 d128 8/2", with a seed and these sequences. */
+struct scene scene_of(uint32_t k, uint32_t v, uint32_t dim, uint32_t q_heads, uint32_t kv_heads, std::vector<uint32_t> tokens);
+
+void complain(const struct scene &s, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* In functions that return nothing and have the scene `s`. */
+#define TRY(call)                                                                                                      \
+    do {                                                                                                               \
+        aura_status try_status = (call);                                                                               \
+        if (try_status) {                                                                                              \
+            complain(s, "%s: %s: %s", #call, aura_status_text(try_status), aura_last_error());                         \
+            return;                                                                                                    \
+        }                                                                                                              \
+    } while (0)
+#define TRY_CUDA(call)                                                                                                 \
+    do {                                                                                                               \
+        cudaError_t try_error = (call);                                                                                \
+        if (try_error != cudaSuccess) {                                                                                \
+            complain(s, "%s: %s", #call, cudaGetErrorString(try_error));                                               \
+            return;                                                                                                    \
+        }                                                                                                              \
+    } while (0)
+
+/* Device memory that goes with its scope; every byte is 0xff, NaN in every type, before it is written. */
+struct device_array {
+    void *p = NULL;
+    size_t bytes;
+    explicit device_array(size_t n) : bytes(n + 16)
+    {
+        if (cudaMalloc(&p, bytes) != cudaSuccess || cudaMemset(p, 0xff, bytes) != cudaSuccess)
+            printf("FAIL no %zu bytes on the device\n", n), failures++;
+    }
+    device_array(const void *from, size_t n) : device_array(n)
+    {
+        cudaMemcpy(p, from, n, cudaMemcpyHostToDevice);
+    }
+    ~device_array()
+    {
+        cudaFree(p);
+    }
+};
+
+std::vector<uint8_t> as_type(const std::vector<float> &x, aura_dtype dtype);
+std::vector<float> as_float(const std::vector<uint8_t> &bytes, aura_dtype dtype);
+
+/* Keys with channels that stand out and an offset that drifts from page to page. */
+std::vector<float> some_tokens(uint64_t seed, uint32_t tokens, uint32_t heads, uint32_t dim, bool keys);
+std::vector<float> some_numbers(uint64_t seed, size_t n);
+
+bool same_bytes(const aura_cache *a, aura_seq sa, const aura_cache *b, aura_seq sb);
+
+/* The bytes that mean something: rows of pinned and open tokens, codes and scales of closed ones, references of pages that have
+ * one. Everything else may hold anything. "" where they are equal. */
+std::string first_difference(const aura_cache *a, aura_seq sa, const aura_cache *b, aura_seq sb);
+
+/* A CPU cache with the sequences of the scene. */
+struct filled {
+    aura_ctx *ctx = NULL;
+    aura_cache *cache = NULL;
+    std::vector<aura_seq> seqs;
+    std::vector<float> balance;
+    ~filled()
+    {
+        aura_cache_destroy(cache);
+        aura_ctx_destroy(ctx);
+    }
+};
+
+void fill(const struct scene &s, struct filled &f);
+
+/* Device cache with copies of the sequences; not in the order of their pages. */
+struct device_side {
+    aura_cuda_cache *cache = NULL;
+    aura_cuda_workspace *workspace = NULL;
+    std::vector<aura_cuda_seq> seqs;
+    ~device_side()
+    {
+        aura_cuda_workspace_destroy(workspace);
+        aura_cuda_cache_destroy(cache);
+    }
+};
+
+aura_cuda_config device_config(const struct scene &s, const struct filled &f);
+void upload(const struct scene &s, const struct filled &f, struct device_side &d);
+
+/* A case with a cache on either side; false where something failed already. */
+bool begin_case(const struct scene &s, struct filled &f, struct device_side &d);
+void end_case(const struct scene &s, int failures_before, const char *what);
+
+/* The worst of a case, relative to what is allowed and absolute. */
+struct worst {
+    double row = 0, lse = 0, ratio = 0;
+};
+
+/* What went into a call and came out of it, on the host. trace NULL: the logits are not compared. */
+struct numbers_of_call {
+    const float *q, *sinks, *alibi, *mask, *out, *lse, *trace;
+    uint32_t longest;
+};
+
+/* All rows of a call against the oracle over these sequences of a CPU cache. wrong: logits with other bits. */
+struct worst compare_call(const struct scene &s, const aura_cache *cache, const std::vector<aura_seq> &seqs,
+                          const struct numbers_of_call &x, size_t &wrong, size_t &first_bad);
+
+/* A whole case each, from nothing to a line that it prints. */
+void run_scene(const struct scene &s);                   /* attention */
+void run_append(const struct scene &s, uint32_t most);   /* tokens, up to `most` at once */
+void run_fork(struct scene s);                           /* of one sequence of 700 tokens */
+void run_invariant(struct scene s);
+
+/* The parts, by the names that the tool knows them by. */
+void check_formats();
+void check_options();
+void check_general();
+void check_append();
+void check_seqs();
+void check_batch();
+void check_recording();
+void check_lost();
+
+/* What check_lost() starts the tool with, in a process of its own; and what that one does. Returns the exit code. */
+#define LOST_CHILD "lost-child"
+int lose_device();
+
+#endif

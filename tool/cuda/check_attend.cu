@@ -1,0 +1,251 @@
+/* Attention on the device: logits have the CPU's bits, outputs are near to those in double. */
+#include <math.h>
+#include <string.h>
+
+#include <atomic>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include "check.cuh"
+
+static double unit_of(aura_dtype dtype)
+{
+    return dtype == AURA_F32 ? 0x1p-24 : dtype == AURA_F16 ? 0x1p-11 : 0x1p-8;
+}
+
+static void compare_row(const struct scene &s, const struct oracle_row &want, const float *got, float lse, uint32_t dim,
+                        struct worst &w)
+{
+    double error = 0, norm = 0;
+    for (uint32_t d = 0; d < dim; d++) {
+        error += (got[d] - want.out[d]) * (got[d] - want.out[d]);
+        norm += want.out[d] * want.out[d];
+    }
+    error = sqrt(error);
+    double allowed = 1e-5 * want.size + want.slack + unit_of(s.out_dtype) * sqrt(norm) + 0x1p-24 * (s.out_dtype == AURA_F16) * sqrt(dim) + 1e-30;
+    double lse_error = want.lse == -INFINITY ? (lse == -INFINITY ? 0 : INFINITY) : fabs(lse - want.lse) / (1 + fabs(want.lse));
+    double ratio = fmax(error / allowed, lse_error / 1e-5);
+    if (!(error <= INFINITY) || !(lse_error <= INFINITY))
+        ratio = INFINITY; /* a NaN */
+    w.row = fmax(w.row, (error - want.slack) / (want.size + 1e-30));
+    w.lse = fmax(w.lse, lse_error);
+    w.ratio = ratio <= w.ratio ? w.ratio : ratio;
+}
+
+static void in_parallel(size_t n, const std::function<void(size_t)> &item)
+{
+    std::atomic<size_t> next(0);
+    std::vector<std::thread> threads;
+    for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); i++)
+        threads.emplace_back([&] {
+            for (size_t at; (at = next++) < n;)
+                item(at);
+        });
+    for (std::thread &t : threads)
+        t.join();
+}
+
+static size_t differing_logits(const struct oracle_row &want, const float *got, const aura_cache *cache,
+                               aura_seq seq, uint64_t first, uint64_t end)
+{
+    struct aura_raw raw;
+    struct aura_raw_seq rs;
+    size_t wrong = 0;
+    aura_raw_describe(&raw, cache);
+    if (aura_raw_find("check", cache, seq, &rs))
+        return SIZE_MAX;
+    for (uint64_t t = first > raw.pinned ? first : raw.pinned; t < rs.closed && t < end; t++)
+        wrong += memcmp(&want.logit[t], &got[t], 4) != 0;
+    return wrong;
+}
+
+struct worst compare_call(const struct scene &s, const aura_cache *cache, const std::vector<aura_seq> &seqs,
+                                 const struct numbers_of_call &x, size_t &wrong, size_t &first_bad)
+{
+    aura_cache_info info = AURA_CACHE_INFO_INIT;
+    aura_cache_get_info(cache, &info);
+    const aura_config &c = info.config;
+    const struct oracle_options o = {s.scale, s.softcap, s.window, s.sinks ? x.sinks : NULL, s.alibi ? x.alibi : NULL, NULL, s.mask_keys,
+                                     s.not_causal, s.planes, s.queries};
+    struct worst w;
+    std::mutex lock;
+    in_parallel(seqs.size() * c.kv_heads, [&](size_t item) {
+        const uint32_t i = item / c.kv_heads, head = item % c.kv_heads, ratio = c.q_heads / c.kv_heads;
+        struct oracle_options mine = o;
+        struct oracle_head *h = oracle_head_new(cache, seqs[i], head);
+        std::vector<float> logit(x.longest + 1);
+        struct oracle_row want;
+        want.logit = logit.data();
+        mine.mask = s.mask_keys ? x.mask + (size_t)i * s.queries * s.mask_keys : NULL;
+        for (uint32_t r = 0; r < s.queries * ratio; r++) {
+            const uint32_t query = r / ratio, q_head = head * ratio + r % ratio;
+            const size_t row = ((size_t)i * s.queries + query) * c.q_heads + q_head;
+            oracle_attend(&want, h, x.q + row * c.k_dim, query, q_head, &mine);
+            std::lock_guard<std::mutex> hold(lock);
+            const double before = w.ratio;
+            compare_row(s, want, x.out + row * c.v_dim, x.lse[row], c.v_dim, w);
+            if (w.ratio > 1 && before <= 1)
+                first_bad = row;
+            if (x.trace && c.format.k <= AURA_KIND_B8 && (s.window == 0 || s.queries == 1)) {
+                uint64_t begin = s.window && s.window < s.tokens[i] ? s.tokens[i] - s.window : 0;
+                wrong += differing_logits(want, x.trace + row * x.longest, cache, seqs[i], begin, s.tokens[i]);
+            }
+        }
+        oracle_head_free(h);
+    });
+    return w;
+}
+
+void run_scene(const struct scene &s)
+{
+    struct filled f;
+    struct device_side d;
+    const int before = failures;
+    if (!begin_case(s, f, d))
+        return;
+    aura_cache_info info = AURA_CACHE_INFO_INIT;
+    aura_cache_get_info(f.cache, &info);
+    const aura_config &c = info.config;
+    const uint32_t n = (uint32_t)s.tokens.size(), rows = n * s.queries * c.q_heads;
+    uint32_t longest = 1;
+    for (uint32_t t : s.tokens)
+        longest = t > longest ? t : longest;
+    uint64_t seed = s.seed + 99;
+    std::vector<float> q((size_t)rows * c.k_dim), sinks, alibi, mask;
+    for (float &x : q)
+        x = random_normal(&seed);
+    std::vector<uint8_t> q_bytes = as_type(q, s.q_dtype);
+    q = as_float(q_bytes, s.q_dtype);
+    for (uint32_t h = 0; h < c.q_heads; h++) {
+        sinks.push_back(random_normal(&seed) * 2);
+        alibi.push_back(-0.02f * (float)(h + 1) / (float)c.q_heads);
+    }
+    for (size_t i = 0; i < (size_t)n * s.queries * s.mask_keys; i++)
+        mask.push_back(pick(&seed, 4) == 0 ? -INFINITY : random_normal(&seed));
+    device_array dq(q_bytes.data(), q_bytes.size()), out((size_t)rows * c.v_dim * aura_dtype_bytes(s.out_dtype)), lse(rows * 4);
+    device_array dsinks(sinks.data(), sinks.size() * 4), dalibi(alibi.data(), alibi.size() * 4), dmask(mask.data(), mask.size() * 4);
+    device_array ids(d.seqs.data(), n * 4), trace((size_t)rows * longest * 4);
+    aura_cuda_attend_args args = AURA_CUDA_ATTEND_ARGS_INIT;
+    args.seqs = (const aura_cuda_seq *)ids.p, args.n_seqs = n, args.queries = s.queries;
+    args.q.data = dq.p, args.q.dtype = s.q_dtype;
+    args.out.data = out.p, args.out.dtype = s.out_dtype;
+    args.lse = (float *)lse.p;
+    args.mask = s.mask_keys ? (const float *)dmask.p : NULL, args.mask_keys = s.mask_keys;
+    args.scale = s.scale, args.softcap = s.softcap, args.window = s.window;
+    args.sinks = s.sinks ? (const float *)dsinks.p : NULL, args.alibi = s.alibi ? (const float *)dalibi.p : NULL;
+    args.not_causal = s.not_causal, args.planes = s.planes;
+    TRY(aura_cuda_workspace_create(d.cache, n, s.queries, &d.workspace));
+    aura_cuda_trace(d.workspace, (float *)trace.p, longest);
+    TRY(aura_cuda_attend(d.cache, d.workspace, &args, NULL));
+    TRY_CUDA(cudaDeviceSynchronize());
+    std::vector<uint8_t> got_bytes((size_t)rows * c.v_dim * aura_dtype_bytes(s.out_dtype)), again(got_bytes.size());
+    std::vector<float> got_lse(rows), got_trace((size_t)rows * longest);
+    TRY_CUDA(cudaMemcpy(got_bytes.data(), out.p, got_bytes.size(), cudaMemcpyDeviceToHost));
+    TRY_CUDA(cudaMemcpy(got_lse.data(), lse.p, rows * 4, cudaMemcpyDeviceToHost));
+    TRY_CUDA(cudaMemcpy(got_trace.data(), trace.p, got_trace.size() * 4, cudaMemcpyDeviceToHost));
+    std::vector<float> got = as_float(got_bytes, s.out_dtype);
+    aura_cuda_trace(d.workspace, NULL, 0);
+    for (int i = 0; i < 3; i++) { /* the same call gives the same bits */
+        TRY_CUDA(cudaMemset(out.p, 0xff, out.bytes));
+        TRY(aura_cuda_attend(d.cache, d.workspace, &args, NULL));
+        TRY_CUDA(cudaMemcpy(again.data(), out.p, again.size(), cudaMemcpyDeviceToHost));
+        if (memcmp(again.data(), got_bytes.data(), again.size()))
+            complain(s, "run %d gives other bits", i + 2);
+    }
+    struct numbers_of_call n_call = {q.data(), sinks.data(), alibi.data(), mask.data(), got.data(), got_lse.data(), got_trace.data(), longest};
+    size_t wrong = 0, first_bad = 0;
+    struct worst w = compare_call(s, f.cache, f.seqs, n_call, wrong, first_bad);
+    if (wrong)
+        complain(s, "%zu logits have other bits than on the CPU", wrong);
+    if (w.ratio > 1)
+        complain(s, "row %zu, the first: error %.2e of the sum of weight * |value|, lse %.2e; %.1f times what is allowed", first_bad,
+                 w.row, w.lse, w.ratio);
+    if (failures == before)
+        printf("ok   %-58s error %8.1e  lse %8.1e  logits and bytes equal\n", s.name.c_str(), w.row, w.lse);
+    fflush(stdout);
+}
+
+/* ---- the list ------------------------------------------------------------------------------------------------------- */
+
+static void named(struct scene s, const char *what)
+{
+    s.name += std::string(" ") + what;
+    run_scene(s);
+}
+
+/* What every fused format and dim goes through. */
+static void check_format(uint32_t kind, uint32_t dim)
+{
+    for (uint32_t planes = kind >= 6 ? 2 : 1; planes <= 2; planes++) {
+        struct scene s = scene_of(kind, kind, dim, 8, 2, {1000, 47, 3, 300, 0, 2100});
+        s.planes = planes;
+        s.name += planes == 1 ? " p1" : " p2";
+        s.balance = true;
+        s.seed = kind * 100 + dim;
+        named(s, "ragged");
+        s.config.q_heads = 16;
+        s.tokens = {700, 33, 64};
+        named(s, "GQA 8");
+        s.config.q_heads = 6, s.queries = 4;
+        named(s, "GQA 3, 4 queries");
+        s.config.q_heads = 2, s.queries = 16, s.q_dtype = s.out_dtype = AURA_F16;
+        named(s, "GQA 1, 16 queries, f16");
+    }
+}
+
+void check_formats()
+{
+    for (uint32_t kind : {4, 3, 5, 6, 8})
+        for (uint32_t dim : {128, 64, 256})
+            check_format(kind, dim);
+}
+
+void check_options()
+{
+    struct scene base = scene_of(4, 4, 128, 10, 2, {900, 130, 5}), s;
+    s = base, s.sinks = true, named(s, "sinks");
+    s = base, s.window = 100, named(s, "window 100");
+    s = base, s.window = 100, s.queries = 5, named(s, "window 100, 5 queries");
+    s = base, s.window = 1, named(s, "window 1");
+    s = base, s.softcap = 5, named(s, "softcap");
+    s = base, s.alibi = true, s.queries = 3, named(s, "ALiBi, 3 queries");
+    s = base, s.mask_keys = 5, s.queries = 3, named(s, "mask of 5 keys, 3 queries");
+    s = base, s.not_causal = 1, s.queries = 3, named(s, "not causal");
+    s = base, s.scale = 0.5f, s.out_dtype = AURA_BF16, s.q_dtype = AURA_BF16, named(s, "scale 0.5, bf16");
+    s = base, s.sinks = s.alibi = true, s.softcap = 8, s.window = 300, s.queries = 2, s.mask_keys = 4, named(s, "everything");
+    static const uint32_t flags[] = {AURA_NO_REFERENCE, AURA_NO_PINNED, AURA_NO_ROLLBACK, AURA_NO_REFERENCE | AURA_NO_OPEN, AURA_NO_SEARCH};
+    for (uint32_t f : flags) {
+        s = base, s.config.flags = f;
+        named(s, ("flags " + std::to_string(f)).c_str());
+    }
+    s = base, s.config.q_heads = 40, s.tokens = {513}, named(s, "GQA 20");
+    s = base, s.config.q_heads = s.config.kv_heads = 1, s.tokens = {20000}, named(s, "one head, long");
+    s = base, s.tokens.assign(100, 40), named(s, "100 sequences");
+}
+
+/* Every pair of kinds, every dim, through the general kernel; and planes that the fused kernels do not have. */
+void check_general()
+{
+    static const uint32_t kinds[] = {2, 3, 4, 5, 6, 8, 9, 10, 11}, dims[] = {64, 80, 96, 112, 128, 192, 256, 512};
+    uint32_t i = 0;
+    for (uint32_t k : kinds)
+        for (uint32_t v : kinds) {
+            struct scene s = scene_of(k, v, dims[i % 8], 6, 2, {330, 40, 1});
+            s.config.v_dim = dims[(i * 3 + 1) % 8];
+            s.balance = k <= 8 && i % 2, s.planes = i % 3, s.queries = 1 + i % 5, s.seed = 700 + i;
+            s.sinks = i % 4 == 1, s.alibi = i % 5 == 2, s.window = i % 7 == 3 ? 70 : 0, s.softcap = i % 6 == 4 ? 5.f : 0;
+            s.mask_keys = i % 9 == 5 ? 1 : 0, s.not_causal = i % 8 == 6;
+            s.q_dtype = (aura_dtype)(i % 3), s.out_dtype = (aura_dtype)(i / 3 % 3);
+            s.name += "/" + std::to_string(s.config.v_dim) + " p" + std::to_string(s.planes) + " q" + std::to_string(s.queries);
+            named(s, "general");
+            i++;
+        }
+    for (uint32_t dim : dims) {
+        struct scene s = scene_of(4, 2, dim, 8, 2, {1200, 31, 257});
+        named(s, "general, longer");
+    }
+    struct scene s = scene_of(8, 8, 128, 8, 2, {700, 33});
+    s.planes = 1;
+    named(s, "p1 general");
+}

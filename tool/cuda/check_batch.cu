@@ -1,0 +1,332 @@
+/* One sequence among others: neither what they are nor what is wrong with them changes its rows. */
+#include <math.h>
+#include <string.h>
+
+#include <algorithm>
+
+#include "check.cuh"
+
+/* ---- calls ------------------------------------------------------------------------------------------------------------ */
+
+/* Rows of a call, for each of its sequences: out [queries][q_heads][v_dim], then lse [queries][q_heads]. */
+typedef std::vector<std::vector<float>> rows_of_call;
+
+/* Attention for some of the sequences, with queries that go with them. */
+static rows_of_call attend_some(const struct scene &s, const struct device_side &d, const std::vector<aura_cuda_seq> &seqs,
+                                const std::vector<std::vector<float>> &queries)
+{
+    const struct dev_cache &c = d.cache->dev;
+    const uint32_t n = (uint32_t)seqs.size();
+    const size_t q_each = (size_t)s.queries * c.q_heads * c.k_dim, o_each = (size_t)s.queries * c.q_heads * c.v_dim;
+    const size_t lse_each = (size_t)s.queries * c.q_heads;
+    std::vector<float> q, out(n * o_each), lse(n * lse_each);
+    for (const std::vector<float> &x : queries)
+        q.insert(q.end(), x.begin(), x.end());
+    device_array ids(seqs.data(), n * 4), dq(q.data(), n * q_each * 4), dout(out.size() * 4), dlse(lse.size() * 4);
+    aura_cuda_attend_args args = AURA_CUDA_ATTEND_ARGS_INIT;
+    args.seqs = (const aura_cuda_seq *)ids.p, args.n_seqs = n, args.queries = s.queries;
+    args.q.data = dq.p, args.out.data = dout.p, args.lse = (float *)dlse.p;
+    aura_status status = aura_cuda_attend(d.cache, d.workspace, &args, NULL);
+    if (status || cudaMemcpy(out.data(), dout.p, out.size() * 4, cudaMemcpyDeviceToHost) != cudaSuccess ||
+        cudaMemcpy(lse.data(), dlse.p, lse.size() * 4, cudaMemcpyDeviceToHost) != cudaSuccess)
+        complain(s, "attend: %s", status ? aura_last_error() : "copying from the device");
+    rows_of_call rows(n);
+    for (uint32_t i = 0; i < n; i++) {
+        rows[i].assign(out.begin() + i * o_each, out.begin() + (i + 1) * o_each);
+        rows[i].insert(rows[i].end(), lse.begin() + i * lse_each, lse.begin() + (i + 1) * lse_each);
+    }
+    return rows;
+}
+
+static bool same_rows(const std::vector<float> &a, const std::vector<float> &b)
+{
+    return a.size() == b.size() && !memcmp(a.data(), b.data(), a.size() * 4);
+}
+
+/* A case whose device cache has these options; its sequences are those of the scene, and there is place for one more. */
+static bool begin_batch(const struct scene &s, struct filled &f, struct device_side &d, uint32_t batch_invariant)
+{
+    const int before = failures;
+    cases++;
+    fill(s, f);
+    if (failures > before)
+        return false;
+    aura_cuda_config config = device_config(s, f);
+    config.batch_invariant = batch_invariant;
+    aura_status status = aura_cuda_cache_create(f.ctx, &config, &d.cache);
+    d.seqs.resize(s.tokens.size());
+    for (size_t i = 0; i < d.seqs.size() && !status; i++)
+        if (!(status = aura_cuda_seq_create(d.cache, &d.seqs[i])))
+            status = aura_cuda_upload(d.cache, d.seqs[i], f.cache, f.seqs[i]);
+    status = status ? status : aura_cuda_workspace_create(d.cache, (uint32_t)s.tokens.size() + 2, s.queries, &d.workspace);
+    if (status)
+        complain(s, "%s", aura_last_error());
+    return !status;
+}
+
+static std::vector<std::vector<float>> queries_of(const struct scene &s, const struct device_side &d)
+{
+    std::vector<std::vector<float>> q;
+    for (size_t i = 0; i < s.tokens.size(); i++)
+        q.push_back(some_numbers(s.seed + 31 * i, (size_t)s.queries * d.cache->dev.q_heads * d.cache->dev.k_dim));
+    return q;
+}
+
+/* ---- batch_invariant ---------------------------------------------------------------------------------------------------- */
+
+/* How many sequences have other bits alone, in reverse and three times in a row than in a batch. */
+static size_t count_changes(const struct scene &s, const struct device_side &d)
+{
+    const std::vector<std::vector<float>> q = queries_of(s, d);
+    const rows_of_call batch = attend_some(s, d, d.seqs, q);
+    std::vector<aura_cuda_seq> reverse(d.seqs.rbegin(), d.seqs.rend());
+    const rows_of_call turned = attend_some(s, d, reverse, std::vector<std::vector<float>>(q.rbegin(), q.rend()));
+    size_t changes = 0;
+    for (size_t i = 0; i < d.seqs.size(); i++) {
+        const rows_of_call alone = attend_some(s, d, {d.seqs[i]}, {q[i]});
+        const rows_of_call thrice = attend_some(s, d, {d.seqs[i], d.seqs[i], d.seqs[i]}, {q[i], q[i], q[i]});
+        changes += !same_rows(alone[0], batch[i]) || !same_rows(turned[d.seqs.size() - 1 - i], batch[i]) ||
+                   !same_rows(thrice[0], batch[i]) || !same_rows(thrice[2], batch[i]);
+    }
+    return changes;
+}
+
+/* Against the oracle, so that it is not merely the same every time. */
+static void compare_batch(const struct scene &s, const struct filled &f, const struct device_side &d)
+{
+    const std::vector<std::vector<float>> q = queries_of(s, d);
+    const rows_of_call rows = attend_some(s, d, d.seqs, q);
+    const size_t lse_each = (size_t)s.queries * d.cache->dev.q_heads;
+    std::vector<float> all_q, out, lse;
+    for (size_t i = 0; i < rows.size(); i++) {
+        all_q.insert(all_q.end(), q[i].begin(), q[i].end());
+        out.insert(out.end(), rows[i].begin(), rows[i].end() - lse_each);
+        lse.insert(lse.end(), rows[i].end() - lse_each, rows[i].end());
+    }
+    size_t wrong = 0, first_bad = 0;
+    const uint32_t longest = *std::max_element(s.tokens.begin(), s.tokens.end());
+    const struct numbers_of_call call = {all_q.data(), NULL, NULL, NULL, out.data(), lse.data(), NULL, longest};
+    const struct worst w = compare_call(s, f.cache, f.seqs, call, wrong, first_bad);
+    if (!(w.ratio <= 1))
+        complain(s, "row %zu, the first: error %.2e, %.1f times what is allowed", first_bad, w.row, w.ratio);
+}
+
+void run_invariant(struct scene s)
+{
+    const int before = failures;
+    size_t even = 0;
+    s.name += " batch_invariant";
+    for (uint32_t invariant = 0; invariant < 2; invariant++) {
+        struct filled f;
+        struct device_side d;
+        if (!begin_batch(s, f, d, invariant))
+            return;
+        const size_t changes = count_changes(s, d);
+        if (!invariant) {
+            even = changes;
+            cases--; /* it is only told: where a batch is cut otherwise, bits may still be the same */
+            continue;
+        }
+        if (changes)
+            complain(s, "%zu sequences of %zu have other bits in another batch", changes, s.tokens.size());
+        compare_batch(s, f, d);
+    }
+    const std::string told = "bits equal in every batch; without it " + std::to_string(even) + " of " + std::to_string(s.tokens.size()) + " change";
+    end_case(s, before, told.c_str());
+}
+
+/* ---- what is wrong with one ---------------------------------------------------------------------------------------------- */
+
+static bool is_all_nan(const std::vector<float> &x, size_t from, size_t to)
+{
+    return std::all_of(x.begin() + from, x.begin() + to, [](float y) { return isnan(y); });
+}
+
+/* A query that is not finite: its row is NaN and its sequence says so; the others have the bits that they have without it. */
+static void run_not_finite(struct scene s)
+{
+    struct filled f;
+    struct device_side d;
+    const int before = failures;
+    s.name += " queries that are not finite";
+    if (!begin_batch(s, f, d, 1))
+        return;
+    std::vector<std::vector<float>> q = queries_of(s, d);
+    const rows_of_call good = attend_some(s, d, d.seqs, q);
+    const uint32_t k_dim = d.cache->dev.k_dim, v_dim = d.cache->dev.v_dim, heads = d.cache->dev.q_heads;
+    q[1][2 * k_dim + 5] = NAN;
+    q[2][3 * k_dim] = -INFINITY;
+    const rows_of_call bad = attend_some(s, d, d.seqs, q);
+    for (size_t i = 0; i < d.seqs.size(); i++) {
+        aura_cuda_seq_info info = AURA_CUDA_SEQ_INFO_INIT;
+        const uint32_t head = i == 1 ? 2 : 3, lse_at = heads * v_dim;
+        TRY(aura_cuda_seq_get_info(d.cache, d.seqs[i], &info));
+        if (i == 1 || i == 2) {
+            if (!is_all_nan(bad[i], head * v_dim, (head + 1) * v_dim) || !isnan(bad[i][lse_at + head]) || info.status != AURA_CUDA_NOT_FINITE)
+                complain(s, "sequence %zu: status %u, or a row that is not NaN", i, info.status);
+            for (uint32_t h = 0; h < heads; h++)
+                if (h != head && !isfinite(bad[i][h * v_dim] + bad[i][lse_at + h]))
+                    complain(s, "sequence %zu, head %u is not finite either", i, h);
+            TRY(aura_cuda_seq_clear_status(d.cache, d.seqs[i]));
+            TRY(aura_cuda_seq_get_info(d.cache, d.seqs[i], &info));
+        } else if (!same_rows(good[i], bad[i])) {
+            complain(s, "sequence %zu has other bits beside a bad query", i);
+        }
+        if (info.status)
+            complain(s, "sequence %zu: status %u", i, info.status);
+    }
+    end_case(s, before, "");
+}
+
+/* Numbers that are no sequences: NaN for them, and nothing for the others. */
+static void run_no_sequence(struct scene s)
+{
+    struct filled f;
+    struct device_side d;
+    const int before = failures;
+    s.name += " ids of no sequence";
+    if (!begin_batch(s, f, d, 1))
+        return;
+    const std::vector<std::vector<float>> q = queries_of(s, d);
+    const rows_of_call good = attend_some(s, d, {d.seqs[0], d.seqs[1]}, {q[0], q[1]});
+    const uint32_t beyond = d.cache->seqs, v_dim = d.cache->dev.v_dim, heads = d.cache->dev.q_heads;
+    const aura_cuda_seq unused = beyond - 1; /* device_config has one more than the scene */
+    const rows_of_call rows = attend_some(s, d, {beyond, d.seqs[0], UINT32_MAX, d.seqs[1], unused}, {q[0], q[0], q[1], q[1], q[0]});
+    if (!is_all_nan(rows[0], 0, rows[0].size()) || !is_all_nan(rows[2], 0, rows[2].size()))
+        complain(s, "rows of no sequence are not NaN");
+    if (!same_rows(rows[1], good[0]) || !same_rows(rows[3], good[1]))
+        complain(s, "the others have other bits");
+    if (rows[4][0] != 0 || rows[4][heads * v_dim - 1] != 0 || rows[4][heads * v_dim] != -INFINITY)
+        complain(s, "a sequence that is not in use is not empty");
+    std::vector<float> x(5 * 2 * std::max(d.cache->dev.k_dim, v_dim), 0.5f);
+    const aura_cuda_seq id[] = {beyond, d.seqs[0], UINT32_MAX, unused};
+    device_array ids(id, sizeof id), data(x.data(), x.size() * 4);
+    aura_cuda_append_args args = AURA_CUDA_APPEND_ARGS_INIT;
+    args.seqs = (const aura_cuda_seq *)ids.p, args.n_seqs = 4, args.tokens = 1;
+    args.k.data = args.v.data = data.p;
+    TRY(aura_cuda_seq_reserve(d.cache, d.seqs[0], s.tokens[0] + 1));
+    TRY(aura_cuda_append(d.cache, &args, NULL));
+    TRY_CUDA(cudaDeviceSynchronize());
+    aura_cuda_seq_info info = AURA_CUDA_SEQ_INFO_INIT;
+    TRY(aura_cuda_seq_get_info(d.cache, d.seqs[0], &info));
+    if (info.tokens != s.tokens[0] + 1 || info.status)
+        complain(s, "%llu tokens, status %u beside sequences that there are not", (unsigned long long)info.tokens, info.status);
+    end_case(s, before, "");
+}
+
+/* ---- views -------------------------------------------------------------------------------------------------------------- */
+
+/* [sequence][head][token][dim] with gaps everywhere, for the same numbers as [sequence][token][head][dim]. */
+struct gapped {
+    uint32_t seqs, tokens, heads, dim;
+    size_t head, token, seq;
+    gapped(uint32_t n, uint32_t t, uint32_t h, uint32_t d)
+        : seqs(n), tokens(t), heads(h), dim(d), head((size_t)(d + 8) * t + 24), token(d + 8), seq(head * h + 40)
+    {
+    }
+    size_t at(uint32_t s, uint32_t t, uint32_t h) const { return s * seq + t * token + h * head; }
+    size_t size() const { return seqs * seq; }
+    std::vector<float> spread(const std::vector<float> &x) const
+    {
+        std::vector<float> y(size(), NAN);
+        for (uint32_t i = 0; i < seqs * tokens * heads; i++)
+            std::copy_n(&x[(size_t)i * dim], dim, &y[at(i / heads / tokens, i / heads % tokens, i % heads)]);
+        return y;
+    }
+    aura_cuda_view view(void *data) const
+    {
+        return {data, AURA_F32, (ptrdiff_t)seq, (ptrdiff_t)token, (ptrdiff_t)head};
+    }
+};
+
+/* Queries and outputs with strides: the bits of contiguous ones, and the gaps are not written to. */
+static void attend_strided(const struct scene &s, const struct device_side &d)
+{
+    const uint32_t n = (uint32_t)d.seqs.size(), heads = d.cache->dev.q_heads, k_dim = d.cache->dev.k_dim, v_dim = d.cache->dev.v_dim;
+    const std::vector<std::vector<float>> q = queries_of(s, d);
+    const rows_of_call want = attend_some(s, d, d.seqs, q);
+    std::vector<float> all_q;
+    for (const std::vector<float> &x : q)
+        all_q.insert(all_q.end(), x.begin(), x.end());
+    const gapped in(n, s.queries, heads, k_dim), out(n, s.queries, heads, v_dim);
+    const std::vector<float> spread = in.spread(all_q);
+    device_array ids(d.seqs.data(), n * 4), dq(spread.data(), spread.size() * 4), dout(out.size() * 4);
+    aura_cuda_attend_args args = AURA_CUDA_ATTEND_ARGS_INIT;
+    args.seqs = (const aura_cuda_seq *)ids.p, args.n_seqs = n, args.queries = s.queries;
+    args.q = in.view(dq.p), args.out = out.view(dout.p);
+    TRY(aura_cuda_attend(d.cache, d.workspace, &args, NULL));
+    std::vector<float> got(out.size());
+    TRY_CUDA(cudaMemcpy(got.data(), dout.p, got.size() * 4, cudaMemcpyDeviceToHost));
+    std::vector<float> flat;
+    for (const std::vector<float> &x : want)
+        flat.insert(flat.end(), x.begin(), x.end() - s.queries * heads);
+    const std::vector<float> wanted = out.spread(flat);
+    for (size_t i = 0; i < got.size(); i++)
+        if (isnan(wanted[i]) ? !isnan(got[i]) : memcmp(&wanted[i], &got[i], 4) != 0) {
+            complain(s, "element %zu of the output is %g, not %g", i, (double)got[i], (double)wanted[i]);
+            break;
+        }
+}
+
+/* Keys and values with strides, to a fork of sequence 0, and contiguous ones to sequence 0: the same bytes. */
+static void append_strided(const struct scene &s, const struct filled &f, const struct device_side &d)
+{
+    const uint32_t tokens = 40, kv = d.cache->dev.kv_heads, k_dim = d.cache->dev.k_dim, v_dim = d.cache->dev.v_dim;
+    aura_cuda_seq fork;
+    TRY(aura_cuda_seq_fork(d.cache, d.seqs[0], s.tokens[0], &fork));
+    const std::vector<float> k = some_tokens(3, tokens, kv, k_dim, true), v = some_tokens(4, tokens, kv, v_dim, false);
+    const gapped kg(1, tokens, kv, k_dim), vg(1, tokens, kv, v_dim);
+    const std::vector<float> ks = kg.spread(k), vs = vg.spread(v);
+    device_array one(&d.seqs[0], 4), other(&fork, 4), dk(k.data(), k.size() * 4), dv(v.data(), v.size() * 4);
+    device_array dks(ks.data(), ks.size() * 4), dvs(vs.data(), vs.size() * 4);
+    for (int strided = 0; strided < 2; strided++) {
+        aura_cuda_append_args append = AURA_CUDA_APPEND_ARGS_INIT;
+        append.seqs = (const aura_cuda_seq *)(strided ? other.p : one.p), append.n_seqs = 1, append.tokens = tokens;
+        append.k.data = dk.p, append.v.data = dv.p;
+        if (strided)
+            append.k = kg.view(dks.p), append.v = vg.view(dvs.p);
+        TRY(aura_cuda_seq_reserve(d.cache, strided ? fork : d.seqs[0], s.tokens[0] + tokens));
+        TRY(aura_cuda_append(d.cache, &append, NULL));
+        TRY_CUDA(cudaDeviceSynchronize());
+    }
+    aura_seq a, b;
+    TRY(aura_seq_create(f.cache, &a));
+    TRY(aura_seq_create(f.cache, &b));
+    TRY(aura_cuda_download(d.cache, d.seqs[0], f.cache, a));
+    TRY(aura_cuda_download(d.cache, fork, f.cache, b));
+    const std::string where = first_difference(f.cache, a, f.cache, b);
+    aura_seq_info info = AURA_SEQ_INFO_INIT;
+    TRY(aura_seq_get_info(f.cache, b, &info));
+    if (!where.empty() || info.tokens != s.tokens[0] + tokens)
+        complain(s, "%llu tokens; strided keys and values differ at: %s", (unsigned long long)info.tokens, where.c_str());
+}
+
+static void run_strided(struct scene s)
+{
+    struct filled f;
+    struct device_side d;
+    const int before = failures;
+    s.name += " strided views";
+    s.queries = 3;
+    if (!begin_batch(s, f, d, 0))
+        return;
+    attend_strided(s, d);
+    append_strided(s, f, d);
+    end_case(s, before, "bits equal");
+}
+
+void check_batch()
+{
+    const struct scene fused = scene_of(4, 4, 128, 8, 2, {9000, 40, 700, 2500, 0, 1}), general = scene_of(4, 2, 80, 6, 2, {5000, 40, 700, 1, 1300});
+    struct scene many = scene_of(8, 8, 64, 8, 2, {3000, 1500, 33, 2049}), wide = scene_of(3, 3, 256, 16, 2, {2000, 40, 1000});
+    many.queries = 5;
+    many.name += " 5 queries";
+    for (const struct scene &s : {fused, general, many, wide})
+        run_invariant(s);
+    for (struct scene s : {fused, general}) {
+        s.tokens = {300, 40, 700, 64};
+        run_not_finite(s);
+        run_no_sequence(s);
+        run_strided(s);
+    }
+}
