@@ -2,7 +2,7 @@
 # All tests, the same here and in CI.
 #
 #     test/run.sh              every job, two at a time
-#     test/run.sh JOB...       only these; `plant` means plant-avx2, plant-avx512 and plant-neon
+#     test/run.sh JOB...       only these; `plant` means plant-x86 and plant-neon
 #     test/run.sh --list
 #
 # A job is a function job_NAME below. It prints a line per test, "ok NAME", "FAIL NAME: why" or "skip NAME: why"; all
@@ -14,7 +14,7 @@ unset CC CXX CFLAGS CXXFLAGS CPPFLAGS LDFLAGS MAKEFLAGS MAKELEVEL MFLAGS # each 
 export LC_ALL=C
 self=test/run.sh
 out=build/test
-jobs='asan neon isa plain plant-neon gcc clang plant-avx2 plant-avx512 tool model quality install tsan symbols header tables union' # long first
+jobs='asan neon isa plain device plant-neon gcc clang plant-x86 tool model quality install tsan symbols header tables union' # long first
 time_limit=1150 # seconds; a job that takes longer hangs, and all of them together should take less than 20 minutes
 
 # ---- what jobs are made of ------------------------------------------------------------------------------------------
@@ -122,11 +122,18 @@ job_clang() {
     check $out/check-clang.json $out/clang/aura check --no-times
 }
 
+# The CUDA kernels and their host side, on a device that is emulated: the same checks as on a GPU.
+job_device() {
+    try configure cmake -S . -B $out/device -DCMAKE_C_COMPILER=gcc -DAURA_EMULATE=ON || return
+    try build cmake --build $out/device --target emulated_device || return
+    program device $out/device/emulated_device check --device cuda
+}
+
 # Debug, so that assertions are on. Without detect_stack_use_after_return: gcc 12 gives the stack it fakes an alignment
 # of 32 and then loads 64-byte vectors from it as aligned (gcc bug 110027).
 job_asan() {
     export UBSAN_OPTIONS=print_stacktrace=1 AURA_QUICK=1
-    try build build $out/asan -DCMAKE_C_COMPILER=gcc -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG=-g1 \
+    try build build $out/asan -DCMAKE_C_COMPILER=gcc -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG=-g1 -DAURA_PLAIN_KERNELS=ON \
         -DCMAKE_C_FLAGS='-fsanitize=address,undefined -fno-sanitize-recover=all -O1' || return
     local except='cache_attend cache_cover cache_edges cache_same cache_store recorded' # minutes, over code that the others reach
     programs $out/asan
@@ -153,7 +160,7 @@ job_neon() {
         -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DCMAKE_EXE_LINKER_FLAGS=-static || return
     # An emulated second is thirty: of the cache, what depends on the instruction set, its bytes and its attention.
     local except='alloc_fail cache_cover cache_edges cache_fork cache_misuse cache_pool cache_same cache_slots cache_threads
-        cache_truncate cache_walk cache_window calibrate conversation eval family_b formats import llm merge model_cache model_threads
+        cache_truncate cache_walk cache_window calibrate conversation cuda_cut cuda_paging eval family_b formats import llm merge model_cache model_threads
         profile quality recorded safetensors
         snapshot snapshot_parts threads threads_start view'
     except=$(echo $except)
@@ -166,8 +173,7 @@ job_neon() {
 
 # The files may be of any compiler in any dialect: the bytes are the same.
 job_plain() {
-    plain 'gcc' gcc
-    plain 'gcc -O3 -march=native' gcc -O3 -march=native
+    plain 'gcc -O1 -march=native' gcc -O1 -march=native # may fuse products and sums
     plain 'clang' clang
     plain 'aarch64 gcc' aarch64-linux-gnu-gcc -static
 }
@@ -247,8 +253,7 @@ job_union() {
     done
 }
 
-job_plant-avx2() { test/plant.sh avx2 avxvnni; }
-job_plant-avx512() { test/plant.sh avx512 avx512vnni; }
+job_plant-x86() { test/plant.sh avx2 avxvnni avx512 avx512vnni; }
 job_plant-neon() { test/plant.sh neon dotprod i8mm; }
 
 # ---- the tool's commands --------------------------------------------------------------------------------------------

@@ -1,0 +1,126 @@
+/* What src/cuda/words.cuh says in the device's own instructions, in C++. */
+#ifndef AURA_EMULATED_WORDS_H
+#define AURA_EMULATED_WORDS_H
+
+static inline uint32_t prmt(uint32_t a, uint32_t b, uint32_t selector)
+{
+    const uint64_t both = (uint64_t)b << 32 | a;
+    uint32_t d = 0;
+    for (int i = 0; i < 4; i++) {
+        const uint32_t s = selector >> 4 * i & 15, byte = (uint32_t)(both >> 8 * (s & 7)) & 255;
+        d |= (s & 8 ? (byte & 128 ? 255u : 0u) : byte) << 8 * i;
+    }
+    return d;
+}
+
+static inline float exp2_approx(float x)
+{
+    return exp2f(x);
+}
+
+static inline uint4 load_once(const void *p)
+{
+    return *(const uint4 *)p;
+}
+
+static inline void prefetch(const void *)
+{
+}
+
+static inline void add_either(float &a, float &b, float x, float limit, float high_a, float high_b, float low_a, float low_b)
+{
+    a += x > limit ? high_a : low_a;
+    b += x > limit ? high_b : low_b;
+}
+
+/* As late as it may be: what is read before copies_arrived() is what was there before. */
+void copy_ahead(void *shared, const void *from);
+void copies_arrived();
+void copies_grouped();
+void copies_but_last_arrived();
+
+static inline uint32_t lane_number()
+{
+    return threadIdx.x % 32;
+}
+
+static inline uint32_t kept(uint32_t x)
+{
+    return x;
+}
+
+static inline const uint8_t *kept(const uint8_t *p)
+{
+    return p;
+}
+
+void lose_everything();
+
+extern uint8_t emulate_shared[];
+
+static inline uint8_t *dynamic_shared()
+{
+    return emulate_shared;
+}
+
+/* One step of one lane: lane (g, t) has rows g and g + 8 of A and of the result, column g of B, columns 2 t and 2 t + 1 of the
+ * result; of the summed axis, words t and t + 4. */
+template <class A, class B>
+static inline void emulate_mma(int (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1, const int *c)
+{
+    const uint32_t mine[6] = {a0, a1, a2, a3, b0, b1};
+    const uint32_t (*all)[8] = emulate_warp(mine, 6);
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    for (int i = 0; i < 4; i++) {
+        const int row = i / 2, column = 2 * t + i % 2;
+        int sum = c[i];
+        for (int k = 0; k < 8; k++) {
+            const uint32_t x = all[4 * g + k % 4][row + (k < 4 ? 0 : 2)], y = all[4 * column + k % 4][k < 4 ? 4 : 5];
+            for (int s = 0; s < 32; s += 8)
+                sum += (int)(A)(x >> s) * (int)(B)(y >> s);
+        }
+        d[i] = sum;
+    }
+}
+#define MMA_BYTES(name, a_type, b_type)                                                                                \
+    static inline void name(int (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1, \
+                            const int *c)                                                                              \
+    {                                                                                                                  \
+        emulate_mma<a_type, b_type>(d, a0, a1, a2, a3, b0, b1, c);                                                     \
+    }
+MMA_BYTES(mma_u8s8, uint8_t, int8_t)
+MMA_BYTES(mma_s8s8, int8_t, int8_t)
+MMA_BYTES(mma_u8u8, uint8_t, uint8_t)
+MMA_BYTES(mma_s8u8, int8_t, uint8_t)
+#undef MMA_BYTES
+
+static inline float emulate_f16(uint16_t bits) { return aura_f32_from_f16(bits); }
+static inline float emulate_bf16(uint16_t bits) { return __uint_as_float((uint32_t)bits << 16); }
+
+template <float NUMBER(uint16_t)>
+static inline void emulate_mma_numbers(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
+{
+    const uint32_t mine[6] = {a0, a1, a2, a3, b0, b1};
+    const uint32_t (*all)[8] = emulate_warp(mine, 6);
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    for (int i = 0; i < 4; i++) {
+        const int row = i / 2, column = 2 * t + i % 2;
+        float sum = 0;
+        for (int k = 0; k < 8; k++) {
+            const uint32_t x = all[4 * g + k % 4][row + (k < 4 ? 0 : 2)], y = all[4 * column + k % 4][k < 4 ? 4 : 5];
+            for (int s = 0; s < 32; s += 16)
+                sum += NUMBER((uint16_t)(x >> s)) * NUMBER((uint16_t)(y >> s));
+        }
+        c[i] += sum;
+    }
+}
+#define MMA_NUMBERS(name, number)                                                                                      \
+    static inline void name(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) \
+    {                                                                                                                  \
+        emulate_mma_numbers<number>(c, a0, a1, a2, a3, b0, b1);                                                        \
+    }
+MMA_NUMBERS(mma_f16, emulate_f16)
+MMA_NUMBERS(mma_bf16, emulate_bf16)
+#undef MMA_NUMBERS
+
+#endif
