@@ -334,15 +334,6 @@ void aura_cuda_make_encoder(struct dev_encoder *e, const struct aura_codec_plan 
 
 /* ---- the call ------------------------------------------------------------------------------------------------------- */
 
-static struct dev_view view_of(const aura_cuda_view *v, uint32_t tokens, uint32_t heads, uint32_t dim)
-{
-    struct dev_view d = {v->data, (uint32_t)v->dtype, v->seq_stride, v->token_stride, v->head_stride};
-    d.head = d.head ? d.head : dim;
-    d.token = d.token ? d.token : d.head * heads;
-    d.seq = d.seq ? d.seq : d.token * tokens;
-    return d;
-}
-
 static aura_status check_args(const aura_cuda_cache *c, const char *call, const aura_cuda_append_args *a)
 {
     if (a->size != sizeof *a)

@@ -179,15 +179,6 @@ static aura_status check_args(const aura_cuda_cache *c, const char *call, const 
     return AURA_OK;
 }
 
-static struct dev_view view_of(const aura_cuda_view *v, uint32_t queries, uint32_t heads, uint32_t dim)
-{
-    struct dev_view d = {v->data, (uint32_t)v->dtype, v->seq_stride, v->token_stride, v->head_stride};
-    d.head = d.head ? d.head : dim;
-    d.token = d.token ? d.token : d.head * heads;
-    d.seq = d.seq ? d.seq : d.token * queries;
-    return d;
-}
-
 static struct dev_attend describe(const aura_cuda_cache *c, const aura_cuda_workspace *w, const aura_cuda_attend_args *a,
                                   const struct attend_kernel *k)
 {

@@ -67,6 +67,16 @@ struct on_device {
     }
 };
 
+/* A tensor of the caller's for kernels, strides of 0 filled in. tokens: of a sequence. */
+static inline struct dev_view view_of(const aura_cuda_view *v, uint32_t tokens, uint32_t heads, uint32_t dim)
+{
+    struct dev_view d = {v->data, (uint32_t)v->dtype, v->seq_stride, v->token_stride, v->head_stride};
+    d.head = d.head ? d.head : dim;
+    d.token = d.token ? d.token : d.head * heads;
+    d.seq = d.seq ? d.seq : d.token * tokens;
+    return d;
+}
+
 /* AURA_OK, or the status of a CUDA error with its text. Errors that are not of the device's making are forgotten by it. */
 static inline aura_status cuda_status(const aura_ctx *ctx, const char *call, cudaError_t error, const char *what)
 {

@@ -26,6 +26,18 @@ static void make_device(const struct scene &s, const struct filled &f, struct de
     first.cpu = f.seqs[0];
 }
 
+/* A case of that name begins: its cache, and its first sequence on both sides. */
+static bool begin_seqs(struct scene &s, const char *what, struct filled &f, struct device_side &d, struct both &first)
+{
+    const int before = failures;
+    s.name += what;
+    cases++;
+    fill(s, f);
+    if (failures == before)
+        make_device(s, f, d, first);
+    return failures == before;
+}
+
 /* The same tokens to both; wanted: the status that the device's sequence then has. Where it refuses them, the CPU does not get
  * them either. */
 static void append_both(const struct scene &s, const struct filled &f, const struct device_side &d, const struct both &b, uint32_t n,
@@ -212,12 +224,7 @@ static void run_draft()
     struct both a;
     const int before = failures;
     const uint32_t draft = 4, steps = 60, row = 2 * 128;
-    s.name += " drafts in a graph";
-    cases++;
-    fill(s, f);
-    if (failures == before)
-        make_device(s, f, d, a);
-    if (failures > before)
+    if (!begin_seqs(s, " drafts in a graph", f, d, a))
         return;
     TRY(aura_cuda_seq_reserve(d.cache, a.gpu, s.tokens[0] + steps * draft));
     device_array ids(&a.gpu, 4), x(draft * row * 4), left(4);
@@ -262,12 +269,7 @@ static void run_limits()
     struct device_side d;
     struct both a;
     const int before = failures;
-    s.name += " limits";
-    cases++;
-    fill(s, f);
-    if (failures == before)
-        make_device(s, f, d, a);
-    if (failures > before)
+    if (!begin_seqs(s, " limits", f, d, a))
         return;
     aura_cuda_cache_info start = AURA_CUDA_CACHE_INFO_INIT, now = AURA_CUDA_CACHE_INFO_INIT;
     TRY(aura_cuda_cache_get_info(d.cache, &start));
@@ -318,12 +320,7 @@ static void run_snapshot(struct scene s)
     struct device_side d;
     struct both a, loaded;
     const int before = failures;
-    s.name += " snapshots";
-    cases++;
-    fill(s, f);
-    if (failures == before)
-        make_device(s, f, d, a);
-    if (failures > before)
+    if (!begin_seqs(s, " snapshots", f, d, a))
         return;
     const char *dir = getenv("TMPDIR");
     const std::string base = std::string(dir ? dir : "/tmp") + "/aura-check-" + std::to_string(getpid());
