@@ -157,48 +157,37 @@ void aura_model_discard(aura_model_cache *model, aura_seq id, uint32_t layers)
         aura_seq_discard(model->layer[i], aura_find_seq(call, model->layer[i], id));
 }
 
-static aura_status check_new(struct aura_call call, const aura_model_cache *model, const aura_seq *seq)
+/* A sequence of all layers or of none: an empty one, or with `from` the first `tokens` tokens of that. */
+static aura_status add_to_layers(struct aura_call call, aura_model_cache *model, const aura_seq *from, uint64_t tokens, aura_seq *seq)
 {
     aura_status status = check_model(call, model);
-    return status || seq ? status : aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: seq is NULL", call.name);
+    aura_seq id = 0;
+    uint32_t made = 0;
+    if (!status && !seq)
+        status = aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: seq is NULL", call.name);
+    if (status)
+        return status;
+    pthread_mutex_lock(&model->lock);
+    for (; !status && made < model->layers; made += !status)
+        status = from ? aura_seq_branch(call, model->layer[made], *from, tokens, &id) : aura_seq_add(call, model->layer[made], &id);
+    if (status)
+        aura_model_discard(model, id, made);
+    pthread_mutex_unlock(&model->lock);
+    if (!status)
+        *seq = id;
+    return status;
 }
 
 aura_status aura_model_seq_create(aura_model_cache *model, aura_seq *seq)
 {
     struct aura_call call = {model ? model->ctx : NULL, "aura_model_seq_create"};
-    aura_status status = check_new(call, model, seq);
-    aura_seq id = 0;
-    uint32_t made = 0;
-    if (status)
-        return status;
-    pthread_mutex_lock(&model->lock);
-    for (; !status && made < model->layers; made += !status)
-        status = aura_seq_add(call, model->layer[made], &id);
-    if (status)
-        aura_model_discard(model, id, made);
-    pthread_mutex_unlock(&model->lock);
-    if (!status)
-        *seq = id;
-    return status;
+    return add_to_layers(call, model, NULL, 0, seq);
 }
 
 aura_status aura_model_seq_fork(aura_model_cache *model, aura_seq from, uint64_t tokens, aura_seq *seq)
 {
     struct aura_call call = {model ? model->ctx : NULL, "aura_model_seq_fork"};
-    aura_status status = check_new(call, model, seq);
-    aura_seq id = 0;
-    uint32_t made = 0;
-    if (status)
-        return status;
-    pthread_mutex_lock(&model->lock);
-    for (; !status && made < model->layers; made += !status)
-        status = aura_seq_branch(call, model->layer[made], from, tokens, &id);
-    if (status)
-        aura_model_discard(model, id, made);
-    pthread_mutex_unlock(&model->lock);
-    if (!status)
-        *seq = id;
-    return status;
+    return add_to_layers(call, model, &from, tokens, seq);
 }
 
 aura_status aura_model_seq_release(aura_model_cache *model, aura_seq seq)
