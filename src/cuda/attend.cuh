@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(S::THREADS, BLOCKS) attend_fused(const __grid_
 
 /* Warps of a block, and blocks on a multiprocessor: as many as leave a tile twice in registers without anything being spilled inside
  * the loop. What counts is bytes in flight: with a tile in registers once, its halves asked for in turn, 16 warps fit, and take 91 us
- * instead of 85 for k4v4, D 128, 8 x 32768, and 3 to 10 % more for all other shapes (H200, 2026-11-15). */
+ * instead of 84 for k4v4, D 128, 8 x 32768, and 1 to 10 % more for all other shapes (H200, 2026-11-15). */
 constexpr int fused_warps(int kind, int dim, int column_rows)
 {
     return column_rows == 1 && dim == 128 && kind <= 5 ? 12 : 8;

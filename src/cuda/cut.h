@@ -22,7 +22,7 @@ struct aura_cut_plan {
     uint32_t per, cost;
 };
 
-/* A block takes about 10 us more for a second segment, whose queries it makes ready and whose results it merges (H200: 18 000 cycles).
+/* A block takes 18 000 cycles more for a second segment, whose queries it makes ready and whose results it merges (H200, 2026-11-15).
  * So where all groups are of one length, `each` items (0: they are not), and that leaves no more than a tenth of the blocks idle, they
  * are cut where pieces are: k blocks to a group, or n whole groups to a block. Otherwise pieces are equal, and a group has some places
  * more for what it costs besides its items, so that a block with many short groups gets fewer of them; where pieces are short that

@@ -48,7 +48,6 @@ static inline float __fdiv_rn(float a, float b) { return a / b; }
 static inline float __fdividef(float a, float b) { return a / b; }
 static inline float __fsqrt_rn(float a) { return sqrtf(a); }
 static inline int __float2int_rn(float x) { return (int)rintf(x); }
-static inline uint32_t __float2uint_rn(float x) { return (uint32_t)rintf(x); }
 static inline uint32_t __float_as_uint(float x) { uint32_t u; memcpy(&u, &x, 4); return u; }
 static inline float __uint_as_float(uint32_t u) { float x; memcpy(&x, &u, 4); return x; }
 static inline float __int_as_float(int u) { return __uint_as_float((uint32_t)u); }
@@ -62,13 +61,6 @@ static inline T emulate_dot(uint32_t a, uint32_t b, T sum)
 }
 static inline int __dp4a(int a, int b, int c) { return emulate_dot<int>((uint32_t)a, (uint32_t)b, c); }
 static inline uint32_t __dp4a(uint32_t a, uint32_t b, uint32_t c) { return emulate_dot<uint32_t>(a, b, c); }
-static inline uint32_t __vsub4(uint32_t a, uint32_t b)
-{
-    uint32_t r = 0;
-    for (int i = 0; i < 32; i += 8)
-        r |= ((a >> i) - (b >> i) & 255) << i;
-    return r;
-}
 
 /* ---- memory ----------------------------------------------------------------------------------------------------------- */
 
@@ -140,7 +132,6 @@ enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount, cudaDevAttrMaxSharedMemory
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
 typedef struct CUstream_st *cudaStream_t;
 typedef struct emulate_graph *cudaGraph_t, *cudaGraphExec_t;
-typedef struct emulate_event *cudaEvent_t;
 struct cudaDeviceProp {
     char name[64];
     int major, minor, multiProcessorCount;
@@ -153,7 +144,6 @@ cudaError_t cudaFree(void *p);
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind);
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream = NULL);
 cudaError_t cudaMemset(void *to, int byte, size_t bytes);
-cudaError_t cudaMemsetAsync(void *to, int byte, size_t bytes, cudaStream_t stream = NULL);
 cudaError_t cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **params, size_t shared_bytes, cudaStream_t stream);
 cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute, int value);
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *kernel, int threads, size_t shared_bytes);

@@ -296,11 +296,6 @@ cudaError_t cudaMemset(void *to, int byte, size_t bytes)
     return lost ? lost : (memset(to, byte, bytes), cudaSuccess);
 }
 
-cudaError_t cudaMemsetAsync(void *to, int byte, size_t bytes, cudaStream_t)
-{
-    return now_or_later([=] { memset(to, byte, bytes); });
-}
-
 cudaError_t cudaFuncSetAttribute(const void *, cudaFuncAttribute, int value)
 {
     return value <= SHARED_BYTES ? cudaSuccess : cudaErrorInvalidValue;
