@@ -20,9 +20,12 @@ model=../../models/SmolLM2-135M-Instruct.Q4_1.gguf
 build() {
     cmake -S "$source" -B "$dir/build" -DCMAKE_BUILD_TYPE=Release -DCMAKE_C_FLAGS="$1" -DCMAKE_CXX_FLAGS="$1" -DBUILD_SHARED_LIBS=ON \
         -DLLAMA_CURL=OFF -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_UI=OFF -DLLAMA_BUILD_MTMD=OFF &&
-        cmake --build "$dir/build" --parallel 2 --target llama-bench llama-perplexity &&
-        cc -O2 peer.c -I"$source/include" -I"$source/ggml/include" -L"$bin" -lllama -lggml -lggml-base -Wl,-rpath,"$bin" -o "$bin/peer" &&
-        echo "${1:-none}" >"$bin/flags"
+        cmake --build "$dir/build" --parallel 2 --target llama-bench llama-perplexity && ask && echo "${1:-none}" >"$bin/flags"
+}
+
+# The program that asks llama.cpp, alone.
+ask() {
+    cc -O2 peer.c -I"$source/include" -I"$source/ggml/include" -L"$bin" -lllama -lggml -lggml-base -Wl,-rpath,"$bin" -o "$bin/peer"
 }
 
 for need in python3 cmake cc c++; do
@@ -33,7 +36,8 @@ if [ ! -e "$source/CMakeLists.txt" ]; then
     python3 -m pip download --quiet --no-deps --no-binary llama-cpp-python --dest "$dir" "llama-cpp-python==$version" >&2
     tar -xzf "$dir/llama_cpp_python-$version.tar.gz" -C "$dir"
 fi
-if [ ! -x "$bin/peer" ] || [ peer.c -nt "$bin/peer" ] || ! works; then
+[ ! -e "$bin/flags" ] || [ ! peer.c -nt "$bin/peer" ] || ask >&2
+if [ ! -x "$bin/peer" ] || ! works; then
     build '' >"$dir/build.log" 2>&1 && works || build '-mno-amx-tile -mno-amx-int8 -mno-amx-bf16' >"$dir/build.log" 2>&1 ||
         { tail -n 20 "$dir/build.log" >&2; exit 1; }
     works || { echo "aura: what was built in $dir does not run" >&2; exit 1; }
