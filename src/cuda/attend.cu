@@ -195,6 +195,10 @@ static struct dev_attend describe(const aura_cuda_cache *c, const aura_cuda_work
     d.planes = planes_of(c->dev.k_kind, a->planes) + 4 * planes_of(c->dev.v_kind, a->planes);
     d.stage = general_stage(&c->dev);
     d.fixed_cut = c->batch_invariant;
+    const uint32_t groups = c->dev.kv_heads * d.row_blocks;
+    d.even = d.fixed_cut ? aura_cut_even{0, 0} : aura_cut_even_of(groups * d.n_seqs, grid_of(c, k));
+    d.by_parts = aura_divider_of(d.even.parts ? d.even.parts : 1), d.by_groups = aura_divider_of(groups);
+    d.by_row_blocks = aura_divider_of(d.row_blocks), d.by_ratio = aura_divider_of(c->dev.ratio);
     d.window = a->window > UINT32_MAX ? 0 : (uint32_t)a->window;
     d.unit = scale * 1.44269504f;
     d.softcap = a->softcap * 1.44269504f;

@@ -76,24 +76,17 @@ __device__ __forceinline__ struct warp_share share_of(const struct segment &g, u
     return w;
 }
 
-/* The numbers of the pages that the segment reads; and what the warp reads first is on its way into the second cache while
- * queries are made ready. */
+/* What the warp reads first is on its way into the second cache while queries are made ready. */
 template <class S>
-__device__ __forceinline__ void begin_segment(attend_space<S> &s, const struct dev_attend &a, const struct segment &g,
-                                              const struct warp_share &w)
+__device__ __forceinline__ void prefetch_first(const struct dev_attend &a, const struct segment &g, const struct warp_share &w, uint32_t page)
 {
-    const uint32_t in_rows = (g.span.pinned_end ? 1 : 0) + g.span.open_items, lane = threadIdx.x % 32;
-    const uint32_t first_page = (max(g.first, in_rows) - in_rows + g.span.tile_first) / AURA_PAGE_TILES;
-    const uint32_t pages = (g.span.closed + AURA_PAGE - 1) / AURA_PAGE; /* of the sequence that have codes */
-    for (uint32_t i = threadIdx.x; i < min(g.n / AURA_PAGE_TILES + 2, (uint32_t)PAGES_NEAR) && first_page + i < pages; i += S::THREADS)
-        s.page[i] = a.c.table[(size_t)g.seq * a.c.table_stride + first_page + i];
-    if (threadIdx.x == 0)
-        s.first_page = first_page;
+    const uint32_t lane = threadIdx.x % 32;
     if (w.rows < w.rows_end) {
         const struct rows_item rows = rows_item_of(g.span, w.rows);
         prefetch_rows<S>(a, g, rows.first, rows.from, rows.to);
-    } else if (w.tile < w.tile_end) {
-        const uint8_t *head = page_head(a.c, g.seq, w.tile / AURA_PAGE_TILES, g.head);
+    }
+    if (w.tile < w.tile_end) {
+        const uint8_t *head = a.c.pages + (size_t)page * a.c.page_bytes + (size_t)g.head * a.c.head_bytes;
         for (uint32_t at = lane * 128; at < S::TILE_BYTES; at += 32 * 128)
             prefetch(head + w.tile % AURA_PAGE_TILES * S::TILE_BYTES + at);
         if (lane * 128 <= S::D)
@@ -101,15 +94,51 @@ __device__ __forceinline__ void begin_segment(attend_space<S> &s, const struct d
     }
 }
 
+/* The numbers of the pages that the segment reads. */
 template <class S>
-__device__ __forceinline__ void attend_segment(attend_space<S> &s, const struct dev_attend &a, const struct segment &g)
+__device__ __forceinline__ void gather_pages(attend_space<S> &s, const struct dev_attend &a, const struct segment &g)
+{
+    const uint32_t in_rows = (g.span.pinned_end ? 1 : 0) + g.span.open_items;
+    const uint32_t first_page = (max(g.first, in_rows) - in_rows + g.span.tile_first) / AURA_PAGE_TILES;
+    const uint32_t pages = (g.span.closed + AURA_PAGE - 1) / AURA_PAGE; /* of the sequence that have codes */
+    for (uint32_t i = threadIdx.x; i < min(g.n / AURA_PAGE_TILES + 2, (uint32_t)PAGES_NEAR) && first_page + i < pages; i += S::THREADS)
+        s.page[i] = a.c.table[(size_t)g.seq * a.c.table_stride + first_page + i];
+    if (threadIdx.x == 0)
+        s.first_page = first_page;
+}
+
+/* All that a segment needs before its first tile. Memory is asked for in the order in which it is waited for. `again`: queries are
+ * those of the segment before. */
+template <class S>
+__device__ __forceinline__ struct warp_share begin_segment(attend_space<S> &s, const struct dev_attend &a, const struct segment &g, bool again)
 {
     const int warp = threadIdx.x / 32;
     const struct warp_share w = share_of<S>(g, warp);
-    begin_segment<S>(s, a, g, w);
-    for (int r = warp; r < S::ROWS; r += S::WARPS)
-        prepare_row<S>(s, a, g, r);
+    uint32_t page = 0;
+    asked_row<S> q;
+    if (w.tile < w.tile_end)
+        page = a.c.table[(size_t)g.seq * a.c.table_stride + w.tile / AURA_PAGE_TILES];
+    if (warp < S::ROWS && !again)
+        ask_row<S>(q, a, g, warp);
+    prefetch_first<S>(a, g, w, page);
+    if (threadIdx.x == 0) {
+        s.segment = g;
+        prefetch(&a.counter[g.group]);
+    }
+    gather_pages<S>(s, a, g);
+    for (int r = warp; r < S::ROWS && !again; r += S::WARPS) {
+        if (r != warp)
+            ask_row<S>(q, a, g, r);
+        prepare_row<S>(s, a, q, r);
+    }
     __syncthreads();
+    return w;
+}
+
+template <class S>
+__device__ __forceinline__ void attend_segment(attend_space<S> &s, const struct dev_attend &a, const struct warp_share &w)
+{
+    const struct segment &g = s.segment;
     running<S> run;
     begin_running<S>(run, s.row);
     for (uint32_t item = w.rows; item < w.rows_end; item += S::WARPS) {
@@ -128,15 +157,17 @@ __global__ void __launch_bounds__(S::THREADS, BLOCKS) attend_fused(const __grid_
 {
     uint8_t *shared = dynamic_shared();
     attend_space<S> &s = *(attend_space<S> *)shared;
-    uint32_t *prefix = (uint32_t *)(shared + sizeof(attend_space<S>));
-    const struct piece p = piece_of(prefix, a, S::WARPS);
-    for (uint32_t at = p.at; at < p.end; at += s.segment.on) {
-        __syncthreads(); /* all have read where the last one ended */
-        if (threadIdx.x == 0)
-            s.segment = segment_at(a, p, at, S::ROWS);
-        __syncthreads();
-        if (!s.segment.idle)
-            attend_segment<S>(s, a, s.segment);
+    const struct piece p = piece_of((uint32_t *)(shared + sizeof(attend_space<S>)), a, S::WARPS);
+    uint32_t on, last = ~0u;
+    for (uint32_t at = p.at; at < p.end; at += on) {
+        const struct segment g = segment_at(a, p, at, S::ROWS, S::WARPS);
+        on = g.on;
+        if (g.idle)
+            continue;
+        if (last != ~0u)
+            __syncthreads(); /* all are done with the segment before */
+        attend_segment<S>(s, a, begin_segment<S>(s, a, g, g.group == last));
+        last = g.group;
     }
 }
 

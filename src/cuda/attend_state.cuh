@@ -47,21 +47,40 @@ struct running {
 
 /* ---- queries ------------------------------------------------------------------------------------------------------- */
 
+/* A row's query as it is asked for: lane by lane, in memory's own type. */
 template <class S>
-__device__ __forceinline__ void prepare_row(attend_space<S> &s, const struct dev_attend &a, const struct segment &g, int r)
+struct asked_row {
+    static constexpr int E = S::D / 32;
+    row_info row;
+    uint32_t bits[E];
+    float balance[E];
+};
+
+template <class S>
+__device__ __forceinline__ void ask_row(asked_row<S> &q, const struct dev_attend &a, const struct segment &g, int r)
 {
-    constexpr int E = S::D / 32;
+    constexpr int E = asked_row<S>::E;
     const int lane = threadIdx.x % 32;
-    row_info row = row_at(a, g, r);
-    float y[E], largest = 0;
-    const int64_t from = g.slot * a.q.seq + row.query * a.q.token + row.head * a.q.head + lane * E;
-    bool bad = false;
+    q.row = row_at(a, g, r);
+    const int64_t from = g.slot * a.q.seq + q.row.query * a.q.token + q.row.head * a.q.head + lane * E;
 #pragma unroll
     for (int i = 0; i < E; i++) {
-        y[i] = row.there ? load_element(a.q.data, a.q.dtype, from + i) : 0;
-        if (a.c.inverse_balance)
-            y[i] = __fmul_rn(y[i], a.c.inverse_balance[(size_t)g.head * S::D + lane * E + i]);
+        q.bits[i] = q.row.there ? load_bits(a.q.data, a.q.dtype, from + i) : 0;
+        q.balance[i] = a.c.inverse_balance ? a.c.inverse_balance[(size_t)g.head * S::D + lane * E + i] : 1;
     }
+}
+
+template <class S>
+__device__ __forceinline__ void prepare_row(attend_space<S> &s, const struct dev_attend &a, const asked_row<S> &q, int r)
+{
+    constexpr int E = asked_row<S>::E;
+    const int lane = threadIdx.x % 32;
+    row_info row = q.row;
+    float y[E], largest = 0;
+    bool bad = false;
+#pragma unroll
+    for (int i = 0; i < E; i++)
+        y[i] = __fmul_rn(number_of(q.bits[i], a.q.dtype), q.balance[i]);
     rotate_warp<E>(y, a.c.k_sign, a.c.k_norm, lane);
 #pragma unroll
     for (int i = 0; i < E; i++)

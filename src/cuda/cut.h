@@ -1,6 +1,6 @@
-/* How an attention call is cut. A group (sequence, KV head, block of rows) is a number of items; all groups in a row are a flat
- * list, of which every block of threads has a contiguous piece of `per` items; what a block does of one group is a segment.
- * Plain arithmetic, for kernels and for a test without a device. */
+/* How an attention call is cut. A group (sequence, KV head, block of rows) is a number of items; what a block of threads does of one
+ * group is a segment. Groups of one length are cut evenly; otherwise all groups in a row are a flat list, of which every block has a
+ * contiguous piece of `per` places. Plain arithmetic, for kernels and for a test without a device. */
 #ifndef AURA_CUDA_CUT_H
 #define AURA_CUDA_CUT_H
 
@@ -17,32 +17,64 @@ struct aura_cut {
     uint32_t idle;        /* 1: these places are no items, or of a segment that another block began; nothing is to be done */
 };
 
-/* How long pieces are, and how many places a group has in the list besides its items. */
+/* x / d for x below 2^31, by a product: a division is some 30 instructions, one after the other, at the beginning of a kernel where
+ * nothing else is under way. */
+struct aura_divider {
+    uint32_t factor, shift;
+};
+
+static inline struct aura_divider aura_divider_of(uint32_t d)
+{
+    struct aura_divider by = {0, 31};
+    while ((uint64_t)1 << (by.shift - 31) < d)
+        by.shift++;
+    by.factor = (uint32_t)((((uint64_t)1 << by.shift) + d - 1) / d);
+    return by;
+}
+
+static inline AURA_ANYWHERE uint32_t aura_divide(uint32_t x, struct aura_divider by)
+{
+    return (uint32_t)((uint64_t)x * by.factor >> by.shift);
+}
+
+/* A block takes about 10 us more for a second segment, whose queries it makes ready and whose results it merges (H200: 18 000 cycles).
+ * So groups that are all of one length are cut into `parts` each, as equal as can be, and a block has `run` of these: one part, or
+ * whole groups. parts 0: that would leave more than a tenth of the blocks idle. */
+struct aura_cut_even {
+    uint32_t parts, run;
+};
+
+static inline struct aura_cut_even aura_cut_even_of(uint32_t groups, uint32_t blocks)
+{
+    struct aura_cut_even e = {0, 0};
+    const uint32_t parts = blocks / groups, run = (groups + blocks - 1) / blocks;
+    if (parts && 10 * (uint64_t)parts * groups >= 9 * (uint64_t)blocks)
+        e.parts = parts, e.run = 1;
+    else if (!parts && 10 * (uint64_t)groups >= 9 * (uint64_t)run * blocks)
+        e.parts = 1, e.run = run;
+    return e;
+}
+
+/* Part `part` of a group of `items`, which has `most` of them, or fewer that are not shorter than `least`. */
+static inline AURA_ANYWHERE struct aura_cut aura_cut_even_at(uint32_t part, uint32_t items, uint32_t most, struct aura_divider by_most,
+                                                             uint32_t least)
+{
+    const uint32_t wanted = items / least, parts = wanted >= most ? most : wanted ? wanted : 1;
+    const uint32_t each = parts == most ? aura_divide(items, by_most) : items / parts, rest = items - each * parts;
+    const struct aura_cut c = {part * each + (part < rest ? part : rest), each + (part < rest), 1, parts, part, part >= parts};
+    return c;
+}
+
+/* How long pieces are otherwise, and how many places a group has in the list besides its items. */
 struct aura_cut_plan {
     uint32_t per, cost;
 };
 
-/* A block takes 18 000 cycles more for a second segment, whose queries it makes ready and whose results it merges (H200, 2026-11-15).
- * So where all groups are of one length, `each` items (0: they are not), and that leaves no more than a tenth of the blocks idle, they
- * are cut where pieces are: k blocks to a group, or n whole groups to a block. Otherwise pieces are equal, and a group has some places
- * more for what it costs besides its items, so that a block with many short groups gets fewer of them; where pieces are short that
- * would only make them uneven. */
-static inline AURA_ANYWHERE struct aura_cut_plan aura_cut_plan_of(uint32_t items, uint32_t groups, uint32_t each, uint32_t blocks,
-                                                                  uint32_t least)
+/* Pieces are equal, and a group has some places more for what it costs besides its items, so that a block with many short groups gets
+ * fewer of them; where pieces are short that would only make them uneven. */
+static inline AURA_ANYWHERE struct aura_cut_plan aura_cut_plan_of(uint32_t items, uint32_t groups, uint32_t blocks, uint32_t least)
 {
     struct aura_cut_plan p;
-    const uint32_t k = blocks / groups, n = (groups + blocks - 1) / blocks;
-    if (each && k && 10 * k * groups >= 9 * blocks) {
-        p.per = (each + k - 1) / k;
-        p.per = p.per > least ? p.per : least;
-        p.cost = k * p.per - each;
-        return p;
-    }
-    if (each && !k && 10 * groups >= 9 * n * blocks) {
-        p.per = n * each;
-        p.cost = 0;
-        return p;
-    }
     p.cost = items / blocks / 16;
     p.cost = p.cost < 16 ? p.cost : 16;
     const uint32_t places = items + groups * p.cost;

@@ -11,9 +11,10 @@ extern "C" {
 #include "../raw.h"
 }
 #undef _Alignas
+#include "cut.h"
 
-/* A sequence on the device. Tokens are below 2^31. */
-struct dev_seq {
+/* A sequence on the device. Tokens are below 2^31. len and closed are read together. */
+struct alignas(8) dev_seq {
     uint32_t len, closed;
     uint32_t own, reserved; /* the pages of tokens [own, reserved) are there and nobody else's: paging.h */
     uint32_t status;   /* AURA_CUDA_... */
@@ -105,6 +106,8 @@ struct dev_attend {
     uint32_t mask_keys, window, not_causal; /* window 0: none */
     uint32_t planes;       /* of keys, plus 4 times those of values */
     uint32_t fixed_cut;    /* 1: cut.h: neither the batch nor the device decides where a group is cut */
+    struct aura_cut_even even; /* of groups of one length */
+    struct aura_divider by_parts, by_groups, by_row_blocks, by_ratio; /* by_groups: those of a sequence */
     struct dev_stage stage; /* of the general kernel */
     float unit, softcap;   /* unit: scale * log2 e; softcap in units of log2 e, 0: none */
     uint32_t options;      /* 1: there is softcap, ALiBi or a mask */
@@ -140,12 +143,22 @@ struct attend_kernel {
 
 #include "words.cuh"
 
+/* Elements of the caller's as they are in memory: to ask for them is one thing, to wait for what they are another. */
+__device__ __forceinline__ uint32_t load_bits(const void *array, uint32_t dtype, int64_t i)
+{
+    return dtype == AURA_F32 ? ((const uint32_t *)array)[i] : ((const uint16_t *)array)[i];
+}
+
+__device__ __forceinline__ float number_of(uint32_t bits, uint32_t dtype)
+{
+    return dtype == AURA_F32   ? __uint_as_float(bits)
+           : dtype == AURA_F16 ? __half2float(__ushort_as_half((unsigned short)bits))
+                               : __uint_as_float(bits << 16);
+}
+
 __device__ __forceinline__ float load_element(const void *array, uint32_t dtype, int64_t i)
 {
-    if (dtype == AURA_F32)
-        return ((const float *)array)[i];
-    uint16_t bits = ((const uint16_t *)array)[i];
-    return dtype == AURA_F16 ? __half2float(__ushort_as_half(bits)) : __uint_as_float((uint32_t)bits << 16);
+    return number_of(load_bits(array, dtype, i), dtype);
 }
 
 /* Rounded to nearest even; a NaN stays one. */
@@ -164,6 +177,17 @@ __device__ __forceinline__ void store_element(void *array, uint32_t dtype, int64
 __device__ __forceinline__ uint32_t low_half(uint2 pair, int i)
 {
     return i < 2 ? pair.x : pair.y;
+}
+
+/* The sum of x over the lanes up to this one. */
+__device__ __forceinline__ uint32_t warp_prefix(uint32_t x)
+{
+#pragma unroll
+    for (int far = 1; far < 32; far *= 2) {
+        const uint32_t other = __shfl_up_sync(~0u, x, far);
+        x += threadIdx.x % 32 >= far ? other : 0;
+    }
+    return x;
 }
 
 /* f16 number i of four. */

@@ -241,12 +241,15 @@ __global__ void __launch_bounds__(S::THREADS, BLOCKS) attend_general(const __gri
     if (threadIdx.x < 4)
         w.s.k_table[threadIdx.x] = a.c.k_table[threadIdx.x], w.s.v_table[threadIdx.x] = a.c.v_table[threadIdx.x];
     const struct piece p = piece_of(prefix, a, S::WARPS);
-    for (uint32_t at = p.at; at < p.end; at += w.s.segment.on) {
-        __syncthreads(); /* all have read where the last one ended */
+    uint32_t on;
+    for (uint32_t at = p.at; at < p.end; at += on) {
+        const struct segment g = segment_at(a, p, at, S::ROWS, S::WARPS);
+        on = g.on;
+        __syncthreads(); /* all are done with the segment before */
         if (threadIdx.x == 0)
-            w.s.segment = segment_at(a, p, at, S::ROWS);
+            w.s.segment = g;
         __syncthreads();
-        if (!w.s.segment.idle)
+        if (!g.idle)
             general_segment<S>(w, a);
     }
 }

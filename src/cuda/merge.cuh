@@ -26,8 +26,8 @@ __device__ __forceinline__ struct row_info row_at(const struct dev_attend &a, co
     struct row_info row;
     row.there = g.first_row + r < a.rows;
     const uint32_t index = row.there ? g.first_row + r : 0;
-    row.query = index / a.c.ratio;
-    row.head = g.head * a.c.ratio + index % a.c.ratio;
+    row.query = aura_divide(index, a.by_ratio);
+    row.head = g.head * a.c.ratio + index - row.query * a.c.ratio;
     const int32_t end = a.not_causal ? (int32_t)g.span.len : (int32_t)(g.span.len + row.query + 1) - (int32_t)a.queries;
     row.end = row.there && end > 0 ? end : 0;
     row.begin = a.window && a.window < row.end ? row.end - a.window : 0;
@@ -180,7 +180,7 @@ __device__ __forceinline__ void merge_segments(const struct dev_attend &a, merge
 {
     using T = merge_share<D, ROWS, WARPS>;
     constexpr int AHEAD = T::EACH == 1 ? 16 : T::EACH == 2 ? 8 : 0;
-    const int lane = threadIdx.x % 32;
+    const uint32_t lane = threadIdx.x % 32;
     float *weight = &s.o[1][0][0]; /* [part][row] */
     float2 early[T::EACH][AHEAD + 1]; /* 0 is no size of an array */
 #pragma unroll
@@ -190,12 +190,14 @@ __device__ __forceinline__ void merge_segments(const struct dev_attend &a, merge
             if (T::pair(e) < T::PAIRS && p < (int)parts)
                 early[e][p] = __ldcg((const float2 *)&a.partial[((size_t)(first + p) * ROWS + T::row(e)) * D + T::element(e)]);
     for (int row = threadIdx.x / 32; row < ROWS; row += WARPS) {
-        float m = NOTHING, l = 0;
-        for (uint32_t p = lane; p < parts; p += 32)
-            m = fmaxf(m, __ldcg(&a.partial_ml[(size_t)(first + p) * ROWS + row]).x);
+        const float2 *all = &a.partial_ml[(size_t)first * ROWS + row];
+        float2 ml = lane < parts ? __ldcg(&all[lane * ROWS]) : make_float2(NOTHING, 0);
+        float m = ml.x, l = 0;
+        for (uint32_t p = lane + 32; p < parts; p += 32)
+            m = fmaxf(m, __ldcg(&all[p * ROWS]).x);
         m = warp_max(m);
         for (uint32_t p = lane; p < parts; p += 32) {
-            float2 ml = __ldcg(&a.partial_ml[(size_t)(first + p) * ROWS + row]);
+            ml = p < 32 ? ml : __ldcg(&all[p * ROWS]);
             float add = exp2_approx(ml.x - m);
             weight[p * ROWS + row] = add;
             l += ml.y * add;

@@ -1,13 +1,26 @@
-/* How the work of an attention call is cut, on the device, from the lengths that are there: a flat list of (sequence, KV head,
- * block of rows, item), cut into equal contiguous pieces, one per block of threads. A block's piece of one (sequence, KV head,
- * block of rows), a group, is a segment, unless the call has a fixed cut; segments of a group are merged in order by whichever
- * block is last. */
+/* Which part of an attention call a block does, found on the device from the lengths that are there. A group is a (sequence, KV head,
+ * block of rows), what a block does of one is a segment: cut.h. Segments of a group are merged in order by whichever block is last.
+ *
+ * Nothing can be read before this is known, so that all of it is done by every warp for itself, without a barrier. */
 #ifndef AURA_CUDA_SPAN_CUH
 #define AURA_CUDA_SPAN_CUH
 
 #include "device.cuh"
 
-#include "cut.h"
+/* A sequence as it is on the device; of a number that is none, nothing is there. */
+struct seq_now {
+    uint32_t seq, len, closed;
+};
+
+__device__ __forceinline__ struct seq_now seq_at(const struct dev_attend &a, uint32_t slot)
+{
+    struct seq_now s = {a.seqs[slot], 0, 0};
+    if (s.seq < a.c.n_seqs) {
+        const uint2 lengths = *(const uint2 *)&a.c.seqs[s.seq].len;
+        s.len = lengths.x, s.closed = lengths.y;
+    }
+    return s;
+}
 
 /* What a group reads: pinned f16 rows, tiles of open f16 rows, tiles of codes, in this order, one item each. */
 struct span {
@@ -18,14 +31,10 @@ struct span {
     uint32_t items;                  /* at least 1, so that every group has a segment and its rows are written */
 };
 
-__device__ __forceinline__ struct span span_of(const struct dev_attend &a, uint32_t slot)
+__device__ __forceinline__ struct span span_of(const struct dev_attend &a, const struct seq_now &now)
 {
     struct span s = {};
-    uint32_t id = a.seqs[slot];
-    if (id < a.c.n_seqs) {
-        s.len = a.c.seqs[id].len;
-        s.closed = a.c.seqs[id].closed;
-    }
+    s.len = now.len, s.closed = now.closed;
     uint32_t newest = a.not_causal ? s.len : s.len + 1 > a.queries ? s.len + 1 - a.queries : 0; /* end of the first query */
     uint32_t begin = a.window && a.window < newest ? newest - a.window : 0;
     if (!a.c.k_rows && !a.c.v_rows) { /* both sides are plain: there are tiles and nothing else */
@@ -45,13 +54,22 @@ __device__ __forceinline__ struct span span_of(const struct dev_attend &a, uint3
     return s;
 }
 
-/* prefix[i] = items of all groups of the sequences before i; by all threads of the block. Returns the items of a group where all have
- * the same, otherwise 0. */
-__device__ __forceinline__ uint32_t span_prefix(uint32_t *prefix, const struct dev_attend &a)
+/* What a block does: places [at, end) of a list. Where all groups have `each` items and are cut evenly, a place is a part of a group.
+ * Otherwise (each is 0) it is an item, or one of the `cost` places that a group has besides. */
+struct piece {
+    uint32_t each, at, end;
+    uint32_t cost, per;
+    const uint32_t *prefix; /* [i]: items of all groups of the sequences before i; in shared memory. NULL with up to 32 sequences: */
+    struct seq_now mine;    /* then lane i has the i-th, */
+    uint32_t before;        /* and the places before it */
+};
+
+/* The items of a group where all have the same, otherwise 0, by all threads of the block, for more sequences than a warp has lanes. */
+__device__ __forceinline__ uint32_t span_prefix(uint32_t *prefix, const struct dev_attend &a, uint32_t groups)
 {
-    uint32_t groups = a.c.kv_heads * a.row_blocks, other = 0;
+    uint32_t other = 0;
     for (uint32_t i = threadIdx.x; i < a.n_seqs; i += blockDim.x)
-        prefix[i + 1] = span_of(a, i).items * groups;
+        prefix[i + 1] = span_of(a, seq_at(a, i)).items * groups;
     if (threadIdx.x == 0)
         prefix[0] = 0;
     __syncthreads();
@@ -59,14 +77,11 @@ __device__ __forceinline__ uint32_t span_prefix(uint32_t *prefix, const struct d
     for (uint32_t i = threadIdx.x; i < a.n_seqs; i += blockDim.x)
         other |= prefix[i + 1] != each;
     other = __syncthreads_or(other);
-    if (threadIdx.x < 32 && a.n_seqs > 1) {
+    if (threadIdx.x < 32) {
         uint32_t carry = 0;
         for (uint32_t first = 0; first < a.n_seqs; first += 32) {
             uint32_t i = first + threadIdx.x, x = i < a.n_seqs ? prefix[i + 1] : 0;
-            for (int far = 1; far < 32; far *= 2) {
-                uint32_t other = __shfl_up_sync(~0u, x, far);
-                x += threadIdx.x >= far ? other : 0;
-            }
+            x = warp_prefix(x);
             if (i < a.n_seqs)
                 prefix[i + 1] = x + carry;
             carry += __shfl_sync(~0u, x, 31);
@@ -76,35 +91,48 @@ __device__ __forceinline__ uint32_t span_prefix(uint32_t *prefix, const struct d
     return other ? 0 : each / groups;
 }
 
-/* The flat list and a block's piece of it, [at, end). */
-struct piece {
-    const uint32_t *prefix;
-    uint32_t cost, more; /* places of a group, and of the groups of a sequence, that are no items */
-    uint32_t per, at, end;
-};
-
-__device__ __forceinline__ struct piece piece_of(uint32_t *prefix, const struct dev_attend &a, uint32_t least)
+/* `space`: a.n_seqs + 1 numbers of shared memory. Of groups of one length, none is cut into segments of fewer than `least` items. */
+__device__ __forceinline__ struct piece piece_of(uint32_t *space, const struct dev_attend &a, uint32_t least)
 {
-    const uint32_t each = span_prefix(prefix, a), items = prefix[a.n_seqs], groups = a.c.kv_heads * a.row_blocks;
-    const struct aura_cut_plan plan = aura_cut_plan_of(items, groups * a.n_seqs, each, gridDim.x, least);
-    struct piece p;
-    p.prefix = prefix;
-    p.per = plan.per;
-    p.cost = plan.cost;
-    p.more = p.cost * groups;
-    const uint32_t places = items + p.more * a.n_seqs;
-    p.at = min(places, blockIdx.x * p.per);
-    p.end = min(places, p.at + p.per);
+    const uint32_t groups = a.c.kv_heads * a.row_blocks, lane = threadIdx.x % 32;
+    struct piece p = {};
+    uint32_t items = 0, total;
+    if (a.n_seqs <= 32) {
+        if (lane < a.n_seqs) {
+            p.mine = seq_at(a, lane);
+            items = span_of(a, p.mine).items;
+        }
+        const uint32_t first = __shfl_sync(~0u, items, 0);
+        p.each = __any_sync(~0u, lane < a.n_seqs && items != first) ? 0 : first;
+    } else {
+        p.prefix = space;
+        p.each = span_prefix(space, a, groups);
+    }
+    if (p.each && a.even.parts) {
+        total = groups * a.n_seqs * a.even.parts;
+        p.at = min(total, blockIdx.x * a.even.run);
+        p.end = min(total, p.at + a.even.run);
+        return p;
+    }
+    p.each = 0;
+    const uint32_t last = p.prefix ? 0 : warp_prefix(items * groups);
+    total = p.prefix ? space[a.n_seqs] : __shfl_sync(~0u, last, 31);
+    const struct aura_cut_plan plan = aura_cut_plan_of(total, groups * a.n_seqs, gridDim.x, least);
+    p.cost = plan.cost, p.per = plan.per;
+    p.before = lane < a.n_seqs ? last - items * groups + lane * groups * p.cost : ~0u;
+    total += groups * p.cost * a.n_seqs;
+    p.at = min(total, blockIdx.x * p.per);
+    p.end = min(total, p.at + p.per);
     return p;
 }
 
-/* The sequence of place `at` of the flat list. */
-__device__ __forceinline__ uint32_t span_find(const struct piece &p, uint32_t n, uint32_t at)
+/* The sequence of place `at` of a list with more of them than a warp has lanes. */
+__device__ __forceinline__ uint32_t span_find(const struct piece &p, const struct dev_attend &a, uint32_t at)
 {
-    uint32_t low = 0, high = n;
+    uint32_t low = 0, high = a.n_seqs, more = p.cost * a.c.kv_heads * a.row_blocks;
     while (high - low > 1) {
         uint32_t middle = (low + high) / 2;
-        if (p.prefix[middle] + p.more * middle <= at)
+        if (p.prefix[middle] + more * middle <= at)
             low = middle;
         else
             high = middle;
@@ -125,17 +153,35 @@ struct segment {
     struct span span;
 };
 
-__device__ __forceinline__ struct segment segment_at(const struct dev_attend &a, const struct piece &p, uint32_t at, uint32_t block_rows)
+/* By whole warps. */
+__device__ __forceinline__ struct segment segment_at(const struct dev_attend &a, const struct piece &p, uint32_t at, uint32_t block_rows,
+                                                     uint32_t least)
 {
     struct segment g;
-    g.slot = span_find(p, a.n_seqs, at);
-    g.seq = a.seqs[g.slot];
-    g.span = span_of(a, g.slot);
-    const uint32_t places = g.span.items + p.cost, within = at - p.prefix[g.slot] - p.more * g.slot, unit = within / places;
-    g.head = unit / a.row_blocks;
-    g.first_row = unit % a.row_blocks * block_rows;
-    g.group = g.slot * a.c.kv_heads * a.row_blocks + unit;
-    const struct aura_cut c = aura_cut_at(at, p.end, p.per, at - within + unit * places, g.span.items, p.cost, a.fixed_cut);
+    const uint32_t groups = a.c.kv_heads * a.row_blocks;
+    const uint32_t of_all = p.each ? aura_divide(at, a.by_parts) : 0; /* the group of this part */
+    g.slot = p.each   ? aura_divide(of_all, a.by_groups)
+             : p.prefix ? span_find(p, a, at)
+                        : 31 - __clz(__ballot_sync(~0u, p.before <= at));
+    const struct seq_now now = p.prefix ? seq_at(a, g.slot)
+                                        : seq_now{__shfl_sync(~0u, p.mine.seq, g.slot), __shfl_sync(~0u, p.mine.len, g.slot),
+                                                  __shfl_sync(~0u, p.mine.closed, g.slot)};
+    g.seq = now.seq;
+    g.span = span_of(a, now);
+    struct aura_cut c;
+    uint32_t unit; /* the group among those of the sequence */
+    if (p.each) {
+        unit = of_all - g.slot * groups;
+        c = aura_cut_even_at(at - of_all * a.even.parts, p.each, a.even.parts, a.by_parts, least);
+    } else {
+        const uint32_t begin = p.prefix ? p.prefix[g.slot] + p.cost * groups * g.slot : __shfl_sync(~0u, p.before, g.slot);
+        const uint32_t places = g.span.items + p.cost;
+        unit = (at - begin) / places;
+        c = aura_cut_at(at, p.end, p.per, begin + unit * places, g.span.items, p.cost, a.fixed_cut);
+    }
+    g.head = aura_divide(unit, a.by_row_blocks);
+    g.first_row = (unit - g.head * a.row_blocks) * block_rows;
+    g.group = g.slot * groups + unit;
     g.first = c.first, g.n = c.n, g.on = c.on;
     g.parts = c.parts, g.part = c.part;
     g.idle = c.idle;

@@ -99,6 +99,7 @@ static inline uint32_t __ballot_sync(uint32_t, int condition)
 }
 
 static inline int __ffs(int x) { return __builtin_ffs(x); }
+static inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
 
 template <class T>
 static inline T emulate_shuffle(T x, int from)
