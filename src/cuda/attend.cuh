@@ -35,7 +35,7 @@ __device__ __forceinline__ void store_running(SPACE &s, running<S> &run)
                 *(float4 *)&s.merge.o[warp][row][32 * j + 4 * gl] = make_float4(o[0], o[1], o[2], o[3]);
             }
             if (gl == 0)
-                s.merge.m[warp][row] = run.m[nt][r], s.merge.l[warp][row] = l;
+                s.merge.m[row][warp] = run.m[nt][r], s.merge.l[row][warp] = l;
         }
 }
 
@@ -76,9 +76,9 @@ __device__ __forceinline__ struct warp_share share_of(const struct segment &g, u
     return w;
 }
 
-/* What the warp reads first is on its way into the second cache while queries are made ready. */
+/* What the warp reads first is on its way, into the second cache, while queries are made ready; its page's reference to its place. */
 template <class S>
-__device__ __forceinline__ void prefetch_first(const struct dev_attend &a, const struct segment &g, const struct warp_share &w, uint32_t page)
+__device__ __forceinline__ void prefetch_first(attend_space<S> &s, const struct dev_attend &a, const struct segment &g, const struct warp_share &w, uint32_t page)
 {
     const uint32_t lane = threadIdx.x % 32;
     if (w.rows < w.rows_end) {
@@ -89,8 +89,8 @@ __device__ __forceinline__ void prefetch_first(const struct dev_attend &a, const
         const uint8_t *head = a.c.pages + (size_t)page * a.c.page_bytes + (size_t)g.head * a.c.head_bytes;
         for (uint32_t at = lane * 128; at < S::TILE_BYTES; at += 32 * 128)
             prefetch(head + w.tile % AURA_PAGE_TILES * S::TILE_BYTES + at);
-        if (lane * 128 <= S::D)
-            prefetch(head + S::REFERENCE_AT + lane * 128);
+        if (a.c.has_reference)
+            ask_reference<S>(s, head);
     }
 }
 
@@ -120,7 +120,7 @@ __device__ __forceinline__ struct warp_share begin_segment(attend_space<S> &s, c
         page = a.c.table[(size_t)g.seq * a.c.table_stride + w.tile / AURA_PAGE_TILES];
     if (warp < S::ROWS && !again)
         ask_row<S>(q, a, g, warp);
-    prefetch_first<S>(a, g, w, page);
+    prefetch_first<S>(s, a, g, w, page);
     if (threadIdx.x == 0) {
         s.segment = g;
         prefetch(&a.counter[g.group]);
@@ -131,6 +131,7 @@ __device__ __forceinline__ struct warp_share begin_segment(attend_space<S> &s, c
             ask_row<S>(q, a, g, r);
         prepare_row<S>(s, a, q, r);
     }
+    copies_arrived();
     __syncthreads();
     return w;
 }

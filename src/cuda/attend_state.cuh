@@ -29,8 +29,8 @@ enum { PAGES_NEAR = 256 }; /* page numbers of a segment that are kept in shared 
 
 template <class S>
 struct attend_space {
-    alignas(16) int8_t q[S::ROWS][2][S::D];
-    alignas(16) __half half[S::ROWS][2][S::D]; /* the query times QUERY_HALF_TOP / its largest coordinate, as a sum of two */
+    alignas(16) int8_t q[S::ROWS][2][S::D + 8]; /* rows begin in different banks */
+    alignas(16) __half half[S::ROWS][2][S::D + 8]; /* the query times QUERY_HALF_TOP / its largest coordinate, as a sum of two */
     row_info row[S::ROWS];
     alignas(16) uint8_t reference[S::WARPS][S::D + 16]; /* of the page that a warp comes to next, and its scale */
     uint32_t page[PAGES_NEAR], first_page;
@@ -91,21 +91,22 @@ __device__ __forceinline__ void prepare_row(attend_space<S> &s, const struct dev
         y[i] = row.bad ? 0 : y[i];
         largest = fmaxf(largest, fabsf(y[i]));
     }
-    largest = warp_max(largest);
+    largest = warp_largest(largest);
     const bool tiny = largest < 0x1p-100f;
-    const float factor = tiny ? 0 : __fdiv_rn(QUERY_TOP, largest), half_factor = tiny ? 0 : QUERY_HALF_TOP / largest;
+    const float factor = tiny ? 0 : __fdiv_rn(QUERY_TOP, largest), half_factor = factor * (QUERY_HALF_TOP / QUERY_TOP);
     int hi_sum = 0, sum = 0;
 #pragma unroll
-    for (int i = 0; i < E; i++) {
-        int q15 = __float2int_rn(__fmul_rn(y[i], factor)), hi = (q15 + 128) >> 8;
-        s.q[r][0][lane * E + i] = (int8_t)hi;
-        s.q[r][1][lane * E + i] = (int8_t)(q15 - 256 * hi);
-        hi_sum += hi;
-        sum += q15;
-        float x = y[i] * half_factor;
-        __half upper = __float2half_rn(x);
-        s.half[r][0][lane * E + i] = upper;
-        s.half[r][1][lane * E + i] = __float2half_rn(x - __half2float(upper));
+    for (int i = 0; i < E; i += 2) { /* two at a time: a store each */
+        const int x = __float2int_rn(__fmul_rn(y[i], factor)), z = __float2int_rn(__fmul_rn(y[i + 1], factor));
+        const int x_hi = (x + 128) >> 8, z_hi = (z + 128) >> 8;
+        *(uint16_t *)&s.q[r][0][lane * E + i] = (uint16_t)prmt(x_hi, z_hi, 0x40);
+        *(uint16_t *)&s.q[r][1][lane * E + i] = (uint16_t)prmt(x, z, 0x40); /* x - 256 x_hi has the same lowest byte */
+        hi_sum += x_hi + z_hi;
+        sum += x + z;
+        const float2 numbers = make_float2(y[i] * half_factor, y[i + 1] * half_factor);
+        const __half2 upper = __floats2half2_rn(numbers.x, numbers.y);
+        *(__half2 *)&s.half[r][0][lane * E + i] = upper;
+        *(__half2 *)&s.half[r][1][lane * E + i] = __floats2half2_rn(numbers.x - __low2float(upper), numbers.y - __high2float(upper));
     }
     row.sum[0] = warp_sum(hi_sum);
     row.sum[1] = warp_sum(sum) - 256 * row.sum[0];

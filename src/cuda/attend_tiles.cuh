@@ -111,14 +111,12 @@ __device__ __forceinline__ void ask_reference(attend_space<S> &s, const uint8_t 
         copy_ahead(&s.reference[warp][16 * lane], head + S::REFERENCE_AT + 16 * lane);
 }
 
-/* The reference of a page is one more key: all rows of A, so that every lane has its product. */
+/* The reference of a page, which has arrived, is one more key: all rows of A, so that every lane has its product. */
 template <class S>
 __device__ __forceinline__ void page_bias(columns<S> &c, const attend_space<S> &s, const struct dev_attend &a)
 {
     const int gl = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     const uint8_t *reference = s.reference[threadIdx.x / 32];
-    copies_arrived();
-    __syncwarp();
     const float scale = __half2float(*(const __half *)(reference + S::D));
     int sum[S::NT][S::RL][4] = {}; /* [planes where RL is 2] */
 #pragma unroll
@@ -335,7 +333,7 @@ struct walk {
     const uint8_t *at;
 };
 
-/* The page that begins with this tile: its bias, and the reference of the page after it on its way. */
+/* The page of this tile, whose reference has arrived: its bias, and the reference of the page after it on its way. */
 template <class S>
 __device__ __forceinline__ void turn_page(columns<S> &c, attend_space<S> &s, const struct dev_attend &a, const struct segment &g,
                                           const struct walk &w)
@@ -374,12 +372,15 @@ __device__ __forceinline__ void attend_run(attend_space<S> &s, const struct dev_
         weigh<S>(logit, run);
         round_weights<S>(w, logit, now, a.c.v_step);
         value_tile<S>(run, w, now, table);
-        if (at.tile % AURA_PAGE_TILES == 0 && at.tile < at.end)
+        if (at.tile % AURA_PAGE_TILES == 0 && at.tile < at.end) {
+            copies_arrived();
+            __syncwarp();
             turn_page<S>(c, s, a, g, at);
+        }
     }
 }
 
-/* Tiles [tile, end). */
+/* Tiles [tile, end); the reference of the first one's page has arrived. */
 template <class S>
 __device__ __forceinline__ void attend_tiles(attend_space<S> &s, const struct dev_attend &a, const struct segment &g,
                                              running<S> &run, uint32_t tile, uint32_t end)
@@ -391,17 +392,13 @@ __device__ __forceinline__ void attend_tiles(attend_space<S> &s, const struct de
     struct walk at = {tile, end, 0, 0, tile_of<S>(s, a, g, tile)};
     ask_keys<S>(f, at.at, lane);
     ask_values<S>(f, at.at, lane);
-    if (a.c.has_reference)
-        ask_reference<S>(s, at.at - tile % AURA_PAGE_TILES * S::TILE_BYTES);
 #pragma unroll
     for (int i = 0; i < 4; i++)
         table[i] = kept(a.c.k_table[i]); /* of both sides */
     load_columns<S>(c, s);
-    uint32_t all_begin = a.c.pinned, all_end = g.span.closed; /* codes that all rows see */
-    for (int r = 0; r < S::ROWS && s.row[r].there; r++) {
-        all_begin = max(all_begin, s.row[r].begin);
-        all_end = min(all_end, s.row[r].end);
-    }
+    /* Codes that all rows see: later queries see more, and where there is a window, later. */
+    const uint32_t last_row = min((uint32_t)S::ROWS, a.rows - g.first_row) - 1;
+    const uint32_t all_begin = max(a.c.pinned, s.row[last_row].begin), all_end = min(g.span.closed, s.row[0].end);
     at.plain = (all_begin + AURA_TILE - 1) / AURA_TILE;
     at.plain_end = max(all_end / AURA_TILE, at.plain);
     turn_page<S>(c, s, a, g, at);

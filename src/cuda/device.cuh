@@ -48,24 +48,24 @@ struct dev_codecs {
     uint32_t k_inner, k_outer, v_inner, v_outer;
 };
 
-/* The cache as kernels see it. */
+/* The cache as kernels see it. What an attention call asks for first comes first: every further 64 bytes of arguments are some 220 cycles
+ * of waiting at its beginning (H200, 2026-11-15). */
 struct dev_cache {
     uint8_t *pages;
     size_t page_bytes;
     uint32_t *table;       /* [seqs][table_stride]: page numbers */
-    uint32_t table_stride;
     struct dev_seq *seqs;
-    uint32_t n_seqs;
     __half *k_rows, *v_rows; /* [seqs][kv_heads][rows][dim]; NULL for a plain side */
-    const float *balance, *inverse_balance; /* [kv_heads][k_dim], or NULL */
+    uint32_t table_stride, n_seqs;
     uint32_t kv_heads, q_heads, ratio;
-    uint32_t k_kind, v_kind, k_dim, v_dim;
-    uint32_t head_bytes, tile_bytes, v_at, k_scale_at, v_scale_at, reference_at, reference_scale_at;
     uint32_t pinned, rollback, rows, has_reference, open;
+    const float *balance, *inverse_balance; /* [kv_heads][k_dim], or NULL */
+    uint32_t head_bytes, tile_bytes, v_at, k_scale_at, v_scale_at, reference_at, reference_scale_at;
+    uint32_t k_kind, v_kind, k_dim, v_dim;
+    float k_norm, v_norm, k_step, v_step, reference_step;
     uint32_t k_sign[AURA_TILE_DIM / 32], v_sign[AURA_TILE_DIM / 32]; /* bit d % 32 of word d / 32: negative */
     uint32_t k_table[4], v_table[4]; /* levels + 64 of up to 4 bits, as bytes */
     const struct dev_codecs *codecs;
-    float k_norm, v_norm, k_step, v_step, reference_step;
 };
 
 /* How the codes of one side of a tile lie in a warp's part of shared memory, for the general kernel: as in the tile, but that its rows (a
@@ -93,29 +93,30 @@ struct dev_view {
     int64_t seq, token, head; /* strides in elements */
 };
 
-/* One attention call. */
+/* One attention call, in the order in which kernels come to it. */
 struct dev_attend {
-    struct dev_cache c;
     const uint32_t *seqs;
     uint32_t n_seqs, queries;
-    uint32_t rows;         /* of a KV head: queries * ratio */
-    uint32_t row_blocks;   /* that the kernel takes one at a time */
-    struct dev_view q, out;
-    float *lse;
-    const float *mask, *sinks, *alibi;
-    uint32_t mask_keys, window, not_causal; /* window 0: none */
-    uint32_t planes;       /* of keys, plus 4 times those of values */
-    uint32_t fixed_cut;    /* 1: cut.h: neither the batch nor the device decides where a group is cut */
-    struct aura_cut_even even; /* of groups of one length */
+    uint32_t window, not_causal;      /* window 0: none */
+    struct aura_cut_even even;        /* of groups of one length */
     struct aura_divider by_parts, by_groups, by_row_blocks, by_ratio; /* by_groups: those of a sequence */
-    struct dev_stage stage; /* of the general kernel */
-    float unit, softcap;   /* unit: scale * log2 e; softcap in units of log2 e, 0: none */
-    uint32_t options;      /* 1: there is softcap, ALiBi or a mask */
+    uint32_t rows;                    /* of a KV head: queries * ratio */
+    uint32_t row_blocks;              /* that the kernel takes one at a time */
+    uint32_t fixed_cut;               /* 1: cut.h: neither the batch nor the device decides where a group is cut */
+    struct dev_cache c;
+    struct dev_view q, out;
+    float unit, softcap;              /* unit: scale * log2 e; softcap in units of log2 e, 0: none */
+    uint32_t options;                 /* 1: there is softcap, ALiBi or a mask */
+    uint32_t planes;                  /* of keys, plus 4 times those of values */
+    const float *mask, *sinks, *alibi;
+    uint32_t mask_keys;
     float *partial;        /* [partials][rows of a block][dim of the kernel]: blocks + groups, with a fixed cut groups * AURA_CUT_PARTS */
     float2 *partial_ml;    /* [partials][rows of a block] */
     uint32_t *counter;     /* [groups], 0 between calls */
+    float *lse;
     float *trace;          /* not NULL: [n_seqs][queries][q_heads][trace_tokens], the logits of codes before options; for checks */
     uint32_t trace_tokens;
+    struct dev_stage stage; /* of the general kernel */
 };
 
 /* One append. */
@@ -164,14 +165,10 @@ __device__ __forceinline__ float load_element(const void *array, uint32_t dtype,
 /* Rounded to nearest even; a NaN stays one. */
 __device__ __forceinline__ void store_element(void *array, uint32_t dtype, int64_t i, float x)
 {
-    if (dtype == AURA_F32) {
+    if (dtype == AURA_F32)
         ((float *)array)[i] = x;
-    } else if (dtype == AURA_F16) {
-        ((__half *)array)[i] = __float2half_rn(x);
-    } else {
-        uint32_t bits = __float_as_uint(x);
-        ((uint16_t *)array)[i] = isnan(x) ? 0x7fff : (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-    }
+    else
+        ((uint16_t *)array)[i] = dtype == AURA_F16 ? __half_as_ushort(__float2half_rn(x)) : bf16_bits(x);
 }
 
 __device__ __forceinline__ uint32_t low_half(uint2 pair, int i)

@@ -46,7 +46,7 @@ __device__ __forceinline__ void general_query(const general_warp<S> &w, const st
     row.bad = __any_sync(~0u, bad);
     for (uint32_t d = lane; d < dim; d += 32)
         largest = fmaxf(largest, row.bad ? 0 : fabsf(y[d]));
-    largest = warp_max(largest);
+    largest = warp_largest(largest);
     const bool tiny = largest < 0x1p-100f;
     const float factor = tiny ? 0 : __fdiv_rn(QUERY_TOP, largest), half_factor = tiny ? 0 : QUERY_HALF_TOP / largest;
     int hi_sum = 0, sum = 0;

@@ -116,114 +116,92 @@ struct finish_rotated {
 template <int D, int ROWS, int WARPS>
 struct merge_space {
     alignas(16) float o[WARPS][ROWS][D + 8];
-    float m[WARPS][ROWS], l[WARPS][ROWS];
+    alignas(16) float m[ROWS][WARPS], l[ROWS][WARPS];
+    float all_m[ROWS], all_l[ROWS]; /* of all warps, or of all segments */
     uint32_t last;
 };
 
-/* What a thread has of the merge: every so many pairs of neighbouring elements. */
+/* What a thread has of the merge: every so many pairs of neighbouring elements. All of this is done once in a block, when nothing else
+ * is: what takes time is to fetch the code, so that loops are short and stay loops. */
 template <int D, int ROWS, int WARPS>
 struct merge_share {
-    static constexpr int PAIRS = ROWS * D / 2, THREADS = 32 * WARPS, EACH = (PAIRS + THREADS - 1) / THREADS;
-    static __device__ __forceinline__ int pair(int e) { return (int)threadIdx.x + e * THREADS; }
-    static __device__ __forceinline__ int row(int e) { return pair(e) / (D / 2); }
-    static __device__ __forceinline__ int element(int e) { return 2 * (pair(e) % (D / 2)); }
+    static constexpr int PAIRS = ROWS * D / 2, THREADS = 32 * WARPS;
+    static __device__ __forceinline__ int row(int pair) { return pair / (D / 2); }
+    static __device__ __forceinline__ int element(int pair) { return 2 * (pair % (D / 2)); }
 };
 
-/* The warps of a block: to o[0], m[0] and l[0] where the group is this segment alone, otherwise to the segment's place `at` in the
- * workspace. Every element is read and written by one thread; m and l are written after all have been read. */
+/* The warps of a block: to o[0], all_m and all_l where the group is this segment alone, otherwise to the segment's place `at` in the
+ * workspace. Every element is read and written by one thread. */
 template <int D, int ROWS, int WARPS>
 __device__ __forceinline__ void merge_warps(const struct dev_attend &a, merge_space<D, ROWS, WARPS> &s, bool alone, size_t at)
 {
     using T = merge_share<D, ROWS, WARPS>;
-    float m[T::EACH], l[T::EACH];
-#pragma unroll
-    for (int e = 0; e < T::EACH; e++) {
-        if (T::pair(e) >= T::PAIRS)
-            break;
-        const int row = T::row(e), d = T::element(e);
+#pragma unroll 1
+    for (int pair = threadIdx.x; pair < T::PAIRS; pair += T::THREADS) {
+        const int row = T::row(pair), d = T::element(pair);
         float2 o = {0, 0};
-        m[e] = NOTHING, l[e] = 0;
-#pragma unroll
+        float m = NOTHING, l = 0;
+#pragma unroll 4
         for (int w = 0; w < WARPS; w++)
-            m[e] = fmaxf(m[e], s.m[w][row]);
-#pragma unroll
+            m = fmaxf(m, s.m[row][w]);
+#pragma unroll 4
         for (int w = 0; w < WARPS; w++) {
-            float add = exp2_approx(s.m[w][row] - m[e]);
-            float2 x = *(float2 *)&s.o[w][row][d];
-            l[e] += s.l[w][row] * add;
+            const float add = exp2_approx(s.m[row][w] - m);
+            const float2 x = *(float2 *)&s.o[w][row][d];
+            l += s.l[row][w] * add;
             o.x += x.x * add;
             o.y += x.y * add;
         }
-        if (alone) {
+        if (alone)
             *(float2 *)&s.o[0][row][d] = o;
-        } else {
+        else
             __stcg((float2 *)&a.partial[(at + row) * D + d], o);
-            if (d == 0)
-                __stcg(&a.partial_ml[at + row], make_float2(m[e], l[e]));
-        }
+        if (d == 0 && alone)
+            s.all_m[row] = m, s.all_l[row] = l;
+        else if (d == 0)
+            __stcg(&a.partial_ml[at + row], make_float2(m, l));
     }
-    __syncthreads();
-    if (!alone)
-        return;
-#pragma unroll
-    for (int e = 0; e < T::EACH; e++)
-        if (T::pair(e) < T::PAIRS && T::element(e) == 0)
-            s.m[0][T::row(e)] = m[e], s.l[0][T::row(e)] = l[e];
     __syncthreads();
 }
 
-/* All segments of the group into o[0], in a fixed order. Their weights first, by one warp per row, while the first of what they
- * weigh is on its way; they are kept in o[1] and on, which nobody needs any more. */
+/* All segments of the group into o[0], in a fixed order. Their weights first, by one warp per row; they are kept in o[1] and on, which
+ * nobody needs any more. */
 template <int D, int ROWS, int WARPS>
 __device__ __forceinline__ void merge_segments(const struct dev_attend &a, merge_space<D, ROWS, WARPS> &s, uint32_t first,
                                                uint32_t parts)
 {
     using T = merge_share<D, ROWS, WARPS>;
-    constexpr int AHEAD = T::EACH == 1 ? 16 : T::EACH == 2 ? 8 : 0;
     const uint32_t lane = threadIdx.x % 32;
     float *weight = &s.o[1][0][0]; /* [part][row] */
-    float2 early[T::EACH][AHEAD + 1]; /* 0 is no size of an array */
-#pragma unroll
-    for (int e = 0; e < T::EACH; e++)
-#pragma unroll
-        for (int p = 0; p < AHEAD; p++)
-            if (T::pair(e) < T::PAIRS && p < (int)parts)
-                early[e][p] = __ldcg((const float2 *)&a.partial[((size_t)(first + p) * ROWS + T::row(e)) * D + T::element(e)]);
+#pragma unroll 1
     for (int row = threadIdx.x / 32; row < ROWS; row += WARPS) {
         const float2 *all = &a.partial_ml[(size_t)first * ROWS + row];
         float2 ml = lane < parts ? __ldcg(&all[lane * ROWS]) : make_float2(NOTHING, 0);
         float m = ml.x, l = 0;
+#pragma unroll 1
         for (uint32_t p = lane + 32; p < parts; p += 32)
             m = fmaxf(m, __ldcg(&all[p * ROWS]).x);
         m = warp_max(m);
+#pragma unroll 1
         for (uint32_t p = lane; p < parts; p += 32) {
             ml = p < 32 ? ml : __ldcg(&all[p * ROWS]);
             float add = exp2_approx(ml.x - m);
             weight[p * ROWS + row] = add;
             l += ml.y * add;
         }
-#pragma unroll
-        for (int far = 16; far; far /= 2)
-            l += __shfl_xor_sync(~0u, l, far);
+        l = warp_sum(l);
         if (lane == 0)
-            s.m[0][row] = m, s.l[0][row] = l;
+            s.all_m[row] = m, s.all_l[row] = l;
     }
     __syncthreads();
-#pragma unroll
-    for (int e = 0; e < T::EACH; e++) {
-        if (T::pair(e) >= T::PAIRS)
-            break;
-        const int row = T::row(e), d = T::element(e);
+#pragma unroll 1
+    for (int pair = threadIdx.x; pair < T::PAIRS; pair += T::THREADS) {
+        const int row = T::row(pair), d = T::element(pair);
+        const float2 *from = (const float2 *)&a.partial[((size_t)first * ROWS + row) * D + d];
         float2 o = {0, 0};
-#pragma unroll
-        for (int p = 0; p < AHEAD; p++)
-            if (p < (int)parts) {
-                o.x = fmaf(early[e][p].x, weight[p * ROWS + row], o.x);
-                o.y = fmaf(early[e][p].y, weight[p * ROWS + row], o.y);
-            }
 #pragma unroll 8
-        for (uint32_t p = AHEAD; p < parts; p++) {
-            float2 x = __ldcg((const float2 *)&a.partial[((size_t)(first + p) * ROWS + row) * D + d]);
+        for (uint32_t p = 0; p < parts; p++) {
+            const float2 x = __ldcg(from + (size_t)p * (ROWS * D / 2));
             o.x = fmaf(x.x, weight[p * ROWS + row], o.x);
             o.y = fmaf(x.y, weight[p * ROWS + row], o.y);
         }
@@ -236,11 +214,9 @@ __device__ __forceinline__ void merge_segments(const struct dev_attend &a, merge
 __device__ __forceinline__ bool last_of_group(const struct dev_attend &a, const struct segment &g, uint32_t *shared)
 {
     if (threadIdx.x == 0) {
-        __threadfence(); /* what all threads wrote before they came to the barrier */
-        *shared = atomicAdd(&a.counter[g.group], 1u) == g.parts - 1;
+        *shared = arrive(&a.counter[g.group]) == g.parts - 1;
         if (*shared)
             a.counter[g.group] = 0;
-        __threadfence();
     }
     __syncthreads();
     return *shared;
@@ -257,9 +233,10 @@ __device__ __forceinline__ void merge_segment(const struct dev_attend &a, const 
             return;
         merge_segments<D, ROWS, WARPS>(a, s, g.partial, g.parts);
     }
+#pragma unroll 1
     for (int row = threadIdx.x / 32; row < ROWS; row += WARPS)
         if (rows[row].there)
-            FINISH::row(a, g, rows[row], s.o[0][row], s.m[0][row], s.l[0][row]);
+            FINISH::row(a, g, rows[row], s.o[0][row], s.all_m[row], s.all_l[row]);
 }
 
 #endif

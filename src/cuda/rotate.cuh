@@ -18,13 +18,13 @@ __device__ __forceinline__ void hadamard_warp(float (&y)[E], int lane)
                 y[i] = __fadd_rn(a, b);
                 y[i + stride] = __fsub_rn(a, b);
             }
+#pragma unroll 1 /* done once, code costs more time to fetch than to execute */
+    for (int far = 1; far < 32; far *= 2) {
+        const float sign = lane & far ? -1.f : 1.f;
 #pragma unroll
-    for (int far = 1; far < 32; far *= 2)
-#pragma unroll
-        for (int i = 0; i < E; i++) {
-            float other = __shfl_xor_sync(~0u, y[i], far);
-            y[i] = lane & far ? __fsub_rn(other, y[i]) : __fadd_rn(y[i], other);
-        }
+        for (int i = 0; i < E; i++)
+            y[i] = fmaf(y[i], sign, __shfl_xor_sync(~0u, y[i], far)); /* the product is exact */
+    }
 }
 
 template <int E>
@@ -108,15 +108,15 @@ __device__ __forceinline__ void rotate_shared(float *y, float *space, const uint
 
 __device__ __forceinline__ float warp_max(float x)
 {
-#pragma unroll
+#pragma unroll 1
     for (int far = 16; far; far /= 2)
         x = fmaxf(x, __shfl_xor_sync(~0u, x, far));
     return x;
 }
 
-__device__ __forceinline__ int warp_sum(int x)
+__device__ __forceinline__ float warp_sum(float x)
 {
-#pragma unroll
+#pragma unroll 1
     for (int far = 16; far; far /= 2)
         x += __shfl_xor_sync(~0u, x, far);
     return x;

@@ -64,6 +64,23 @@ struct piece {
     uint32_t before;        /* and the places before it */
 };
 
+/* The sequence of this lane, with up to 32 of them. The lengths of sequences 0 to 31 are asked for before it is known which are meant:
+ * nearly always they are among these, and one wait for memory is enough. */
+__device__ __forceinline__ struct seq_now lane_seq(const struct dev_attend &a)
+{
+    const uint32_t lane = threadIdx.x % 32;
+    const uint2 guess = *(const uint2 *)&a.c.seqs[min(lane, a.c.n_seqs - 1)].len;
+    struct seq_now s = {lane < a.n_seqs ? a.seqs[lane] : ~0u, 0, 0};
+    const uint32_t len = __shfl_sync(~0u, guess.x, s.seq % 32), closed = __shfl_sync(~0u, guess.y, s.seq % 32);
+    if (s.seq >= a.c.n_seqs)
+        return s;
+    if (s.seq < 32)
+        s.len = len, s.closed = closed;
+    else
+        s = seq_at(a, lane);
+    return s;
+}
+
 /* The items of a group where all have the same, otherwise 0, by all threads of the block, for more sequences than a warp has lanes. */
 __device__ __forceinline__ uint32_t span_prefix(uint32_t *prefix, const struct dev_attend &a, uint32_t groups)
 {
@@ -98,10 +115,8 @@ __device__ __forceinline__ struct piece piece_of(uint32_t *space, const struct d
     struct piece p = {};
     uint32_t items = 0, total;
     if (a.n_seqs <= 32) {
-        if (lane < a.n_seqs) {
-            p.mine = seq_at(a, lane);
-            items = span_of(a, p.mine).items;
-        }
+        p.mine = lane_seq(a);
+        items = lane < a.n_seqs ? span_of(a, p.mine).items : 0;
         const uint32_t first = __shfl_sync(~0u, items, 0);
         p.each = __any_sync(~0u, lane < a.n_seqs && items != first) ? 0 : first;
     } else {

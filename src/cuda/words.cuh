@@ -25,6 +25,34 @@ __device__ __forceinline__ float exp2_approx(float x)
     return y;
 }
 
+/* Over all lanes, by one instruction. */
+__device__ __forceinline__ int warp_sum(int x)
+{
+    return __reduce_add_sync(~0u, x);
+}
+
+/* The largest of numbers that are not negative: their bits are in the same order. */
+__device__ __forceinline__ float warp_largest(float x)
+{
+    return __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(x)));
+}
+
+/* One more has arrived at the counter; returns how many had before. What this block wrote before a barrier that came before is there for
+ * whoever arrives later. */
+__device__ __forceinline__ uint32_t arrive(uint32_t *counter)
+{
+    uint32_t before;
+    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+    return before;
+}
+
+__device__ __forceinline__ uint16_t bf16_bits(float x)
+{
+    uint16_t y;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x));
+    return y;
+}
+
 /* Bytes that are read once: past the first cache. */
 __device__ __forceinline__ uint4 load_once(const void *p)
 {

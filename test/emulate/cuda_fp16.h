@@ -16,6 +16,7 @@ static inline float __half2float(__half h) { return aura_f32_from_f16(h.bits); }
 static inline __half __float2half_rn(float x) { return {aura_f16_from_f32(x)}; }
 static inline __half __float2half(float x) { return __float2half_rn(x); }
 static inline __half __ushort_as_half(unsigned short bits) { return {bits}; }
+static inline unsigned short __half_as_ushort(__half h) { return h.bits; }
 static inline __half2 __floats2half2_rn(float x, float y) { return {__float2half_rn(x), __float2half_rn(y)}; }
 static inline float __low2float(__half2 h) { return __half2float(h.x); }
 static inline float __high2float(__half2 h) { return __half2float(h.y); }

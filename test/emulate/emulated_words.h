@@ -18,6 +18,32 @@ static inline float exp2_approx(float x)
     return exp2f(x);
 }
 
+static inline int warp_sum(int x)
+{
+    for (int far = 16; far; far /= 2)
+        x += __shfl_xor_sync(~0u, x, far);
+    return x;
+}
+
+static inline float warp_largest(float x)
+{
+    for (int far = 16; far; far /= 2)
+        x = fmaxf(x, __shfl_xor_sync(~0u, x, far));
+    return x;
+}
+
+static inline uint32_t arrive(uint32_t *counter)
+{
+    return (*counter)++;
+}
+
+static inline uint16_t bf16_bits(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    return x != x ? 0x7fff : (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
 static inline uint4 load_once(const void *p)
 {
     return *(const uint4 *)p;
