@@ -57,7 +57,7 @@ struct warp_share {
     uint32_t rows, rows_end, tile, tile_end;
 };
 
-/* An item in rows takes a warp about as long as four tiles, so those who have one get fewer of these; with few tiles to a warp,
+/* An item in rows takes a warp about as long as three tiles, so those who have one get fewer of these; with few tiles to a warp,
  * everyone should have something. */
 template <class S>
 __device__ __forceinline__ struct warp_share share_of(const struct segment &g, uint32_t warp)
@@ -67,7 +67,7 @@ __device__ __forceinline__ struct warp_share share_of(const struct segment &g, u
     w.rows = min(g.first, in_rows);
     w.rows_end = max(min(end, in_rows), w.rows);
     const uint32_t n_rows = w.rows_end - w.rows, first = max(g.first, in_rows) - in_rows, n = max(end, in_rows + first) - in_rows - first;
-    const uint32_t cost = n >= 8 * S::WARPS ? 4 : 1, all = n + cost * n_rows;
+    const uint32_t cost = n >= 8 * S::WARPS ? 3 : 1, all = n + cost * n_rows;
     const uint32_t from = all * warp / S::WARPS, to = all * (warp + 1) / S::WARPS;
     const uint32_t before = cost * min(warp, n_rows), with = cost * min(warp + 1, n_rows);
     w.tile = g.span.tile_first + first + (from > before ? from - before : 0);
@@ -80,15 +80,13 @@ __device__ __forceinline__ struct warp_share share_of(const struct segment &g, u
 template <class S>
 __device__ __forceinline__ void prefetch_first(attend_space<S> &s, const struct dev_attend &a, const struct segment &g, const struct warp_share &w, uint32_t page)
 {
-    const uint32_t lane = threadIdx.x % 32;
     if (w.rows < w.rows_end) {
         const struct rows_item rows = rows_item_of(g.span, w.rows);
         prefetch_rows<S>(a, g, rows.first, rows.from, rows.to);
     }
     if (w.tile < w.tile_end) {
         const uint8_t *head = a.c.pages + (size_t)page * a.c.page_bytes + (size_t)g.head * a.c.head_bytes;
-        for (uint32_t at = lane * 128; at < S::TILE_BYTES; at += 32 * 128)
-            prefetch(head + w.tile % AURA_PAGE_TILES * S::TILE_BYTES + at);
+        prefetch_bytes(head + w.tile % AURA_PAGE_TILES * S::TILE_BYTES, S::TILE_BYTES);
         if (a.c.has_reference)
             ask_reference<S>(s, head);
     }

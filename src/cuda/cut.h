@@ -75,8 +75,8 @@ struct aura_cut_plan {
 static inline AURA_ANYWHERE struct aura_cut_plan aura_cut_plan_of(uint32_t items, uint32_t groups, uint32_t blocks, uint32_t least)
 {
     struct aura_cut_plan p;
-    p.cost = items / blocks / 16;
-    p.cost = p.cost < 16 ? p.cost : 16;
+    p.cost = items / blocks / 8;
+    p.cost = p.cost < 64 ? p.cost : 64;
     const uint32_t places = items + groups * p.cost;
     p.per = (places + blocks - 1) / blocks;
     p.per = p.per > least ? p.per : least;

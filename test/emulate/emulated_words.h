@@ -53,6 +53,10 @@ static inline void prefetch(const void *)
 {
 }
 
+static inline void prefetch_bytes(const uint8_t *, uint32_t)
+{
+}
+
 static inline void add_either(float &a, float &b, float x, float limit, float high_a, float high_b, float low_a, float low_b)
 {
     a += x > limit ? high_a : low_a;

@@ -296,7 +296,7 @@ extern "C" int cuda_bench(int argc, char **argv)
     shape_case ragged = {"k4v4", 128, 32, 8, 8, 0, 1, 0};
     if (only == SIZE_MAX || only == 100)
         bench_append(t, ctx);
-    if (only == SIZE_MAX)
+    if (only == SIZE_MAX || only == 101)
         bench_case(t, ctx, ragged, {1, 65536, 50000, 1000, 65536, 40000, 30071, 10000});
     if (json)
         printf("\n]\n");
