@@ -80,9 +80,10 @@ struct dev_staged {
 /* What follows for that kernel from a cache. */
 struct dev_stage {
     struct dev_staged k, v;
+    uint32_t scale_chunks;                /* of both sides; they are the beginning of a warp's part */
     uint32_t reference, reference_chunks; /* codes of the page's reference, then its scale */
     uint32_t bytes;                       /* of a warp's part */
-    uint32_t k_pad;                       /* k_dim in whole runs */
+    uint32_t k_pad;                       /* k_dim in whole pairs of runs */
     uint32_t q_pitch, half_pitch;         /* bytes from column to column of the queries */
 };
 

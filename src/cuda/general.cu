@@ -10,11 +10,12 @@ template <class S>
 __device__ __forceinline__ void store_query(const general_warp<S> &w, const struct dev_attend &a, int r, uint32_t d, float y, int q15,
                                             float half_factor)
 {
-    const uint32_t place = d / AURA_RUN * AURA_RUN + place_in_run(a.c.k_kind, d % AURA_RUN);
-    const int hi = (q15 + 128) >> 8;
+    const uint32_t place = d / PAIR * PAIR + place_in_pair(a.c.k_kind, d % PAIR);
+    const int hi = (q15 + 128) >> 8, lo = q15 - 256 * hi;
     uint32_t plane[3];
-    w.q_column(a, r, 0)[place] = (uint8_t)hi;
-    w.q_column(a, r, 1)[place] = (uint8_t)(q15 - 256 * hi);
+    w.q_column(a, r, UPPER)[place] = (uint8_t)hi;
+    w.q_column(a, r, BESIDE)[place] = (uint8_t)(a.planes % 4 == 2 ? lo : 0);
+    w.q_column(a, r, LOWER)[place] = (uint8_t)lo;
     if (a.c.k_rows || a.c.k_kind == AURA_ROW_F16)
         factor_planes<AURA_ROW_F16>(plane, y * half_factor, 0), plane[2] = 0;
     else
@@ -127,61 +128,107 @@ __device__ __forceinline__ void hide_tokens(float (&logit)[S::NT][1][4], general
     }
 }
 
+/* Tiles that need nothing hidden: those whose first token is `begin` or up to `more` after it. */
+struct plain_tiles {
+    uint32_t begin, more;
+};
+
+template <class S>
+__device__ __forceinline__ struct plain_tiles plain_tiles_of(const general_warp<S> &w, const struct dev_attend &a)
+{
+    uint32_t begin = first_code_of(a), end = w.s.segment.span.closed; /* codes that all rows see */
+    for (int r = 0; r < S::ROWS && w.s.row[r].there; r++) {
+        begin = max(begin, w.s.row[r].begin);
+        end = min(end, w.s.row[r].end);
+    }
+    if (a.options || a.trace || end < begin + AURA_TILE)
+        return {~0u, 0}; /* none */
+    return {begin, end - begin - AURA_TILE};
+}
+
+/* An item in rows. */
+template <class S>
+__device__ __forceinline__ void general_rows(general_warp<S> &w, const struct dev_attend &a, running<S> &run, const struct general_item &item)
+{
+    float p[S::NT][1][4];
+    score_any_numbers<S>(p, w, a, item);
+    hide_tokens<S>(p, w, a, item, false);
+    weigh<S>(p, run);
+    value_any_numbers<S>(run, p, w, a, item);
+}
+
+/* A tile; copies of the next one are asked for as soon as there is room for them. */
+template <class S>
+__device__ __forceinline__ void general_tile(general_warp<S> &w, const struct dev_attend &a, running<S> &run, const struct tile_walk &now,
+                                             const struct tile_walk &next, const struct plain_tiles &plain)
+{
+    const bool k_codes = S::DIM || a.stage.k.chunks, v_codes = S::DIM || a.stage.v.chunks;
+    float p[S::NT][1][4];
+    copies_but_last_arrived();
+    __syncwarp();
+    w.k_scale = *(const uint2 *)w.scales, w.v_scale = *(const uint2 *)(w.scales + 2 * AURA_TILE);
+    if (now.first % AURA_PAGE == 0 && a.stage.reference_chunks)
+        general_bias<S>(w, a);
+    if (k_codes) {
+        score_codes<S>(p, w, a, next);
+    } else {
+        score_any_numbers<S>(p, w, a, item_of_tile<S>(w, a, now));
+        __syncwarp();
+        if (next.left)
+            ask_any_keys<S>(w, a, next.chunk);
+    }
+    if (next.first % AURA_PAGE == 0 && next.left)
+        ask_reference<S>(w, a, next);
+    copies_grouped();
+    if (now.first - plain.begin > plain.more)
+        hide_tokens<S>(p, w, a, item_of_tile<S>(w, a, now), k_codes);
+    weigh<S>(p, run);
+    if (v_codes) {
+        value_codes<S>(run, p, w, a, next);
+    } else {
+        value_any_numbers<S>(run, p, w, a, item_of_tile<S>(w, a, now));
+        if (next.left)
+            ask_any_values<S>(w, a, next.chunk);
+    }
+    copies_grouped();
+}
+
+template <class S>
+__device__ __forceinline__ void general_tiles(general_warp<S> &w, const struct dev_attend &a, running<S> &run, struct tile_walk now)
+{
+    const struct plain_tiles plain = plain_tiles_of<S>(w, a);
+    copies_but_last_arrived();
+    __syncwarp();
+    if (a.stage.reference_chunks)
+        general_bias<S>(w, a);
+    while (now.left) {
+        const struct tile_walk next = next_tile<S>(w, a, now);
+        general_tile<S>(w, a, run, now, next, plain);
+        now = next;
+    }
+    copies_arrived();
+}
+
 /* The items of a warp. Copies of keys and of values are groups that take turns, empty where there is nothing to copy: when one is
  * waited for, the next of the other side is on its way. */
 template <class S>
 __device__ __forceinline__ void general_items(general_warp<S> &w, const struct dev_attend &a, running<S> &run, uint32_t at, uint32_t end)
 {
     const struct span &span = w.s.segment.span;
-    uint32_t all_begin = 0, all_end = span.len; /* tokens that all rows see */
-    for (int r = 0; r < S::ROWS && w.s.row[r].there; r++) {
-        all_begin = max(all_begin, w.s.row[r].begin);
-        all_end = min(all_end, w.s.row[r].end);
-    }
-    struct general_item item = general_item_of<S>(w, a, at);
-    bool new_page = true; /* the first tile with codes of a page, or of this warp */
-    if (!item.rows)
-        ask_tile_keys<S>(w, a, item, true);
-    copies_grouped();
-    if (!item.rows)
-        ask_tile_values<S>(w, a, item);
-    copies_grouped();
-    while (at < end) {
-        const struct general_item now = item;
-        float p[S::NT][1][4];
-        copies_but_last_arrived();
-        __syncwarp();
-        const bool k_codes = a.stage.k.chunks && !now.rows, v_codes = a.stage.v.chunks && !now.rows;
-        if (k_codes && new_page && a.c.has_reference)
-            general_bias<S>(w, a);
-        if (k_codes)
-            score_codes<S>(p, w, a);
-        else
-            score_any_numbers<S>(p, w, a, now);
-        __syncwarp();
-        if (++at < end) {
-            item = now.rows ? general_item_of<S>(w, a, at) : next_item_of<S>(w, a, now);
-            new_page = now.rows || item.first % AURA_PAGE == 0;
-            if (!item.rows)
-                ask_tile_keys<S>(w, a, item, new_page);
-        }
+    const uint32_t rows = rows_items_of(span), tile = max(at, rows);
+    struct tile_walk now = {(span.tile_first + tile - rows) * AURA_TILE, end > tile ? end - tile : 0, NULL};
+    if (now.left) {
+        now.chunk = chunk_of<S>(w, a, now.first);
+        ask_any_keys<S>(w, a, now.chunk);
+        ask_reference<S>(w, a, now);
         copies_grouped();
-        const uint32_t last = now.first + AURA_TILE;
-        if (a.options || a.trace || now.from > now.first || now.to < last || now.first < all_begin || last > all_end)
-            hide_tokens<S>(p, w, a, now, k_codes);
-        weigh<S>(p, run);
-        copies_but_last_arrived();
-        __syncwarp();
-        if (v_codes)
-            value_codes<S>(run, p, w, a);
-        else
-            value_any_numbers<S>(run, p, w, a, now);
-        __syncwarp();
-        if (at < end && !item.rows)
-            ask_tile_values<S>(w, a, item);
+        ask_any_values<S>(w, a, now.chunk);
         copies_grouped();
     }
-    copies_arrived();
+    for (; at < min(end, rows); at++)
+        general_rows<S>(w, a, run, rows_of_item<S>(w, a, at));
+    if (now.left)
+        general_tiles<S>(w, a, run, now);
 }
 
 /* ---- the kernel ---------------------------------------------------------------------------------------------------------- */
@@ -238,8 +285,6 @@ __global__ void __launch_bounds__(S::THREADS, BLOCKS) attend_general(const __gri
     uint8_t *shared = dynamic_shared();
     general_warp<S> w = general_warp_of<S>(shared, a);
     uint32_t *prefix = (uint32_t *)(shared + general_bytes<S>(a.stage));
-    if (threadIdx.x < 4)
-        w.s.k_table[threadIdx.x] = a.c.k_table[threadIdx.x], w.s.v_table[threadIdx.x] = a.c.v_table[threadIdx.x];
     const struct piece p = piece_of(prefix, a, S::WARPS);
     uint32_t on;
     for (uint32_t at = p.at; at < p.end; at += on) {
@@ -261,26 +306,28 @@ static uint32_t round_up(uint32_t x, uint32_t unit)
     return (x + unit - 1) / unit * unit;
 }
 
-/* One side from `at` on; `words` of a lane, `lanes` side by side. A lane may read 64 bytes beyond the last row. */
-static struct dev_staged stage_side(uint32_t at, uint32_t words, uint32_t lanes)
+/* One side from `at` on; `words` of a lane, `lanes` side by side. As if there were `read_words` and `read_lanes`, it is read beyond. */
+static struct dev_staged stage_side(uint32_t at, uint32_t words, uint32_t lanes, uint32_t read_words, uint32_t read_lanes)
 {
     struct dev_staged s = {};
     const uint32_t row = lanes * 4;
     s.at = at;
     s.chunks = words * row / 16;
     s.pitch = row + ROW_SPACE;
-    s.end = at + words * s.pitch + (words ? 64 : 0);
+    s.end = at + read_words * s.pitch + (words ? 4 * (read_lanes - lanes) : 0);
     return s;
 }
 
 struct dev_stage general_stage(const struct dev_cache *c)
 {
     struct dev_stage t = {};
-    t.k_pad = aura_padded_run(c->k_dim);
-    t.q_pitch = round_up(t.k_pad, 128) + ROW_SPACE;        /* so that columns begin in different banks */
+    t.k_pad = round_up(c->k_dim, PAIR);
+    t.q_pitch = round_up(t.k_pad, 128) + 64; /* so that two columns, of which 64 bytes are read at once, are in different banks */
     t.half_pitch = round_up(2 * t.k_pad, 128) + 64;
-    t.k = stage_side(0, c->k_rows ? c->k_kind * (t.k_pad / AURA_RUN) : 0, AURA_TILE);
-    t.v = stage_side(t.k.end, c->v_rows ? c->v_kind : 0, c->v_dim);
+    t.scale_chunks = (c->tile_bytes - c->k_scale_at) / 16;
+    const uint32_t k_bits = c->k_rows ? c->k_kind : 0, v_bits = c->v_rows ? c->v_kind : 0, runs = aura_padded_run(c->k_dim) / AURA_RUN;
+    t.k = stage_side(PART_HEAD, k_bits * runs, AURA_TILE, k_bits * (t.k_pad / AURA_RUN), AURA_TILE);
+    t.v = stage_side(t.k.end, v_bits, c->v_dim, v_bits, round_up(c->v_dim, 2 * 32));
     t.reference = t.v.end;
     t.reference_chunks = c->has_reference ? (c->reference_scale_at - c->reference_at) / 16 + 1 : 0;
     const uint32_t tile = t.reference + 16 * t.reference_chunks, query = 2 * 4 * c->k_dim; /* and space to rotate it */
@@ -288,22 +335,27 @@ struct dev_stage general_stage(const struct dev_cache *c)
     return t;
 }
 
-template <int PARTS, int NT, int WARPS, int BLOCKS>
+template <int PARTS, int NT, int WARPS, int BLOCKS, int DIM = 0>
 static struct attend_kernel general_kernel(const struct dev_stage &t)
 {
-    using S = general_shape<PARTS, NT, WARPS>;
+    using S = general_shape<PARTS, NT, WARPS, DIM>;
     return {0, (uint32_t)S::D, 0, (uint32_t)S::ROWS, (uint32_t)S::THREADS, (const void *)attend_general<S, BLOCKS>, general_bytes<S>(t), 0};
 }
 
-/* The smallest that holds the values: for four rows, and for eight where there are registers for them. */
+/* The smallest that holds the values: for four rows, and for eight where there are registers for them. Codes of 128 channels, which
+ * are the most common, have their own. */
 struct attend_kernels general_kernels(const struct dev_cache *c, struct attend_kernel (&list)[2])
 {
     const struct dev_stage t = general_stage(c);
-    list[0] = c->v_dim <= 128   ? general_kernel<4, 1, 8, 2>(t)
+    const bool common = t.k.chunks && t.v.chunks && c->k_dim == 128 && c->v_dim == 128;
+    list[0] = common            ? general_kernel<4, 1, 8, 2, 128>(t)
+              : c->v_dim <= 128 ? general_kernel<4, 1, 8, 2>(t)
               : c->v_dim <= 256 ? general_kernel<8, 1, 4, 3>(t)
                                 : general_kernel<16, 1, 4, 2>(t);
     if (c->v_dim > 256)
         return {list, 1};
-    list[1] = c->v_dim <= 128 ? general_kernel<4, 2, 4, 3>(t) : general_kernel<8, 2, 4, 2>(t);
+    list[1] = common            ? general_kernel<4, 2, 4, 3, 128>(t)
+              : c->v_dim <= 128 ? general_kernel<4, 2, 4, 3>(t)
+                                : general_kernel<8, 2, 4, 2>(t);
     return {list, 2};
 }

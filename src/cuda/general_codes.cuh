@@ -1,43 +1,38 @@
 /* Codes of the general kernel: from the words of a tile in shared memory to sums.
  *
  * Both sides are read alike. A run of 32 codes is one step of an mma: lane (g, t) has group t of it, eight codes, for four rows of A
- * that lie side by side: tokens 4 g ... 4 g + 3, or channels. Runs follow each other along the channels of keys; of values a tile has
- * one run, and 32 channels after the other are a part. */
+ * that lie side by side: tokens 4 g ... 4 g + 3, or channels. Runs follow each other along the channels of keys, two at a time; of
+ * values a tile has one run, and 32 channels after the other are a part. */
 #ifndef AURA_CUDA_GENERAL_CODES_CUH
 #define AURA_CUDA_GENERAL_CODES_CUH
 
 #include "general.cuh"
 
-/* Group t is quads first_quad and second_quad of a run: with 8 bits those whose words are in different banks, with 2 bits those in the
- * same bits of nibbles of a word, otherwise neighbours. */
+/* A warp's part begins with the scales of the tile, then levels of up to 4 bits. */
+enum { K_TABLE = 2 * 2 * AURA_TILE, V_TABLE = K_TABLE + 16, PART_HEAD = V_TABLE + 16 };
+
+/* Group t of a run is quads first_quad and first_quad + next_quad: with 8 bits those whose words are in different banks, with 2 bits
+ * those in the same bits of nibbles of a word, otherwise neighbours. */
 __device__ __forceinline__ int first_quad(uint32_t kind, int t)
 {
     return kind == 8 ? t : kind == 2 ? t / 2 * 4 + t % 2 : 2 * t;
 }
 
-__device__ __forceinline__ int second_quad(uint32_t kind, int t)
+__device__ __forceinline__ int next_quad(uint32_t kind)
 {
-    return first_quad(kind, t) + (kind == 8 ? 4 : kind == 2 ? 2 : 1);
-}
-
-/* Where code i of a run is among the bytes of a column of B: group after group, each in the order in which codes are decoded. */
-__device__ __forceinline__ uint32_t place_in_run(uint32_t kind, uint32_t i)
-{
-    const uint32_t quad = i / 4, second = kind == 8 ? quad / 4 : kind == 2 ? quad / 2 % 2 : quad % 2;
-    const uint32_t t = kind == 8 ? quad % 4 : kind == 2 ? quad / 4 * 2 + quad % 2 : quad / 2;
-    return 8 * t + (kind > 4 ? 4 * second + i % 4 : i % 4 * 2 + second);
-}
-
-/* The first row of words that lane t reads of a run. */
-__device__ __forceinline__ int first_row(uint32_t kind, int t)
-{
-    return kind == 2 ? t / 2 : kind == 3 ? 0 : t;
+    return kind == 8 ? 4 : kind == 2 ? 2 : 1;
 }
 
 /* What is taken from a byte to get its level. */
 __device__ __forceinline__ int offset_of(uint32_t kind)
 {
     return kind == 8 ? code<8>::offset : kind == 6 ? code<6>::offset : kind == 5 ? code<5>::offset : code<4>::offset;
+}
+
+/* The first row of words that lane t reads of a run. */
+__device__ __forceinline__ int first_row(uint32_t kind, int t)
+{
+    return kind == 2 ? t / 2 : kind == 3 ? 0 : t;
 }
 
 /* The words of a group, of four rows of A each. */
@@ -88,45 +83,106 @@ struct group {
     }
 };
 
+/* ---- keys ---------------------------------------------------------------------------------------------------------------- */
+
+/* Keys come in pairs of runs, two steps, of which lane t has 16 codes. They are group t of either run; but with 2 bits word t of the
+ * pair, so that a word is read once and its bits are at places that are known when compiling. */
+enum { PAIR = 2 * AURA_RUN };
+
+/* The first quad of those eight codes of the pair that lane t has in a step. */
+__device__ __forceinline__ int pair_quad(uint32_t kind, int t, int step)
+{
+    return kind == 2 ? 4 * t + step : 8 * step + first_quad(kind, t);
+}
+
+/* Where code i of a pair is among the bytes of a column of B: what lane 0 has, in the order in which it is decoded, then lane 1 ... */
+__device__ __forceinline__ uint32_t place_in_pair(uint32_t kind, uint32_t i)
+{
+    const uint32_t quad = i / 4 % 8, byte = i % 4;
+    if (kind == 2)
+        return i / 16 * 16 + quad % 2 * 8 + 2 * byte + quad / 2 % 2;
+    const uint32_t t = kind == 8 ? quad % 4 : quad / 2, second = kind == 8 ? quad / 4 : quad % 2;
+    return 16 * t + i / AURA_RUN * 8 + (kind > 4 ? 4 * second + byte : 2 * byte + second);
+}
+
+template <int KIND>
+struct key_pair {
+    static constexpr uint32_t pitch = AURA_TILE * 4 + ROW_SPACE;
+    static constexpr bool few = KIND == 2 || KIND == 4; /* registers: then two of them can be there */
+    group<KIND> run[KIND == 2 ? 1 : 2];
+
+    /* From where pair 0 is. */
+    __device__ __forceinline__ void load(const uint8_t *low, const uint8_t *high, uint32_t pair)
+    {
+        using G = group<KIND>;
+#pragma unroll
+        for (int i = 0; i < (KIND == 2 ? 1 : 2); i++)
+            run[i].load(low + (2 * pair + i) * (G::low * pitch), high + (2 * pair + i) * (G::high * pitch), pitch);
+    }
+
+    __device__ __forceinline__ eight decode(int step, int i, int t, const uint32_t (&table)[4]) const
+    {
+        if (KIND != 2)
+            return run[step % (KIND == 2 ? 1 : 2)].decode(i, t, table);
+        return lookup<2>(part(run[0].w[0], i) >> 2 * step & 0x33333333u, table);
+    }
+};
+
+/* The same number of lanes that have the same rows, but the compiler does not know, and would copy it again and again. */
+__device__ __forceinline__ int same_again(int x)
+{
+    return __shfl_xor_sync(~0u, x, 4);
+}
+
 /* What a lane keeps for the codes of a segment. */
 template <class S>
 __device__ __forceinline__ void begin_codes(general_warp<S> &w, const struct dev_attend &a)
 {
-    const int gl = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    w.k_words = w.mine + a.stage.k.at + 16 * gl + first_row(a.c.k_kind, t) * a.stage.k.pitch;
-    w.v_words = w.mine + a.stage.v.at + 16 * gl + first_row(a.c.v_kind, t) * a.stage.v.pitch;
-    w.column = w.q_column(a, gl / 2, gl % 2) + 8 * t;
+    const uint32_t lane = w.lane;
+    const int gl = lane / 4, t = lane % 4, both = a.planes % 4 == 2;
+    if (lane < 8)
+        ((uint32_t *)(w.mine + K_TABLE))[lane] = (lane < 4 ? a.c.k_table : a.c.v_table)[lane % 4];
+    w.k_to = kept_shared(w.mine + a.stage.k.at + 16 * lane + lane / 8 * ROW_SPACE);
+    w.v_to = kept_shared(w.mine + a.stage.v.at + 16 * lane);
+    w.scales_to = kept_shared(w.mine + 16 * lane + (a.stage.k.chunks ? 0 : 2 * AURA_TILE));
+    w.scales = kept_shared(w.mine + 8 * gl);
+    w.k_words = kept_shared(w.mine + a.stage.k.at + 16 * gl + (a.c.k_kind == 2 ? t : first_row(a.c.k_kind, t)) * a.stage.k.pitch);
+    w.v_words = kept_shared(w.mine + a.stage.v.at + 16 * gl + first_row(a.c.v_kind, t) * a.stage.v.pitch);
+    w.column = kept_shared(w.q_column(a, gl / 2, gl % 2 ? BESIDE : UPPER) + 16 * t);
+    w.weights_from = kept(4 * first_quad(a.c.v_kind, t) + gl / 2); /* lanes of quad q have tokens 4 q ... */
+    w.upper = kept(both ? 256 : 1);
 #pragma unroll
     for (int nt = 0; nt < S::NT; nt++) {
         const row_info &row = w.s.row[lane_row<S>(nt, 0)];
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            w.begin[nt][i] = -offset_of(a.c.k_kind) * row.sum[i];
+            w.begin[nt][i] = i && !both ? 0 : -offset_of(a.c.k_kind) * row.sum[i];
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            w.begin[nt][2 + i] = same_again(w.begin[nt][i]);
         w.factor[nt] = row.factor;
         w.bias[nt] = 0;
     }
 }
 
-/* ---- keys ---------------------------------------------------------------------------------------------------------------- */
-
 /* The products of a page's reference: it is one more key, in all rows of A, so that every lane has its own. */
 template <class S>
 __device__ __forceinline__ void general_bias(general_warp<S> &w, const struct dev_attend &a)
 {
-    const int t = threadIdx.x % 4;
+    const int gl = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     const uint32_t kind = a.c.k_kind;
-    const uint8_t *reference = w.mine + a.stage.reference;
+    const uint8_t *reference = w.mine + a.stage.reference, *column = w.q_column(a, gl / 2, gl % 2 ? LOWER : UPPER) + 16 * t;
     const float scale = __half2float(*(const __half *)(reference + (a.c.reference_scale_at - a.c.reference_at)));
     int sum[S::NT][4] = {};
-    for (uint32_t d = 0; d < a.stage.k_pad; d += AURA_RUN) {
-        const uint32_t first = *(const uint32_t *)(reference + d + 4 * first_quad(kind, t));
-        const uint32_t second = *(const uint32_t *)(reference + d + 4 * second_quad(kind, t));
+    for (uint32_t step = 0; step < a.stage.k_pad / AURA_RUN; step++) {
+        const uint32_t at = step / 2 * PAIR + 4 * pair_quad(kind, t, step % 2);
+        const uint32_t first = *(const uint32_t *)(reference + at), second = *(const uint32_t *)(reference + at + 4 * next_quad(kind));
         uint32_t r[2] = {first, second};
         if (kind <= 4)
             in_group_order<4>(r, first, second);
 #pragma unroll
         for (int nt = 0; nt < S::NT; nt++) {
-            const uint2 b = *(const uint2 *)(w.column + 8 * nt * a.stage.q_pitch + d);
+            const uint2 b = *(const uint2 *)(column + 4 * nt * QUERY_COLUMNS * a.stage.q_pitch + step / 2 * PAIR + step % 2 * 8);
             mma_s8s8(sum[nt], r[0], r[0], r[1], r[1], b.x, b.y, sum[nt]);
         }
     }
@@ -137,97 +193,110 @@ __device__ __forceinline__ void general_bias(general_warp<S> &w, const struct de
     }
 }
 
-/* One run of the channels of 32 tokens. */
-template <class S, int KIND>
-__device__ __forceinline__ void sum_run(int (&sum)[S::NT][2][4], const general_warp<S> &w, const struct dev_attend &a,
-                                        const group<KIND> &x, uint32_t run, const uint32_t (&table)[4])
+/* One pair of runs of the channels of 32 tokens. FIRST: sums begin here. */
+template <class S, int KIND, bool FIRST>
+__device__ __forceinline__ void sum_pair(int (&sum)[S::NT][2][4], const general_warp<S> &w, const struct dev_attend &a,
+                                         const key_pair<KIND> &x, uint32_t pair, const uint32_t (&table)[4])
 {
     const int t = threadIdx.x % 4;
-    uint32_t b[S::NT][2];
+    uint32_t b[S::NT][2][2];
 #pragma unroll
     for (int nt = 0; nt < S::NT; nt++) {
-        const uint2 column = *(const uint2 *)(w.column + 8 * nt * a.stage.q_pitch + run * AURA_RUN);
-        b[nt][0] = column.x, b[nt][1] = column.y;
+        const uint4 column = *(const uint4 *)(w.column + 4 * nt * QUERY_COLUMNS * a.stage.q_pitch + pair * PAIR);
+        b[nt][0][0] = column.x, b[nt][0][1] = column.y, b[nt][1][0] = column.z, b[nt][1][1] = column.w;
     }
 #pragma unroll
-    for (int pair = 0; pair < 2; pair++) {
-        const eight row = x.decode(2 * pair, t, table), next = x.decode(2 * pair + 1, t, table);
+    for (int step = 0; step < 2; step++)
 #pragma unroll
-        for (int nt = 0; nt < S::NT; nt++)
-            mma_codes<KIND, false>(sum[nt][pair], row, next, b[nt], sum[nt][pair]);
-    }
+        for (int two = 0; two < 2; two++) {
+            const eight row = x.decode(step, 2 * two, t, table), next = x.decode(step, 2 * two + 1, t, table);
+#pragma unroll
+            for (int nt = 0; nt < S::NT; nt++)
+                mma_codes<KIND, false>(sum[nt][two], row, next, b[nt][step], FIRST && step == 0 ? w.begin[nt] : sum[nt][two]);
+        }
 }
 
-/* All runs, of which there are two at least. */
+/* All pairs. */
 template <class S, int KIND>
 __device__ __forceinline__ void sum_keys(int (&sum)[S::NT][2][4], const general_warp<S> &w, const struct dev_attend &a)
 {
-    using G = group<KIND>;
-    constexpr uint32_t pitch = AURA_TILE * 4 + ROW_SPACE;
-    const uint32_t runs = a.stage.k_pad / AURA_RUN;
-    const uint4 all = *(const uint4 *)w.s.k_table;
+    using P = key_pair<KIND>;
+    const uint32_t runs = (S::DIM ? S::DIM : a.c.k_dim + AURA_RUN - 1) / AURA_RUN;
+    const uint4 all = *(const uint4 *)(w.mine + K_TABLE);
     const uint32_t table[4] = {all.x, all.y, all.z, all.w};
-    const uint8_t *low = w.k_words, *high = low + G::high_row(runs, threadIdx.x % 4) * (int)pitch;
-#pragma unroll
-    for (int nt = 0; nt < S::NT; nt++)
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            sum[nt][0][i] = sum[nt][1][i] = w.begin[nt][i % 2];
-    G x, y;
-    uint32_t run = 0;
-#pragma unroll 1
-    do {
-        x.load(low + run * G::low * pitch, high + run * G::high * pitch, pitch);
-        y.load(low + (run + 1) * G::low * pitch, high + (run + 1) * G::high * pitch, pitch);
-        sum_run<S, KIND>(sum, w, a, x, run, table);
-        sum_run<S, KIND>(sum, w, a, y, run + 1, table);
-    } while ((run += 2) + 2 <= runs);
-    if (run < runs) {
-        x.load(low + run * G::low * pitch, high + run * G::high * pitch, pitch);
-        sum_run<S, KIND>(sum, w, a, x, run, table);
+    const uint8_t *low = w.k_words, *high = low + group<KIND>::high_row(runs, threadIdx.x % 4) * (int)P::pitch;
+    P x;
+    x.load(low, high, 0);
+    if (S::DIM == 2 * PAIR) {
+        P y;
+        if (P::few)
+            y.load(low, high, 1);
+        sum_pair<S, KIND, true>(sum, w, a, x, 0, table);
+        if (!P::few)
+            y.load(low, high, 1);
+        sum_pair<S, KIND, false>(sum, w, a, y, 1, table);
+        return;
     }
+    sum_pair<S, KIND, true>(sum, w, a, x, 0, table);
+#pragma unroll 1
+    for (uint32_t pair = 1; pair < a.stage.k_pad / PAIR; pair++) {
+        x.load(low, high, pair);
+        sum_pair<S, KIND, false>(sum, w, a, x, pair, table);
+    }
+}
+
+/* And the keys of the next tile, if there is one, on their way to where these were. */
+template <class S, int KIND>
+__device__ __forceinline__ void take_keys(int (&sum)[S::NT][2][4], const general_warp<S> &w, const struct dev_attend &a,
+                                          const struct tile_walk &next)
+{
+    sum_keys<S, KIND>(sum, w, a);
+    __syncwarp();
+    if (S::DIM && next.left)
+        ask_keys<S, KIND>(w, a, next.chunk);
 }
 
 /* The decoder is chosen here, for every tile. */
 template <class S>
-__device__ __forceinline__ void score_codes(float (&logit)[S::NT][1][4], const general_warp<S> &w, const struct dev_attend &a)
+__device__ __forceinline__ void score_codes(float (&logit)[S::NT][1][4], const general_warp<S> &w, const struct dev_attend &a,
+                                            const struct tile_walk &next)
 {
     int sum[S::NT][2][4];
     switch (a.c.k_kind) {
-    case 2: sum_keys<S, 2>(sum, w, a); break;
-    case 3: sum_keys<S, 3>(sum, w, a); break;
-    case 4: sum_keys<S, 4>(sum, w, a); break;
-    case 5: sum_keys<S, 5>(sum, w, a); break;
-    case 6: sum_keys<S, 6>(sum, w, a); break;
-    default: sum_keys<S, 8>(sum, w, a);
+    case 2: take_keys<S, 2>(sum, w, a, next); break;
+    case 3: take_keys<S, 3>(sum, w, a, next); break;
+    case 4: take_keys<S, 4>(sum, w, a, next); break;
+    case 5: take_keys<S, 5>(sum, w, a, next); break;
+    case 6: take_keys<S, 6>(sum, w, a, next); break;
+    default: take_keys<S, 8>(sum, w, a, next);
     }
-    const bool one = a.planes % 4 == 1; /* then nobody looks at the sums of lower bytes */
-    const int upper = one ? 1 : 256, lower = one ? 0 : -1;
+    if (!S::DIM && next.left)
+        ask_any_keys<S>(w, a, next.chunk);
 #pragma unroll
     for (int nt = 0; nt < S::NT; nt++)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int *x = &sum[nt][i / 2][2 * (i % 2)];
-            const float whole = (float)(x[0] * upper + (x[1] & lower));
+            const float whole = (float)(x[0] * w.upper + x[1]);
             logit[nt][0][i] = __fadd_rn(__fmul_rn(whole, __fmul_rn(half_of(w.k_scale, i), w.factor[nt])), w.bias[nt]);
         }
 }
 
 /* ---- values -------------------------------------------------------------------------------------------------------------- */
 
-/* Weights times value scales as bytes, four tokens in a word, upper and lower ones; and the unit of their sums. */
+/* Weights times value scales as bytes, four tokens in a word, upper and lower ones, which with ONE plane are not there; and the unit of
+ * their sums. */
 template <class S>
 struct byte_weights {
     uint32_t byte[S::NT][2];
     float factor[S::NT];
 };
 
-template <class S>
+template <class S, bool ONE>
 __device__ __forceinline__ void weights_to_bytes(byte_weights<S> &b, const float (&p)[S::NT][1][4], const general_warp<S> &w,
                                                  const struct dev_attend &a)
 {
-    const bool one = a.planes / 4 == 1;
-    const float most = one ? 255.f : 65280.f;
+    constexpr float most = ONE ? 255.f : 65280.f;
     float scale[4];
 #pragma unroll
     for (int i = 0; i < 4; i++)
@@ -239,105 +308,129 @@ __device__ __forceinline__ void weights_to_bytes(byte_weights<S> &b, const float
         for (int i = 0; i < 4; i++)
             x[i] = p[nt][0][i] * scale[i];
         const float top = fmaxf(row_max(fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3]))), 0x1p-100f); /* as good as nothing */
-        const float to_integer = __fdividef(most, top);
+        const float to_integer = most * reciprocal_approx(top);
         b.factor[nt] = top * (1 / most) * a.c.v_step;
 #pragma unroll
         for (int i = 0; i < 4; i++)
             x[i] = fmaf(x[i], to_integer, WHOLE);
-        b.byte[nt][0] = bytes_of(x, one ? LOWEST_BYTES : SECOND_BYTES);
-        b.byte[nt][1] = bytes_of(x, LOWEST_BYTES) & (one ? 0 : ~0u);
+        b.byte[nt][0] = bytes_of(x, ONE ? LOWEST_BYTES : SECOND_BYTES);
+        b.byte[nt][1] = ONE ? 0 : bytes_of(x, LOWEST_BYTES);
     }
 }
 
-/* The column of B of this lane, and what its sums begin with: see sum_of in attend_tiles.cuh for ONE plane. */
+/* The column of B of this lane, and what its sums begin with: see sum_of in attend_tiles.cuh for ONE plane. The offset of levels is one
+ * more value of all tokens, in all rows of A. */
 template <int KIND, bool ONE>
-__device__ __forceinline__ void weight_column(uint32_t (&b)[2], int (&begin)[4], const uint32_t (&byte)[2])
+__device__ __forceinline__ void weight_column(uint32_t (&b)[2], int (&begin)[4], const uint32_t (&byte)[2], uint32_t from)
 {
-    const int gl = threadIdx.x % 32 / 4, t = threadIdx.x % 4, quad[2] = {first_quad(KIND, t), second_quad(KIND, t)};
     uint32_t tokens[2];
 #pragma unroll
-    for (int i = 0; i < 2; i++) { /* lanes of quad q have tokens 4 q ... */
-        const uint32_t even = __shfl_sync(~0u, byte[0], 4 * quad[i] + gl / 2), odd = __shfl_sync(~0u, byte[1], 4 * quad[i] + gl / 2);
-        tokens[i] = gl % 2 ? odd : even;
+    for (int i = 0; i < 2; i++) {
+        tokens[i] = __shfl_sync(~0u, byte[0], from + 4 * next_quad(KIND) * i);
+        if (!ONE) {
+            const uint32_t lower = __shfl_sync(~0u, byte[1], from + 4 * next_quad(KIND) * i);
+            tokens[i] = threadIdx.x / 4 % 2 ? lower : tokens[i];
+        }
     }
     in_group_order<KIND>(b, tokens[0], tokens[1]);
-    begin[0] = begin[1] = ONE ? WHOLE_BITS : 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        begin[i] = ONE ? WHOLE_BITS : 0;
     if (code<KIND>::offset) {
-        uint32_t sum = __dp4a(byte[0], 0x01010101u, 0u) + (__dp4a(byte[1], 0x01010101u, 0u) << 16);
-        sum += __shfl_xor_sync(~0u, sum, 4);
-        sum += __shfl_xor_sync(~0u, sum, 8);
-        sum += __shfl_xor_sync(~0u, sum, 16);
-        begin[0] -= code<KIND>::offset * (int)(sum & 0xffff);
-        begin[1] -= code<KIND>::offset * (int)(sum >> 16);
+        constexpr uint32_t level = 0x01010101u * (256 - code<KIND>::offset);
+        mma_s8u8(begin, level, level, level, level, b[0], b[1], begin);
     }
-    begin[2] = __shfl_xor_sync(~0u, begin[0], 4); /* the same number, but the compiler would copy it again and again */
-    begin[3] = __shfl_xor_sync(~0u, begin[1], 4);
 }
 
-/* Channels from v_dim on, in the last part, are whatever is there: nobody looks at their sums. */
+/* 32 channels of the weighted sum of the tile. */
 template <class S, int KIND, bool ONE>
-__device__ __forceinline__ void add_values(running<S> &run, const byte_weights<S> &weights, const general_warp<S> &w,
-                                           const struct dev_attend &a)
+__device__ __forceinline__ void add_part(running<S> &run, int j, const group<KIND> &x, const uint32_t (&b)[S::NT][2],
+                                         const int (&begin)[S::NT][4], const byte_weights<S> &weights, const uint32_t (&table)[4])
 {
-    using G = group<KIND>;
     const int t = threadIdx.x % 4;
-    const uint32_t pitch = a.stage.v.pitch;
-    const uint4 all = *(const uint4 *)w.s.v_table;
-    const uint32_t table[4] = {all.x, all.y, all.z, all.w};
-    const uint8_t *low = w.v_words, *high = low + G::high_row(1, t) * (int)pitch;
-    uint32_t b[S::NT][2];
-    int begin[S::NT][4];
 #pragma unroll
-    for (int nt = 0; nt < S::NT; nt++)
-        weight_column<KIND, ONE>(b[nt], begin[nt], weights.byte[nt]);
+    for (int pair = 0; pair < 2; pair++) {
+        const eight row = x.decode(2 * pair, t, table), next = x.decode(2 * pair + 1, t, table);
 #pragma unroll
-    for (int j = 0; j < S::PARTS; j++) {
-        if (32 * j >= a.c.v_dim)
-            break;
-        G x;
-        x.load(low + 128 * j, high + 128 * j, pitch);
+        for (int nt = 0; nt < S::NT; nt++) {
+            int sum[4];
+            mma_codes<KIND, true>(sum, row, next, b[nt], begin[nt]);
 #pragma unroll
-        for (int pair = 0; pair < 2; pair++) {
-            const eight row = x.decode(2 * pair, t, table), next = x.decode(2 * pair + 1, t, table);
-#pragma unroll
-            for (int nt = 0; nt < S::NT; nt++) {
-                int sum[4];
-                mma_codes<KIND, true>(sum, row, next, b[nt], begin[nt]);
-#pragma unroll
-                for (int i = 0; i < 2; i++) {
-                    float &o = run.o[nt][0][j][2 * pair + i];
-                    const float x = ONE ? __int_as_float(sum[2 * i]) - WHOLE : (float)(sum[2 * i] * 256 + sum[2 * i + 1]);
-                    o = fmaf(x, weights.factor[nt], o);
-                }
+            for (int i = 0; i < 2; i++) {
+                float &o = run.o[nt][0][j][2 * pair + i];
+                const float x = ONE ? __int_as_float(sum[2 * i]) - WHOLE : (float)(sum[2 * i] * 256 + sum[2 * i + 1]);
+                o = fmaf(x, weights.factor[nt], o);
             }
         }
     }
 }
 
-template <class S, bool ONE>
-__device__ __forceinline__ void add_any_values(running<S> &run, const byte_weights<S> &b, const general_warp<S> &w,
-                                               const struct dev_attend &a)
+/* Channels from v_dim on, in the last parts, are whatever is there: nobody looks at their sums. */
+template <class S, int KIND, bool ONE>
+__device__ __forceinline__ void add_values(running<S> &run, const byte_weights<S> &weights, const general_warp<S> &w,
+                                           const struct dev_attend &a)
 {
+    using G = group<KIND>;
+    const uint32_t pitch = S::DIM ? S::DIM * 4 + ROW_SPACE : a.stage.v.pitch;
+    const uint4 all = *(const uint4 *)(w.mine + V_TABLE);
+    const uint32_t table[4] = {all.x, all.y, all.z, all.w};
+    const uint8_t *low = w.v_words, *high = low + G::high_row(1, threadIdx.x % 4) * (int)pitch;
+    uint32_t b[S::NT][2];
+    int begin[S::NT][4];
+#pragma unroll
+    for (int nt = 0; nt < S::NT; nt++)
+        weight_column<KIND, ONE>(b[nt], begin[nt], weights.byte[nt], w.weights_from);
+#pragma unroll
+    for (int j = 0; j < S::PARTS; j += 2) {
+        if (!S::DIM && j && 32 * j >= a.c.v_dim)
+            break;
+        G x, y;
+        x.load(low + 128 * j, high + 128 * j, pitch);
+        y.load(low + 128 * (j + 1), high + 128 * (j + 1), pitch);
+        add_part<S, KIND, ONE>(run, j, x, b, begin, weights, table);
+        add_part<S, KIND, ONE>(run, j + 1, y, b, begin, weights, table);
+    }
+}
+
+/* And the values of the next tile, if there is one, on their way to where these were. */
+template <class S, int KIND, bool ONE>
+__device__ __forceinline__ void take_values(running<S> &run, const byte_weights<S> &b, const general_warp<S> &w, const struct dev_attend &a,
+                                            const struct tile_walk &next)
+{
+    add_values<S, KIND, ONE>(run, b, w, a);
+    __syncwarp();
+    if (S::DIM && next.left)
+        ask_values<S, KIND>(w, a, next.chunk);
+}
+
+template <class S, bool ONE>
+__device__ __forceinline__ void take_any_values(running<S> &run, const float (&p)[S::NT][1][4], const general_warp<S> &w,
+                                                const struct dev_attend &a, const struct tile_walk &next)
+{
+    byte_weights<S> b;
+    weights_to_bytes<S, ONE>(b, p, w, a);
+    copies_but_last_arrived();
+    __syncwarp();
     switch (a.c.v_kind) {
-    case 2: add_values<S, 2, ONE>(run, b, w, a); break;
-    case 3: add_values<S, 3, ONE>(run, b, w, a); break;
-    case 4: add_values<S, 4, ONE>(run, b, w, a); break;
-    case 5: add_values<S, 5, ONE>(run, b, w, a); break;
-    case 6: add_values<S, 6, ONE>(run, b, w, a); break;
-    default: add_values<S, 8, ONE>(run, b, w, a);
+    case 2: take_values<S, 2, ONE>(run, b, w, a, next); break;
+    case 3: take_values<S, 3, ONE>(run, b, w, a, next); break;
+    case 4: take_values<S, 4, ONE>(run, b, w, a, next); break;
+    case 5: take_values<S, 5, ONE>(run, b, w, a, next); break;
+    case 6: take_values<S, 6, ONE>(run, b, w, a, next); break;
+    default: take_values<S, 8, ONE>(run, b, w, a, next);
     }
 }
 
 template <class S>
 __device__ __forceinline__ void value_codes(running<S> &run, const float (&p)[S::NT][1][4], const general_warp<S> &w,
-                                            const struct dev_attend &a)
+                                            const struct dev_attend &a, const struct tile_walk &next)
 {
-    byte_weights<S> b;
-    weights_to_bytes<S>(b, p, w, a);
     if (a.planes / 4 == 1)
-        add_any_values<S, true>(run, b, w, a);
+        take_any_values<S, true>(run, p, w, a, next);
     else
-        add_any_values<S, false>(run, b, w, a);
+        take_any_values<S, false>(run, p, w, a, next);
+    if (!S::DIM && next.left)
+        ask_any_values<S>(w, a, next.chunk);
 }
 
 #endif

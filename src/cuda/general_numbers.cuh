@@ -137,7 +137,7 @@ __device__ __forceinline__ void score_numbers(float (&logit)[S::NT][1][4], const
     for (int i = 0; i < 4; i++)
         at[i] = number_at(a, rows, item, item.first + 4 * gl + i) + 8 * t * number<TYPE>::size;
 #pragma unroll 1
-    for (uint32_t done = 0; done < a.stage.k_pad; done += 32 * BATCH) {
+    for (uint32_t done = 0; done < a.c.k_dim; done += 32 * BATCH) {
         eight_numbers<TYPE> k[BATCH][4];
 #pragma unroll
         for (int part = 0; part < BATCH; part++)
@@ -146,7 +146,7 @@ __device__ __forceinline__ void score_numbers(float (&logit)[S::NT][1][4], const
                 k[part][i].load(rows.base + at[i] + (done + 32 * part) * number<TYPE>::size, done + 32 * part + 8 * t < a.c.k_dim);
 #pragma unroll
         for (int part = 0; part < BATCH; part++)
-            if (done + 32 * part < a.stage.k_pad)
+            if (done + 32 * part < a.c.k_dim)
                 multiply_keys<S, TYPE>(c, k[part], q + 2 * (done + 32 * part), a.stage.half_pitch);
     }
 #pragma unroll
@@ -270,9 +270,9 @@ __device__ __forceinline__ void score_any_numbers(float (&logit)[S::NT][1][4], c
                                                   const struct general_item &item)
 {
     const struct number_rows rows = number_rows_of(a, w.s.segment, item.tile, false);
-    if (a.c.k_kind == AURA_ROW_F32)
+    if (!S::DIM && a.c.k_kind == AURA_ROW_F32)
         score_numbers<S, AURA_ROW_F32>(logit, w, a, rows, item);
-    else if (a.c.k_kind == AURA_ROW_BF16)
+    else if (!S::DIM && a.c.k_kind == AURA_ROW_BF16)
         score_numbers<S, AURA_ROW_BF16>(logit, w, a, rows, item);
     else
         score_numbers<S, AURA_ROW_F16>(logit, w, a, rows, item);
@@ -283,9 +283,9 @@ __device__ __forceinline__ void value_any_numbers(running<S> &run, const float (
                                                   const struct dev_attend &a, const struct general_item &item)
 {
     const struct number_rows rows = number_rows_of(a, w.s.segment, item.tile, true);
-    if (a.c.v_kind == AURA_ROW_F32)
+    if (!S::DIM && a.c.v_kind == AURA_ROW_F32)
         value_numbers<S, AURA_ROW_F32>(run, p, a, rows, item);
-    else if (a.c.v_kind == AURA_ROW_BF16)
+    else if (!S::DIM && a.c.v_kind == AURA_ROW_BF16)
         value_numbers<S, AURA_ROW_BF16>(run, p, a, rows, item);
     else
         value_numbers<S, AURA_ROW_F16>(run, p, a, rows, item);

@@ -53,6 +53,13 @@ __device__ __forceinline__ uint16_t bf16_bits(float x)
     return y;
 }
 
+__device__ __forceinline__ float reciprocal_approx(float x)
+{
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 /* Bytes that are read once: past the first cache. */
 __device__ __forceinline__ uint4 load_once(const void *p)
 {
@@ -67,6 +74,15 @@ __device__ __forceinline__ uint4 load_once(const void *p)
 __device__ __forceinline__ void copy_ahead(void *shared, const void *from)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(from) : "memory");
+}
+
+/* The same where a condition holds, without a branch. */
+__device__ __forceinline__ void copy_ahead_if(bool wanted, void *shared, const void *from)
+{
+    asm volatile("{\n\t.reg .pred wanted;\n\tsetp.ne.u32 wanted, %2, 0;\n\t@wanted cp.async.cg.shared.global [%0], [%1], 16;\n\t}" ::"r"(
+                     (uint32_t)__cvta_generic_to_shared(shared)),
+                 "l"(from), "r"((uint32_t)wanted)
+                 : "memory");
 }
 
 __device__ __forceinline__ void copies_arrived()
@@ -164,6 +180,12 @@ __device__ __forceinline__ const uint8_t *kept(const uint8_t *p)
     const uint8_t *q;
     asm volatile("mov.u64 %0, %1;" : "=l"(q) : "l"(p));
     return q;
+}
+
+/* A place in shared memory; still known to be there, so that it is one register and what is read takes the shorter way. */
+__device__ __forceinline__ uint8_t *kept_shared(uint8_t *p)
+{
+    return (uint8_t *)__cvta_shared_to_generic(kept((uint32_t)__cvta_generic_to_shared(p)));
 }
 
 /* The end of the device, as far as this process is concerned; for checks. */

@@ -44,6 +44,11 @@ static inline uint16_t bf16_bits(float x)
     return x != x ? 0x7fff : (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
+static inline float reciprocal_approx(float x)
+{
+    return 1 / x;
+}
+
 static inline uint4 load_once(const void *p)
 {
     return *(const uint4 *)p;
@@ -65,6 +70,11 @@ static inline void add_either(float &a, float &b, float x, float limit, float hi
 
 /* As late as it may be: what is read before copies_arrived() is what was there before. */
 void copy_ahead(void *shared, const void *from);
+static inline void copy_ahead_if(bool wanted, void *shared, const void *from)
+{
+    if (wanted)
+        copy_ahead(shared, from);
+}
 void copies_arrived();
 void copies_grouped();
 void copies_but_last_arrived();
@@ -80,6 +90,11 @@ static inline uint32_t kept(uint32_t x)
 }
 
 static inline const uint8_t *kept(const uint8_t *p)
+{
+    return p;
+}
+
+static inline uint8_t *kept_shared(uint8_t *p)
 {
     return p;
 }
