@@ -15,8 +15,9 @@ extern "C" void cuda_list(void)
 static void check_small()
 {
     const struct scene fused = scene_of(4, 4, 128, 8, 2, {300, 40}), general = scene_of(4, 2, 80, 6, 2, {300, 40});
+    const struct scene common = scene_of(2, 4, 128, 8, 2, {300, 40}); /* codes of 128 channels: another general kernel */
     struct scene cut = scene_of(8, 8, 64, 2, 1, {1200, 40});
-    for (const struct scene &s : {fused, general}) {
+    for (const struct scene &s : {fused, general, common}) {
         run_scene(s);
         run_append(s, 70);
     }

@@ -224,6 +224,25 @@ void check_options()
     s = base, s.tokens.assign(100, 40), named(s, "100 sequences");
 }
 
+/* Codes of 128 channels on both sides have general kernels of their own: every pair of kinds, four rows and eight. */
+static void check_general_common()
+{
+    static const uint32_t kinds[] = {2, 3, 4, 5, 6, 8};
+    uint32_t i = 0;
+    for (uint32_t k : kinds)
+        for (uint32_t v : kinds) {
+            struct scene s = scene_of(k, v, 128, 8, 2, {600, 40, 257});
+            s.planes = (i + i / 6) % 3, s.queries = 1 + (i / 2 + i / 6) % 2, s.seed = 900 + i, s.balance = i % 2, s.window = i % 7 == 3 ? 300 : 0;
+            s.softcap = i % 8 == 4 ? 5.f : 0;
+            if (i % 5 == 1)
+                s.config.flags = AURA_NO_REFERENCE;
+            s.name += " p" + std::to_string(s.planes) + " q" + std::to_string(s.queries);
+            if (k != v || k == 2)
+                named(s, "general");
+            i++;
+        }
+}
+
 /* Every pair of kinds, every dim, through the general kernel; and planes that the fused kernels do not have. */
 void check_general()
 {
@@ -245,6 +264,7 @@ void check_general()
         struct scene s = scene_of(4, 2, dim, 8, 2, {1200, 31, 257});
         named(s, "general, longer");
     }
+    check_general_common();
     struct scene s = scene_of(8, 8, 128, 8, 2, {700, 33});
     s.planes = 1;
     named(s, "p1 general");
