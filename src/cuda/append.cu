@@ -112,10 +112,10 @@ __device__ __forceinline__ bool any_bad(const struct dev_append &a, uint32_t slo
 
 /* ---- tokens --------------------------------------------------------------------------------------------------------- */
 
-/* A vector of 32 * E numbers, in registers: coordinate lane * E + i is y[i]. */
+/* A vector of 32 * E numbers, in registers: coordinate lane * E + i is y[i]. To its row, and where it is encoded now, to `open`. */
 template <int E>
 __device__ __forceinline__ void store_rotated(const struct dev_append &a, uint32_t slot, uint32_t token, uint32_t head, __half *row,
-                                              bool values)
+                                              __half *open, bool values)
 {
     const uint32_t lane = threadIdx.x % 32, first = lane * E;
     const uint32_t negative = (values ? a.c.v_sign[first / 32] : a.c.k_sign[first / 32]) >> first % 32;
@@ -132,6 +132,11 @@ __device__ __forceinline__ void store_rotated(const struct dev_append &a, uint32
 #pragma unroll
     for (int i = 0; i < E; i++)
         row[first + i] = __float2half_rn(__fmul_rn(y[i], norm));
+    if (!open)
+        return;
+#pragma unroll
+    for (int i = 0; i < E; i++)
+        open[first + i] = __float2half_rn(__fmul_rn(y[i], norm));
 }
 
 __device__ __forceinline__ float load_one(const struct dev_append &a, uint32_t token, uint32_t d, bool values)
@@ -143,7 +148,7 @@ __device__ __forceinline__ float load_one(const struct dev_append &a, uint32_t t
 
 /* The same for dims that are not powers of two, in shared memory. */
 template <int M>
-__device__ __forceinline__ void store_rotated_any(const struct dev_append &a, uint32_t token, __half *row, bool values)
+__device__ __forceinline__ void store_rotated_any(const struct dev_append &a, uint32_t token, __half *row, __half *open, bool values)
 {
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, dim = values ? a.c.v_dim : a.c.k_dim;
     const struct dev_codecs *p = a.c.codecs;
@@ -155,8 +160,11 @@ __device__ __forceinline__ void store_rotated_any(const struct dev_append &a, ui
     rotate_shared(y, space<M>()->y[2 * warp + 1], values ? a.c.v_sign : a.c.k_sign, p->paley[values], values ? p->v_inner : p->k_inner,
                   values ? p->v_outer : p->k_outer, values ? a.c.v_norm : a.c.k_norm);
 #pragma unroll 1
-    for (uint32_t d = lane; d < dim; d += 32)
+    for (uint32_t d = lane; d < dim; d += 32) {
         row[d] = __float2half_rn(y[d]);
+        if (open)
+            open[d] = __float2half_rn(y[d]);
+    }
     __syncwarp();
 }
 
@@ -172,23 +180,26 @@ __device__ __forceinline__ void store_plain(const struct dev_append &a, const ap
         store_element(tile, dtype, (int64_t)(position % AURA_TILE) * dim + d, load_one(a, token, d, values));
 }
 
-/* One vector of the head to where it is kept first, by one warp. */
+/* One vector of the head to where it is kept first, by one warp; those of tokens below `end` are encoded now. */
 template <int M>
 __device__ __forceinline__ void store_vector(const struct dev_append &a, const append_block &b, uint32_t token,
-                                             uint32_t position, bool values)
+                                             uint32_t position, uint32_t end, bool values)
 {
     const uint32_t dim = values ? a.c.v_dim : a.c.k_dim;
     if ((values ? a.c.v_kind : a.c.k_kind) > 8)
         return store_plain(a, b, token, position, values);
     __half *row = rows_of(a, b, values) + (size_t)row_of(a.c, position) * dim;
+    __half *open = position < end ? (__half *)space<M>()->row[values][position % AURA_TILE] : NULL;
     if (dim == 128)
-        store_rotated<4>(a, blockIdx.y, token, blockIdx.x, row, values);
+        store_rotated<4>(a, blockIdx.y, token, blockIdx.x, row, open, values);
     else if (dim == 64)
-        store_rotated<2>(a, blockIdx.y, token, blockIdx.x, row, values);
+        store_rotated<2>(a, blockIdx.y, token, blockIdx.x, row, open, values);
     else if (M >= 256 && dim == 256)
-        store_rotated<8>(a, blockIdx.y, token, blockIdx.x, row, values);
+        store_rotated<8>(a, blockIdx.y, token, blockIdx.x, row, open, values);
+    else if (M >= 512 && dim == 512)
+        store_rotated<16>(a, blockIdx.y, token, blockIdx.x, row, open, values);
     else
-        store_rotated_any<M>(a, token, row, values);
+        store_rotated_any<M>(a, token, row, open, values);
 }
 
 /* The next tokens that are stored, and up to where the head is closed then. */
@@ -213,14 +224,17 @@ __device__ __forceinline__ void append_tokens(const struct dev_append &a, append
     for (uint32_t done = 0; done < tokens;) {
         const struct stretch n = next_stretch(a.c, b.len, b.closed, tokens - done);
         const bool closes = n.closed > b.closed;
+        if (closes)
+            copy_rows<M>(a, b, max(b.closed, a.c.pinned), min(b.len, n.closed));
         if (closes && !prepared)
             prepare_closing<M>(a, b);
         prepared |= closes;
         for (uint32_t i = threadIdx.x / 32; i < 2 * n.tokens; i += APPEND_WARPS)
-            store_vector<M>(a, b, done + i / 2, b.len + i / 2, i % 2);
+            store_vector<M>(a, b, done + i / 2, b.len + i / 2, closes ? n.closed : 0, i % 2);
         done += n.tokens;
         b.len += n.tokens;
         if (closes) {
+            copies_arrived();
             __syncthreads();
             close_tokens<M>(b, n.closed);
         }
@@ -289,47 +303,6 @@ __global__ void __launch_bounds__(APPEND_THREADS, M <= 128 ? 4 : 2) append_kerne
     if (threadIdx.x == APPEND_THREADS - 32) /* a warp that has no vector of a single token to store */
         arrive(a.c, &a.c.seqs[b.seq], b.len, b.closed, accepted, mark);
     append_tokens<M>(a, b, accepted);
-}
-
-/* ---- encoders ------------------------------------------------------------------------------------------------------- */
-
-/* The window of numbers that are surely above `below` of the thresholds on their side of 0, where `sign` is. A number on a threshold
- * takes the lower index: below 0 that is the one further out, so what is compared with there is the last number before. */
-static struct dev_window window_of(const struct aura_codec_plan *p, uint32_t below, int sign)
-{
-    const uint32_t middle = 1u << (p->bits - 1), next = below + 1 < middle ? below + 1 : below;
-    struct dev_window w = {INFINITY, 0, 0, 0};
-    w.code = sign > 0 ? (middle + below) | (middle + next) << 8 : (middle - 1 - below) | (middle - 1 - next) << 8;
-    w.low = sign * p->centroid[middle + below];
-    w.high = sign * p->centroid[middle + next];
-    if (next > below)
-        w.above = sign > 0 ? p->threshold[middle + below] : nextafterf(p->threshold[middle + below], 0);
-    return w;
-}
-
-/* Grid tables are the same on both sides of 0. The last threshold is 107 bins: with 4 bits, where the room between fits and thresholds
- * is narrowest, all thresholds are whole bins then. A cache never keeps the scales of tiny vectors. */
-void aura_cuda_make_encoder(struct dev_encoder *e, const struct aura_codec_plan *p)
-{
-    const uint32_t middle = 1u << (p->bits - 1), bins = sizeof e->below;
-    memset(e, 0, sizeof *e);
-    e->bits = p->bits, e->dim = p->dim, e->n_fits = p->n_fits, e->uniform = p->uniform;
-    e->rule = (uint32_t)p->rule, e->tiny = p->tiny;
-    memcpy(e->fits, p->fits, sizeof e->fits);
-    e->unit = p->uniform ? p->top : p->sigma;
-    e->step = p->step, e->spacing = p->spacing, e->first = p->first;
-    if (p->bits > 4) {
-        e->bins = 1 / (p->step * p->spacing);
-        return;
-    }
-    e->bins = 107 / p->threshold[2 * middle - 2];
-    for (uint32_t i = 0; i < middle; i++) {
-        e->window[0][i] = window_of(p, i, 1);
-        e->window[1][i] = window_of(p, i, -1);
-    }
-    for (uint32_t b = 0; b < bins; b++) /* with room for roundings */
-        for (uint32_t i = 0; i + 1 < middle; i++)
-            e->below[b] += p->threshold[middle + i] * e->bins < (float)b - 0.51f;
 }
 
 /* ---- the call ------------------------------------------------------------------------------------------------------- */

@@ -44,8 +44,8 @@ aura_status aura_cuda_check_seq(const aura_cuda_cache *cache, const char *call, 
 aura_status aura_cuda_read_seq(const aura_cuda_cache *cache, const char *call, aura_cuda_seq seq, struct dev_seq *state);
 aura_status aura_cuda_write_seq(const aura_cuda_cache *cache, const char *call, aura_cuda_seq seq, const struct dev_seq *state);
 
-/* append.cu, attend.cu: once per cache. */
-void aura_cuda_make_encoder(struct dev_encoder *encoder, const struct aura_codec_plan *plan);
+/* encoder.cu, append.cu, attend.cu: once per cache. side: of up to 4 bits; has the levels. */
+void aura_cuda_make_encoder(struct dev_encoder *encoder, const struct aura_codec_plan *plan, const struct aura_side *side);
 aura_status aura_cuda_prepare_append(const aura_cuda_cache *cache, const char *call);
 aura_status aura_cuda_prepare_attend(aura_cuda_cache *cache, const char *call);
 

@@ -52,10 +52,10 @@ static cudaError_t copy_codecs(const aura_cuda_cache *c)
     const struct aura_raw *r = &c->raw;
     memset(&d, 0, sizeof d);
     if (r->k_codec)
-        aura_cuda_make_encoder(&d.encoder[0], r->k_codec), d.k_inner = r->k_turn->inner, d.k_outer = r->k_turn->outer;
+        aura_cuda_make_encoder(&d.encoder[0], r->k_codec, &r->layout->k), d.k_inner = r->k_turn->inner, d.k_outer = r->k_turn->outer;
     if (r->v_codec)
-        aura_cuda_make_encoder(&d.encoder[1], r->v_codec), d.v_inner = r->v_turn->inner, d.v_outer = r->v_turn->outer;
-    aura_cuda_make_encoder(&d.encoder[2], r->reference_codec);
+        aura_cuda_make_encoder(&d.encoder[1], r->v_codec, &r->layout->v), d.v_inner = r->v_turn->inner, d.v_outer = r->v_turn->outer;
+    aura_cuda_make_encoder(&d.encoder[2], r->reference_codec, NULL);
     copy_paley(d.paley[0], r->k_turn);
     copy_paley(d.paley[1], r->v_turn);
     copy_paley(d.paley[2], r->v_undo);

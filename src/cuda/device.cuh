@@ -21,23 +21,27 @@ struct alignas(8) dev_seq {
     uint32_t arrived;  /* blocks of an append that are done with it, 0 between calls */
 };
 
-/* Where a number may be within a few fits of it: at most one threshold, and the levels on both sides of it. Levels have the sign
- * of the number, the threshold is of its magnitude. */
+/* Where a number may be, up to one threshold, and the levels on both sides of it. Levels have the sign of the number, the threshold is
+ * of its magnitude. */
 struct alignas(16) dev_window {
     float above;     /* a number is `high` where its magnitude is larger */
-    uint32_t code;   /* of low, and of high 8 bits up */
+    uint32_t code;   /* of low, and of high 16 bits up */
     float low, high;
 };
 
-/* A codec made ready for encode.cuh, from aura_codec_plan. */
+/* A codec made ready for encode.cuh, from aura_codec_plan. What is from `window` on is for up to 4 bits, and fits.cuh says what the
+ * last two are. */
 struct alignas(16) dev_encoder {
     uint32_t bits, dim, n_fits, uniform, rule;
     float tiny, fits[9];
     float unit;                 /* what fit 1 brings the largest coordinate, or the RMS, to */
     float step, spacing, first; /* from 5 bits on: level i is step * (spacing * i + first) */
     float bins;                 /* up to 4 bits, as all that follows: so many in 1 */
+    float cells, share, margin; /* for a number of 1: the parts of a cell, its share of a sum; and how far sums may be off */
     struct dev_window window[2][8]; /* of numbers above 0, of others; [thresholds surely below] */
     uint8_t below[128];         /* [bin of the magnitude]: thresholds surely below; the last bin has all that is larger */
+    uint32_t cell[256];
+    uint4 weight[4][32];
 };
 
 /* What is too large for the arguments of a kernel. paley[..]: bit j of word i is set where entry (i, j) of the factor is -1, for

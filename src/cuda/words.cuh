@@ -149,17 +149,6 @@ __device__ __forceinline__ void prefetch(const void *p)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
-/* a += x > limit ? high_a : low_a, and so b. The compiler would select first, which takes a slower unit, and add then. */
-__device__ __forceinline__ void add_either(float &a, float &b, float x, float limit, float high_a, float high_b, float low_a,
-                                           float low_b)
-{
-    asm("{\n\t.reg .pred above;\n\tsetp.gt.f32 above, %2, %3;\n\t"
-        "@above add.rn.f32 %0, %0, %4;\n\t@!above add.rn.f32 %0, %0, %6;\n\t"
-        "@above add.rn.f32 %1, %1, %5;\n\t@!above add.rn.f32 %1, %1, %7;\n\t}"
-        : "+f"(a), "+f"(b)
-        : "f"(x), "f"(limit), "f"(high_a), "f"(high_b), "f"(low_a), "f"(low_b));
-}
-
 /* The lane, kept in a register, and not asked for again and again; likewise what is kept(). */
 __device__ __forceinline__ uint32_t lane_number()
 {

@@ -62,12 +62,6 @@ static inline void prefetch_bytes(const uint8_t *, uint32_t)
 {
 }
 
-static inline void add_either(float &a, float &b, float x, float limit, float high_a, float high_b, float low_a, float low_b)
-{
-    a += x > limit ? high_a : low_a;
-    b += x > limit ? high_b : low_b;
-}
-
 /* As late as it may be: what is read before copies_arrived() is what was there before. */
 void copy_ahead(void *shared, const void *from);
 static inline void copy_ahead_if(bool wanted, void *shared, const void *from)

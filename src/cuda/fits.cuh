@@ -1,0 +1,274 @@
+/* Which of nine fits suits a vector best, by half a warp. The answer is the CPU's, which is decided by the last bits of sums in its
+ * order: see ref.c.
+ *
+ * Up to 4 bits these sums are made only for fits that may be the best, and that is nearly always one. A number's level at one fit
+ * changes where the number crosses a threshold; all thresholds of all fits cut the line of magnitudes into some 60 buckets, in each of
+ * which the level is known at every fit:
+ *
+ *     magnitudes ─ cells ─▶ buckets: how many, and their sum ─ times the level of (fit, bucket) ─▶ <y, c> and |c|^2 of every fit
+ *
+ * Counts and sums of buckets are whole numbers, so the order of additions does not matter and the product is one of bytes for the
+ * tensor cores. Fits whose cosines are within the error of that of the largest are compared by the CPU's sums.
+ *
+ * From 5 bits on there would be too many buckets: all fits have their sums. */
+#ifndef AURA_CUDA_FITS_CUH
+#define AURA_CUDA_FITS_CUH
+
+#include "levels.cuh"
+
+enum { ENCODE_FITS = 9, FIT_OF_1 = 4 };
+
+/* <y, c> and |c|^2 of a vector and its levels. */
+struct fitted {
+    float dot, size2;
+};
+
+/* The sum over a vector of what the lanes have summed up. */
+__device__ __forceinline__ float half_warp_sum(float x)
+{
+#pragma unroll
+    for (int far = 8; far; far /= 2)
+        x = __fadd_rn(x, __shfl_xor_sync(~0u, x, far));
+    return x;
+}
+
+__device__ __forceinline__ float half_warp_max(float x)
+{
+#pragma unroll
+    for (int far = 8; far; far /= 2)
+        x = fmaxf(x, __shfl_xor_sync(~0u, x, far));
+    return x;
+}
+
+/* The levels of all numbers times `factor`; f(k, code) for each. */
+template <class Numbers, class Levels, class F>
+__device__ __forceinline__ struct fitted fit_levels(const Numbers &numbers, const Levels &levels, float factor, F f)
+{
+    float dots = 0, squares = 0;
+    numbers.each([&](float y) { return levels.find(__fmul_rn(y, factor)); },
+                 [&](float y, uint32_t k, const struct level_and_code &c) {
+                     dots = __fadd_rn(dots, __fmul_rn(y, c.level));
+                     squares = __fadd_rn(squares, __fmul_rn(c.level, c.level));
+                     f(k, c.code);
+                 });
+    return {half_warp_sum(dots), half_warp_sum(squares)};
+}
+
+/* What a vector is multiplied with, for fit 1 and size: the CPU's product and quotient. */
+__device__ __forceinline__ float factor_of(const struct dev_encoder *e, int fit, float size)
+{
+    return __fdiv_rn(__fmul_rn(e->fits[fit], e->unit), size);
+}
+
+/* ---- up to 4 bits: buckets --------------------------------------------------------------------------------------------- */
+
+/* A bucket is a word: the sum in SUM_BITS bits, above it the count. Two tallies of a warp begin in different banks. */
+enum { BUCKETS = 64, TALLY_PITCH = BUCKETS + 16, SUM_BITS = 24 };
+
+/* Magnitudes in parts of a cell are below 2^23, the last bits of a float of 2^23 and more. Numbers less than UNSURE / 2 parts from a cut may
+ * be on either side of it, as fits and products are rounded. A cell has one such stretch at most, and its word says where: word +
+ * part has the bucket from bit 16 on, and below it how far the number is above the beginning of the stretch, modulo 2^16. */
+enum { CELL_BITS = 15, CELLS = 1 << (23 - CELL_BITS), UNSURE = 11 };
+#define PARTS_0 0x1p23f
+#define PARTS_0_BITS 0x4b000000
+
+/* Bits of fits: fit f is bit 4 f, the last one bit 29, as likely_fits comes by them. */
+enum { ALL_FITS = 0x31111111 };
+
+__device__ __forceinline__ int first_fit(uint32_t fits)
+{
+    return (__ffs((int)fits) + 2) / 4;
+}
+
+/* The tally of a vector; true where it may be wrong. `one` is the factor of FIT_OF_1. */
+template <class Numbers>
+__device__ __forceinline__ bool take_tally(uint32_t *tally, const struct dev_encoder *e, const Numbers &numbers, float one)
+{
+    const float cells = __fmul_rn(one, e->cells), share = __fmul_rn(one, e->share);
+    uint32_t nearest = UNSURE;
+    numbers.each(
+        [&](float y) {
+            const uint32_t part = __float_as_uint(fminf(fmaf(fabsf(y), cells, PARTS_0), 0x1.fffffep23f));
+            return e->cell[(int)(part >> CELL_BITS) - (PARTS_0_BITS >> CELL_BITS)] + part;
+        },
+        [&](float y, uint32_t, uint32_t at) {
+            nearest = min(nearest, at & 0xffff);
+            atomicAdd(&tally[at >> 16], __float_as_uint(fmaf(fabsf(y), share, PARTS_0)) - PARTS_0_BITS + (1u << SUM_BITS));
+        });
+    return nearest < UNSURE;
+}
+
+/* Bytes `plane` of four words. */
+__device__ __forceinline__ uint32_t plane_of(uint4 w, uint32_t plane)
+{
+    const uint32_t both = plane | (plane + 4) << 4;
+    return prmt(prmt(w.x, w.y, both), prmt(w.z, w.w, both), 0x5410);
+}
+
+/* Of a product with a tally, in columns 2 t and 2 t + 1: the lanes of t 0 and 2 have bytes 0 and 1 of the sums of one vector, those of
+ * t 1 and 3 byte 2, and the counts. Whole sums, in all four. */
+__device__ __forceinline__ int whole_sum(int low, int high, bool odd)
+{
+    const int part = odd ? low << 16 : low + (high << 8);
+    return part + __shfl_xor_sync(~0u, part, 1);
+}
+
+/* The fits that may be the best, as bits, of the vector of this half of the warp; `tally` is the first of two. The weights are
+ * levels, low and high bytes of their squares: fit g of rows g, g + 8, g + 16, the last fit of rows 24, 25 and 26; and row 27 is 1. */
+__device__ __forceinline__ uint32_t likely_fits(const uint32_t *tally, const struct dev_encoder *e)
+{
+    const uint32_t lane = lane_number(), plane = lane / 4 % 4;
+    const uint32_t *words = tally + lane / 16 * TALLY_PITCH + lane % 4 * 4;
+    uint32_t b[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        b[i] = plane_of(*(const uint4 *)(words + 16 * i), plane);
+    int x[2][4] = {};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const uint4 w = e->weight[i][lane];
+        mma_u8u8(x[i / 2], w.x, w.y, w.z, w.w, b[i % 2 * 2], b[i % 2 * 2 + 1], x[i / 2]);
+    }
+    const bool odd = lane & 1;
+    const int dot = whole_sum(x[0][0], x[0][1], odd), last_dot = whole_sum(x[1][2], x[1][3], odd);
+    const int size2 = x[0][3] + (x[1][1] << 8);
+    const int last_size2 = __shfl_sync(~0u, x[1][3], lane + 4) + (__shfl_sync(~0u, x[1][3], lane + 8) << 8);
+    const float cosine = odd ? (float)dot * rsqrtf((float)size2) : 0;
+    const float last_cosine = odd && lane < 4 ? (float)last_dot * rsqrtf((float)last_size2) : 0;
+    float largest = fmaxf(cosine, last_cosine);
+#pragma unroll
+    for (int far = 4; far < 32; far *= 2)
+        largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, far));
+    const uint32_t t = lane / 16 * 2 + 1; /* where the vector of this half is */
+    const uint32_t fits = __ballot_sync(~0u, cosine >= largest - e->margin) >> t & 0x11111111;
+    const uint32_t last = __ballot_sync(~0u, last_cosine >= largest - e->margin) >> t & 1;
+    const uint32_t overflow = __ballot_sync(~0u, x[1][3] != (int)e->dim) >> (12 + t) & 1; /* row 27: 256 numbers in one bucket */
+    return overflow ? (uint32_t)ALL_FITS : fits | last << 29;
+}
+
+/* The first of some fits that has the largest cosine; `mine` is the factor of fit `lane`. The warp stays together until both halves
+ * are through. */
+template <class Numbers, class Levels>
+__device__ __forceinline__ int best_of(uint32_t fits, const Numbers &numbers, const Levels &levels, float mine)
+{
+    int best = first_fit(fits);
+    float most = -1;
+    for (uint32_t left = fits; __any_sync(~0u, left != 0); left &= left - 1) {
+        const int fit = left ? first_fit(left) : best;
+        const struct fitted c = fit_levels(numbers, levels, __shfl_sync(~0u, mine, fit, 16), [](uint32_t, uint32_t) {});
+        const float cosine = __fdiv_rn(c.dot, __fsqrt_rn(c.size2));
+        best = cosine > most ? fit : best;
+        most = cosine > most ? cosine : most;
+    }
+    return best;
+}
+
+/* The factor of the best fit of a vector of this size; both halves of a warp have one. */
+template <class Numbers>
+__device__ __forceinline__ float best_factor(const struct dev_encoder *e, const Numbers &numbers, const level_finder<true> &levels,
+                                             uint32_t *tally, float size, bool tiny)
+{
+    const int lane = (int)lane_number() % 16, half = (int)lane_number() / 16;
+    const float mine = tiny ? 0 : factor_of(e, min(lane, ENCODE_FITS - 1), size);
+    uint32_t *words = tally + half * TALLY_PITCH;
+    __syncwarp();
+    *(uint4 *)(words + 4 * lane) = make_uint4(0, 0, 0, 0);
+    __syncwarp();
+    const bool unsure = take_tally(words, e, numbers, __shfl_sync(~0u, mine, FIT_OF_1, 16));
+    __syncwarp();
+    uint32_t fits = likely_fits(tally, e);
+    if (__ballot_sync(~0u, unsure) >> 16 * half & 0xffff)
+        fits = ALL_FITS;
+    if (tiny) /* it has the codes of 0 with all */
+        fits = 1;
+    const bool several = __any_sync(~0u, (fits & (fits - 1)) != 0);
+    return __shfl_sync(~0u, mine, several ? best_of(fits, numbers, levels, mine) : first_fit(fits), 16);
+}
+
+/* ---- from 5 bits on: sums of all fits ---------------------------------------------------------------------------------- */
+
+/* <y, c> and |c|^2 of FITS fits. */
+template <int FITS>
+struct fit_sums {
+    float dot[FITS], size2[FITS];
+};
+
+/* Of HAVE sums, lanes below keep the first half and lanes above the second, with what the lane `far` away has of them: the same
+ * additions as when every lane does them all. Where there is no sum it is 0. */
+template <int HAVE, int FITS>
+__device__ __forceinline__ void halve(float (&x)[FITS], int far, bool above)
+{
+    constexpr int KEEP = (HAVE + 1) / 2;
+#pragma unroll
+    for (int i = 0; i < KEEP; i++) {
+        const float first = x[i], second = i + KEEP < HAVE ? x[i + KEEP] : 0;
+        x[i] = __fadd_rn(above ? second : first, __shfl_xor_sync(~0u, above ? first : second, far));
+    }
+}
+
+/* What is left then: the sum of fit fit_of_lane<FITS>(lane), or 0. */
+template <int FITS>
+__device__ __forceinline__ float sum_of_lane(float (&x)[FITS], int lane)
+{
+    halve<FITS>(x, 8, lane & 8);
+    halve<(FITS + 1) / 2>(x, 4, lane & 4);
+    halve<(FITS + 3) / 4>(x, 2, lane & 2);
+    halve<(FITS + 7) / 8>(x, 1, lane & 1);
+    return x[0];
+}
+
+template <int FITS>
+__device__ __forceinline__ constexpr int fit_of_lane(int lane)
+{
+    return (lane & 8 ? (FITS + 1) / 2 : 0) + (lane & 4 ? (FITS + 3) / 4 : 0) + (lane & 2 ? (FITS + 7) / 8 : 0) +
+           (lane & 1 ? (FITS + 15) / 16 : 0);
+}
+
+/* A lane that has the factor of a fit. */
+template <int FITS>
+__device__ __forceinline__ constexpr int lane_of_fit(int fit)
+{
+    int lane = 0;
+    while (fit_of_lane<FITS>(lane) != fit)
+        lane++;
+    return lane;
+}
+
+/* The lane of the first fit with the largest cosine, of 16 lanes or of all; 0 where none has one. Lanes without a fit have 0 / 0,
+ * which is never better. */
+template <bool SPLIT>
+__device__ __forceinline__ int best_lane(float dot, float size2)
+{
+    const float quotient = __fdiv_rn(dot, __fsqrt_rn(size2)), cosine = quotient > -1 ? quotient : -1;
+    const float half = half_warp_max(cosine), largest = SPLIT ? fmaxf(half, __shfl_xor_sync(~0u, half, 16)) : half;
+    const uint32_t best = __ballot_sync(~0u, cosine == largest);
+    return __ffs((int)(SPLIT ? best : lane_number() & 16 ? best >> 16 : best & 0xffff)) - 1;
+}
+
+/* The same for levels that are computed. SPLIT: both halves of the warp have the same vector, and each tries some of the fits. */
+template <bool SPLIT, class Numbers>
+__device__ __forceinline__ float best_factor(const struct dev_encoder *e, const Numbers &numbers, const level_finder<false> &levels,
+                                             float size, bool tiny)
+{
+    constexpr int FITS = SPLIT ? (ENCODE_FITS + 1) / 2 : ENCODE_FITS;
+    const int lane = (int)lane_number() % 16, first = SPLIT ? (int)lane_number() / 16 * FITS : 0;
+    const float mine = tiny ? 0 : factor_of(e, min(first + fit_of_lane<FITS>(lane), ENCODE_FITS - 1), size);
+    struct fit_sums<FITS> s = {};
+    float factor[FITS];
+#pragma unroll
+    for (int f = 0; f < FITS; f++)
+        factor[f] = __shfl_sync(~0u, mine, lane_of_fit<FITS>(f), 16);
+    numbers.each([](float) { return 0; },
+                 [&](float y, uint32_t, int) {
+#pragma unroll
+                     for (int f = 0; f < FITS; f++) {
+                         const float c = levels.find(__fmul_rn(y, factor[f])).level;
+                         s.dot[f] = __fadd_rn(s.dot[f], __fmul_rn(y, c));
+                         s.size2[f] = __fadd_rn(s.size2[f], __fmul_rn(c, c));
+                     }
+                 });
+    const float dot = sum_of_lane(s.dot, lane), size2 = sum_of_lane(s.size2, lane);
+    return __shfl_sync(~0u, mine, best_lane<SPLIT>(dot, size2), SPLIT ? 32 : 16);
+}
+
+#endif

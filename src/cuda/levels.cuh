@@ -1,0 +1,56 @@
+/* The level next to a number, and its code. */
+#ifndef AURA_CUDA_LEVELS_CUH
+#define AURA_CUDA_LEVELS_CUH
+
+#include "device.cuh"
+
+struct level_and_code {
+    float level;
+    uint32_t code; /* the bits from 16 on are anything */
+};
+
+template <bool TABLE>
+struct level_finder;
+
+/* Up to 4 bits. A v of 0 belongs to the numbers that are not above 0, as there is a threshold there. The number of its bin is by rounding
+ * in the last bits of a float. */
+template <>
+struct level_finder<true> {
+    const struct dev_encoder *e;
+    float bins;
+    __device__ __forceinline__ level_finder(const struct dev_encoder *e_) : e(e_), bins(e_->bins) {}
+    __device__ __forceinline__ struct level_and_code find(float v) const
+    {
+        const float last = 0x1p23f + sizeof e->below - 1;
+        const int bin = (int)__float_as_uint(fminf(fmaf(fabsf(v), bins, 0x1p23f), last)) - 0x4b000000;
+        const struct dev_window w = e->window[!(v > 0)][e->below[bin]];
+        const bool above = fabsf(v) > w.above;
+        return {above ? w.high : w.low, above ? w.code >> 16 : w.code};
+    }
+};
+
+/* From 5 bits on: levels are equally spaced, and all is computed to the bit as the tables have it. */
+template <>
+struct level_finder<false> {
+    float bins, shift, last, spacing, half, first_threshold, step;
+    uint32_t first_code;
+    __device__ __forceinline__ level_finder(const struct dev_encoder *e)
+        : bins(e->bins), shift(-e->first / e->spacing - 0.5f), last(-2 * e->first / e->spacing - 1), spacing(e->spacing),
+          half(0.5f * e->spacing), first_threshold(e->first + half), step(e->step), first_code(aura_code_of_index(0, e->bits))
+    {
+    }
+    /* The number of a threshold next to v, one of those there are; v is above it or not, and between its neighbours. */
+    __device__ __forceinline__ float guess(float v) const
+    {
+        const float whole = __fsub_rn(__fadd_rn(fmaf(v, bins, shift), 0x1.8p23f), 0x1.8p23f);
+        return fminf(fmaxf(whole, 0.f), last);
+    }
+    __device__ __forceinline__ struct level_and_code find(float v) const
+    {
+        const float at = guess(v), threshold = fmaf(spacing, at, first_threshold);
+        const bool above = v > __fmul_rn(step, threshold);
+        return {__fmul_rn(step, __fadd_rn(threshold, above ? half : -half)), (first_code + (uint32_t)(int)at + above) & 0xff};
+    }
+};
+
+#endif
