@@ -118,6 +118,9 @@ void upload(const struct scene &s, const struct filled &f, struct device_side &d
 bool begin_case(const struct scene &s, struct filled &f, struct device_side &d);
 void end_case(const struct scene &s, int failures_before, const char *what);
 
+/* That the sequences on the device have the bytes of those on the CPU. */
+void compare_appended(const struct scene &s, const struct filled &f, const struct device_side &d, const aura_config &config);
+
 /* The worst of a case, relative to what is allowed and absolute. */
 struct worst {
     double row = 0, lse = 0, ratio = 0;
@@ -138,6 +141,8 @@ void run_scene(const struct scene &s);                   /* attention */
 void run_append(const struct scene &s, uint32_t most);   /* tokens, up to `most` at once */
 void run_fork(struct scene s);                           /* of one sequence of 700 tokens */
 void run_invariant(struct scene s);
+
+void check_fits(); /* of the part `append` */
 
 /* The parts, by the names that the tool knows them by. */
 void check_formats();

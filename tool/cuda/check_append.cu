@@ -4,8 +4,7 @@
 
 #include "check.cuh"
 
-/* That the sequences on the device have the bytes of those on the CPU. */
-static void compare_appended(const struct scene &s, const struct filled &f, const struct device_side &d, const aura_config &config)
+void compare_appended(const struct scene &s, const struct filled &f, const struct device_side &d, const aura_config &config)
 {
     for (size_t i = 0; i < s.tokens.size(); i++) {
         aura_cache *back;
@@ -225,6 +224,7 @@ void check_append()
         s.name += " flags " + std::to_string(f);
         run_append(s, 40);
     }
+    check_fits();
     run_refused();
     run_graph();
 }
