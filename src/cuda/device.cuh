@@ -29,10 +29,10 @@ struct alignas(16) dev_window {
     float low, high;
 };
 
-/* A codec made ready for encode.cuh, from aura_codec_plan. What is from `window` on is for up to 4 bits, and fits.cuh says what the
- * last two are. */
+/* A codec made ready for encode.cuh, from aura_codec_plan. What is from `window` on is for up to 4 bits, and fits.cuh says what
+ * cells, buckets and weights are. */
 struct alignas(16) dev_encoder {
-    uint32_t bits, dim, n_fits, uniform, rule;
+    uint32_t bits, dim, n_fits, rule;
     float tiny, fits[9];
     float unit;                 /* what fit 1 brings the largest coordinate, or the RMS, to */
     float step, spacing, first; /* from 5 bits on: level i is step * (spacing * i + first) */
@@ -40,6 +40,8 @@ struct alignas(16) dev_encoder {
     float cells, share, margin; /* for a number of 1: the parts of a cell, its share of a sum; and how far sums may be off */
     struct dev_window window[2][8]; /* of numbers above 0, of others; [thresholds surely below] */
     uint8_t below[128];         /* [bin of the magnitude]: thresholds surely below; the last bin has all that is larger */
+    float level[16];            /* [code], of those above 0 */
+    uint8_t code[9][64];        /* [fit][bucket], likewise */
     uint32_t cell[256];
     uint4 weight[4][32];
 };

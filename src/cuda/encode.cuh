@@ -12,8 +12,8 @@ __device__ __forceinline__ float number_of_bits(uint16_t half)
     return __half2float(__ushort_as_half(half));
 }
 
-/* each(look_up, use) does use(y, k, look_up(y)) for a lane's numbers y, k elements after its first; with those in registers all are looked
- * up before one is used, so that they do not wait for each other.
+/* each(look_up, use) does use(y, k, look_up(y, k)) for a lane's numbers y, k elements after its first; with those in registers all are
+ * looked up before one is used, so that they do not wait for each other.
  *
  * A row of f16 in shared memory, relative to a reference where that is not NULL. Codes take the place of its numbers. With N, so many
  * of them are in registers; with N 0 they are read again and again. */
@@ -36,10 +36,10 @@ struct row_numbers {
     template <class L, class U>
     __device__ __forceinline__ void each(L look_up, U use) const
     {
-        decltype(look_up(0.f)) found[N];
+        decltype(look_up(0.f, 0u)) found[N];
 #pragma unroll
         for (int k = 0; k < N; k++)
-            found[k] = look_up(y[k]);
+            found[k] = look_up(y[k], 16 * k);
 #pragma unroll
         for (int k = 0; k < N; k++)
             use(y[k], 16 * k, found[k]);
@@ -66,7 +66,7 @@ struct row_numbers<0> {
 #pragma unroll 1
         for (uint32_t k = 0; k < dim; k += 16) {
             const float y = __fsub_rn(number_of_bits(row[k]), reference ? reference[k] : 0.f); /* less 0 it stays what it is */
-            use(y, k, look_up(y));
+            use(y, k, look_up(y, k));
         }
     }
     __device__ __forceinline__ void put(uint32_t k, uint32_t code) const
@@ -86,7 +86,7 @@ struct mean_numbers {
     {
 #pragma unroll 1
         for (uint32_t k = 0; k < dim; k += 16)
-            use(mean[k], k, look_up(mean[k]));
+            use(mean[k], k, look_up(mean[k], k));
     }
     __device__ __forceinline__ void put(uint32_t k, uint32_t code) const
     {
@@ -101,12 +101,13 @@ struct measures {
     bool tiny;
 };
 
-/* `size` becomes the unit of the encoder with fit 1. A quotient by a power of two is a product. */
-template <class Numbers>
+/* `size` becomes the unit of the encoder with fit 1: the RMS of a vector with a table, else its largest number. A quotient by a power of two
+ * is a product. */
+template <bool TABLE, class Numbers>
 __device__ __forceinline__ struct measures measure(const struct dev_encoder *e, const Numbers &numbers)
 {
     float squares = 0, largest = 0;
-    numbers.each([](float y) { return __fmul_rn(y, y); },
+    numbers.each([](float y, uint32_t) { return __fmul_rn(y, y); },
                  [&](float y, uint32_t, float square) {
                      squares = __fadd_rn(squares, square);
                      largest = fmaxf(largest, fabsf(y));
@@ -114,16 +115,15 @@ __device__ __forceinline__ struct measures measure(const struct dev_encoder *e, 
     const float norm2 = half_warp_sum(squares), norm = __fsqrt_rn(norm2);
     static_assert((Numbers::DIM & (Numbers::DIM - 1)) == 0, "1 / DIM is exact");
     const float mean2 = Numbers::DIM ? __fmul_rn(norm2, 1.f / Numbers::DIM) : __fdiv_rn(norm2, (float)e->dim);
-    const float size = e->uniform ? half_warp_max(largest) : __fsqrt_rn(mean2);
-    return {norm2, norm, size, norm <= e->tiny};
+    return {norm2, norm, TABLE ? __fsqrt_rn(mean2) : half_warp_max(largest), norm <= e->tiny};
 }
 
 /* Codes of all numbers; returns the scale. Vectors that are too small to matter have the codes of 0 and scale 0. */
 template <class Numbers, class Levels>
 __device__ __forceinline__ float put_levels(const struct dev_encoder *e, const Numbers &numbers, const Levels &levels,
-                                            const struct measures &m, float factor)
+                                            const struct measures &m)
 {
-    const struct fitted c = fit_levels(numbers, levels, factor, [&](uint32_t k, uint32_t code) { numbers.put(k, code); });
+    const struct fitted c = fit_levels(numbers, levels, [&](uint32_t k, uint32_t code) { numbers.put(k, code); });
     if (m.tiny || c.size2 == 0)
         return 0;
     if (e->rule == AURA_SCALE_MATCHED)
@@ -131,28 +131,41 @@ __device__ __forceinline__ float put_levels(const struct dev_encoder *e, const N
     return c.dot > 0 ? __fdiv_rn(m.norm2, c.dot) : 0;
 }
 
-/* Without a search there is one fit. */
-__device__ __forceinline__ float only_factor(const struct dev_encoder *e, const struct measures &m)
+__device__ __forceinline__ float factor_or_0(const struct dev_encoder *e, int fit, const struct measures &m)
 {
-    return m.tiny ? 0 : factor_of(e, 0, m.size);
+    return m.tiny ? 0 : factor_of(e, fit, m.size);
 }
 
+/* A tiny vector has the codes of 0 with all fits. Where a tally may be wrong, so may the levels by it, and all fits are tried. */
 template <class Numbers>
 __device__ __forceinline__ float encode_by_table(const struct dev_encoder *e, const Numbers &numbers, uint32_t *tally)
 {
-    const level_finder<true> levels(e);
-    const struct measures m = measure(e, numbers);
-    const float factor = e->n_fits > 1 ? best_factor(e, numbers, levels, tally, m.size, m.tiny) : only_factor(e, m);
-    return put_levels(e, numbers, levels, m, factor);
+    const struct measures m = measure<true>(e, numbers);
+    const float mine = factor_or_0(e, min((int)lane_number() % 16, (int)e->n_fits - 1), m);
+    uint32_t fits = 1;
+    if (e->n_fits > 1) {
+        const float one = __shfl_sync(~0u, mine, FIT_OF_1, 16);
+        struct bucket_levels<Numbers::DIM / 16> buckets(e, one);
+        bool sure;
+        const uint32_t likely = search_fits(sure, buckets, numbers, tally, one);
+        fits = m.tiny ? 1 : sure ? likely : (uint32_t)ALL_FITS;
+        if (!__any_sync(~0u, !sure)) {
+            take_best(buckets, fits, numbers, mine);
+            return put_levels(e, numbers, buckets, m);
+        }
+    }
+    struct window_levels windows(e);
+    take_best(windows, fits, numbers, mine);
+    return put_levels(e, numbers, windows, m);
 }
 
 template <bool SPLIT, class Numbers>
 __device__ __forceinline__ float encode_by_formula(const struct dev_encoder *e, const Numbers &numbers)
 {
-    const level_finder<false> levels(e);
-    const struct measures m = measure(e, numbers);
-    const float factor = e->n_fits > 1 ? best_factor<SPLIT>(e, numbers, levels, m.size, m.tiny) : only_factor(e, m);
-    return put_levels(e, numbers, levels, m, factor);
+    const struct measures m = measure<false>(e, numbers);
+    struct formula_levels levels(e);
+    levels.take(0, e->n_fits > 1 ? best_factor<SPLIT>(e, numbers, levels, m.size, m.tiny) : factor_or_0(e, 0, m));
+    return put_levels(e, numbers, levels, m);
 }
 
 /* Where something is in the shared memory of the block, in bytes; 0 is NULL. As an argument a pointer would be to any memory. */

@@ -80,22 +80,38 @@ static void make_cells(struct dev_encoder *e, const std::vector<uint32_t> &cuts)
     }
 }
 
-/* Row `row` of the weights for a bucket; likely_fits says which is what. */
-static uint8_t weight_of(const uint8_t (&level)[ENCODE_FITS][BUCKETS], uint32_t row, uint32_t bucket)
+/* The code of each bucket with each fit. Above the last cut there is one bucket; more are never met. */
+static void make_codes(struct dev_encoder *e, const struct aura_codec_plan *p, const std::vector<uint32_t> &cuts, double parts)
 {
-    const uint32_t what = row < 24 ? row / 8 : row - 24, l = level[row < 24 ? row % 8 : ENCODE_FITS - 1][bucket];
-    return (uint8_t)(what == 0 ? l : what == 1 ? l * l : what == 2 ? l * l >> 8 : what == 3);
+    const uint32_t middle = 1u << (p->bits - 1);
+    for (uint32_t f = 0; f < ENCODE_FITS; f++)
+        for (uint32_t b = 0; b < BUCKETS; b++) {
+            const size_t cut = std::min((size_t)b, cuts.size());
+            e->code[f][b] = (uint8_t)middle;
+            for (uint32_t i = 0; i + 1 < middle; i++)
+                e->code[f][b] += cut > 0 && lrint(cut_at(p, i, f) * parts) <= (long)cuts[cut - 1] + 1;
+        }
+    for (uint32_t i = middle; i < 2 * middle; i++)
+        e->level[i] = p->centroid[i];
+}
+
+/* Row `row` of the weights for a bucket; likely_fits says which is what. */
+static uint8_t weight_of(const struct dev_encoder *e, const struct aura_side *side, uint32_t row, uint32_t bucket)
+{
+    const uint32_t what = row < 24 ? row / 8 : row - 24, code = e->code[row < 24 ? row % 8 : ENCODE_FITS - 1][bucket];
+    const int32_t level = aura_level_of_code(side, (uint8_t)code);
+    return (uint8_t)(what == 0 ? level : what == 1 ? level * level : what == 2 ? level * level >> 8 : what == 3);
 }
 
 /* As operands of mma: lane (g, t) has rows g and g + 8, bytes 4 t ... and 16 + 4 t ... of 32. */
-static void make_weights(struct dev_encoder *e, const uint8_t (&level)[ENCODE_FITS][BUCKETS])
+static void make_weights(struct dev_encoder *e, const struct aura_side *side)
 {
     for (uint32_t i = 0; i < 4; i++)
         for (uint32_t lane = 0; lane < 32; lane++) {
             uint8_t byte[4][4];
             for (uint32_t r = 0; r < 4; r++)
                 for (uint32_t b = 0; b < 4; b++)
-                    byte[r][b] = weight_of(level, i / 2 * 16 + r % 2 * 8 + lane / 4, i % 2 * 32 + r / 2 * 16 + lane % 4 * 4 + b);
+                    byte[r][b] = weight_of(e, side, i / 2 * 16 + r % 2 * 8 + lane / 4, i % 2 * 32 + r / 2 * 16 + lane % 4 * 4 + b);
             memcpy(&e->weight[i][lane], byte, sizeof byte);
         }
 }
@@ -104,21 +120,13 @@ static void make_weights(struct dev_encoder *e, const uint8_t (&level)[ENCODE_FI
  * times the length is by half the root of dim; the CPU's is by as many roundings as it has additions, and some. Of two of each. */
 static void make_search(struct dev_encoder *e, const struct aura_codec_plan *p, const struct aura_side *side)
 {
-    const uint32_t middle = 1u << (p->bits - 1);
-    float parts = (float)(0x1p23 / cut_at(p, middle - 2, 0));
+    float parts = (float)(0x1p23 / cut_at(p, (1u << (p->bits - 1)) - 2, 0));
     while (!cells_suffice(cuts_of(p, parts))) /* 256 times for 4 bits, once or not at all for others */
         parts *= 1 - 0x1p-14f;
     const std::vector<uint32_t> cuts = cuts_of(p, parts);
     make_cells(e, cuts);
-    uint8_t level[ENCODE_FITS][BUCKETS];
-    for (uint32_t f = 0; f < ENCODE_FITS; f++)
-        for (uint32_t b = 0; b < BUCKETS; b++) {
-            uint32_t above = 0;
-            for (uint32_t i = 0; i + 1 < middle; i++)
-                above += b > 0 && lrint(cut_at(p, i, f) * parts) <= (long)(b <= cuts.size() ? cuts[b - 1] : cuts.back()) + 1;
-            level[f][b] = (uint8_t)aura_level_of_code(side, (uint8_t)(middle + above));
-        }
-    make_weights(e, level);
+    make_codes(e, p, cuts, parts);
+    make_weights(e, side);
     e->cells = parts;
     e->share = (float)(0x0.ffcp24 / (p->dim * p->fits[FIT_OF_1] * p->sigma));
     e->margin = (float)((1.1875 * p->dim + 40) / sqrt(p->dim));
@@ -128,7 +136,7 @@ static void make_search(struct dev_encoder *e, const struct aura_codec_plan *p, 
 void aura_cuda_make_encoder(struct dev_encoder *e, const struct aura_codec_plan *p, const struct aura_side *side)
 {
     memset(e, 0, sizeof *e);
-    e->bits = p->bits, e->dim = p->dim, e->n_fits = p->n_fits, e->uniform = p->uniform;
+    e->bits = p->bits, e->dim = p->dim, e->n_fits = p->n_fits;
     e->rule = (uint32_t)p->rule, e->tiny = p->tiny;
     memcpy(e->fits, p->fits, sizeof e->fits);
     e->unit = p->uniform ? p->top : p->sigma;

@@ -40,21 +40,21 @@ __device__ __forceinline__ float half_warp_max(float x)
     return x;
 }
 
-/* The levels of all numbers times `factor`; f(k, code) for each. */
+/* Of all numbers; f(k, code) for each. */
 template <class Numbers, class Levels, class F>
-__device__ __forceinline__ struct fitted fit_levels(const Numbers &numbers, const Levels &levels, float factor, F f)
+__device__ __forceinline__ struct fitted fit_levels(const Numbers &numbers, const Levels &levels, F f)
 {
     float dots = 0, squares = 0;
-    numbers.each([&](float y) { return levels.find(__fmul_rn(y, factor)); },
+    numbers.each([&](float y, uint32_t k) { return levels.find(y, k); },
                  [&](float y, uint32_t k, const struct level_and_code &c) {
-                     dots = __fadd_rn(dots, __fmul_rn(y, c.level));
+                     dots = __fadd_rn(dots, __fmul_rn(Levels::MAGNITUDE ? fabsf(y) : y, c.level));
                      squares = __fadd_rn(squares, __fmul_rn(c.level, c.level));
                      f(k, c.code);
                  });
     return {half_warp_sum(dots), half_warp_sum(squares)};
 }
 
-/* What a vector is multiplied with, for fit 1 and size: the CPU's product and quotient. */
+/* What a vector of this size is multiplied with: the CPU's product and quotient. */
 __device__ __forceinline__ float factor_of(const struct dev_encoder *e, int fit, float size)
 {
     return __fdiv_rn(__fmul_rn(e->fits[fit], e->unit), size);
@@ -80,21 +80,49 @@ __device__ __forceinline__ int first_fit(uint32_t fits)
     return (__ffs((int)fits) + 2) / 4;
 }
 
+/* Finds levels by buckets: what take_tally finds is kept where numbers are in registers, else found again. */
+template <int N>
+struct bucket_levels {
+    static constexpr bool MAGNITUDE = true;
+    const struct dev_encoder *e;
+    const uint8_t *codes; /* [bucket], of numbers above 0 */
+    float cells;
+    uint32_t flip;        /* from their codes to those of others */
+    uint32_t kept[N ? N : 1];
+    __device__ __forceinline__ bucket_levels(const struct dev_encoder *e_, float one)
+        : e(e_), codes(NULL), cells(__fmul_rn(one, e_->cells)), flip((1u << e_->bits) - 1)
+    {
+    }
+    __device__ __forceinline__ void take(int fit, float)
+    {
+        codes = e->code[fit];
+    }
+    /* The bucket from bit 16 on. */
+    __device__ __forceinline__ uint32_t place(float y) const
+    {
+        const uint32_t part = __float_as_uint(fminf(fmaf(fabsf(y), cells, PARTS_0), 0x1.fffffep23f));
+        return e->cell[(int)(part >> CELL_BITS) - (PARTS_0_BITS >> CELL_BITS)] + part;
+    }
+    __device__ __forceinline__ struct level_and_code find(float y, uint32_t k) const
+    {
+        const uint32_t code = codes[(N ? kept[k / 16] : place(y)) >> 16];
+        return {e->level[code], y > 0 ? code : code ^ flip};
+    }
+};
+
 /* The tally of a vector; true where it may be wrong. `one` is the factor of FIT_OF_1. */
-template <class Numbers>
-__device__ __forceinline__ bool take_tally(uint32_t *tally, const struct dev_encoder *e, const Numbers &numbers, float one)
+template <class Numbers, int N>
+__device__ __forceinline__ bool take_tally(uint32_t *tally, struct bucket_levels<N> &levels, const Numbers &numbers, float one)
 {
-    const float cells = __fmul_rn(one, e->cells), share = __fmul_rn(one, e->share);
+    const float share = __fmul_rn(one, levels.e->share);
     uint32_t nearest = UNSURE;
-    numbers.each(
-        [&](float y) {
-            const uint32_t part = __float_as_uint(fminf(fmaf(fabsf(y), cells, PARTS_0), 0x1.fffffep23f));
-            return e->cell[(int)(part >> CELL_BITS) - (PARTS_0_BITS >> CELL_BITS)] + part;
-        },
-        [&](float y, uint32_t, uint32_t at) {
-            nearest = min(nearest, at & 0xffff);
-            atomicAdd(&tally[at >> 16], __float_as_uint(fmaf(fabsf(y), share, PARTS_0)) - PARTS_0_BITS + (1u << SUM_BITS));
-        });
+    numbers.each([&](float y, uint32_t) { return levels.place(y); },
+                 [&](float y, uint32_t k, uint32_t at) {
+                     if (N)
+                         levels.kept[k / 16] = at;
+                     nearest = min(nearest, at & 0xffff);
+                     atomicAdd(&tally[at >> 16], __float_as_uint(fmaf(fabsf(y), share, PARTS_0)) - PARTS_0_BITS + (1u << SUM_BITS));
+                 });
     return nearest < UNSURE;
 }
 
@@ -133,8 +161,8 @@ __device__ __forceinline__ uint32_t likely_fits(const uint32_t *tally, const str
     const int dot = whole_sum(x[0][0], x[0][1], odd), last_dot = whole_sum(x[1][2], x[1][3], odd);
     const int size2 = x[0][3] + (x[1][1] << 8);
     const int last_size2 = __shfl_sync(~0u, x[1][3], lane + 4) + (__shfl_sync(~0u, x[1][3], lane + 8) << 8);
-    const float cosine = odd ? (float)dot * rsqrtf((float)size2) : 0;
-    const float last_cosine = odd && lane < 4 ? (float)last_dot * rsqrtf((float)last_size2) : 0;
+    const float cosine = odd ? (float)dot * rsqrt_approx((float)size2) : 0;
+    const float last_cosine = odd && lane < 4 ? (float)last_dot * rsqrt_approx((float)last_size2) : 0;
     float largest = fmaxf(cosine, last_cosine);
 #pragma unroll
     for (int far = 4; far < 32; far *= 2)
@@ -149,13 +177,14 @@ __device__ __forceinline__ uint32_t likely_fits(const uint32_t *tally, const str
 /* The first of some fits that has the largest cosine; `mine` is the factor of fit `lane`. The warp stays together until both halves
  * are through. */
 template <class Numbers, class Levels>
-__device__ __forceinline__ int best_of(uint32_t fits, const Numbers &numbers, const Levels &levels, float mine)
+__device__ __forceinline__ int best_of(uint32_t fits, const Numbers &numbers, Levels levels, float mine)
 {
     int best = first_fit(fits);
     float most = -1;
     for (uint32_t left = fits; __any_sync(~0u, left != 0); left &= left - 1) {
         const int fit = left ? first_fit(left) : best;
-        const struct fitted c = fit_levels(numbers, levels, __shfl_sync(~0u, mine, fit, 16), [](uint32_t, uint32_t) {});
+        levels.take(fit, __shfl_sync(~0u, mine, fit, 16));
+        const struct fitted c = fit_levels(numbers, levels, [](uint32_t, uint32_t) {});
         const float cosine = __fdiv_rn(c.dot, __fsqrt_rn(c.size2));
         best = cosine > most ? fit : best;
         most = cosine > most ? cosine : most;
@@ -163,26 +192,29 @@ __device__ __forceinline__ int best_of(uint32_t fits, const Numbers &numbers, co
     return best;
 }
 
-/* The factor of the best fit of a vector of this size; both halves of a warp have one. */
-template <class Numbers>
-__device__ __forceinline__ float best_factor(const struct dev_encoder *e, const Numbers &numbers, const level_finder<true> &levels,
-                                             uint32_t *tally, float size, bool tiny)
+/* Has `levels` take the best of some fits. */
+template <class Numbers, class Levels>
+__device__ __forceinline__ void take_best(Levels &levels, uint32_t fits, const Numbers &numbers, float mine)
 {
-    const int lane = (int)lane_number() % 16, half = (int)lane_number() / 16;
-    const float mine = tiny ? 0 : factor_of(e, min(lane, ENCODE_FITS - 1), size);
-    uint32_t *words = tally + half * TALLY_PITCH;
+    const bool several = __any_sync(~0u, (fits & (fits - 1)) != 0);
+    const int fit = several ? best_of(fits, numbers, levels, mine) : first_fit(fits);
+    levels.take(fit, __shfl_sync(~0u, mine, fit, 16));
+}
+
+/* The tally of a vector of which nothing is known yet, then the fits that may be its best; sure is false where `levels` may be wrong. Both
+ * halves of a warp have a vector. */
+template <class Numbers, int N>
+__device__ __forceinline__ uint32_t search_fits(bool &sure, struct bucket_levels<N> &levels, const Numbers &numbers, uint32_t *tally,
+                                                float one)
+{
+    const uint32_t lane = lane_number() % 16, half = lane_number() / 16;
+    uint32_t *words = (uint32_t *)((uint8_t *)tally + kept(half * TALLY_PITCH * 4));
     __syncwarp();
     *(uint4 *)(words + 4 * lane) = make_uint4(0, 0, 0, 0);
     __syncwarp();
-    const bool unsure = take_tally(words, e, numbers, __shfl_sync(~0u, mine, FIT_OF_1, 16));
+    sure = !(__ballot_sync(~0u, take_tally(words, levels, numbers, one)) >> 16 * half & 0xffff);
     __syncwarp();
-    uint32_t fits = likely_fits(tally, e);
-    if (__ballot_sync(~0u, unsure) >> 16 * half & 0xffff)
-        fits = ALL_FITS;
-    if (tiny) /* it has the codes of 0 with all */
-        fits = 1;
-    const bool several = __any_sync(~0u, (fits & (fits - 1)) != 0);
-    return __shfl_sync(~0u, mine, several ? best_of(fits, numbers, levels, mine) : first_fit(fits), 16);
+    return likely_fits(tally, levels.e);
 }
 
 /* ---- from 5 bits on: sums of all fits ---------------------------------------------------------------------------------- */
@@ -245,10 +277,11 @@ __device__ __forceinline__ int best_lane(float dot, float size2)
     return __ffs((int)(SPLIT ? best : lane_number() & 16 ? best >> 16 : best & 0xffff)) - 1;
 }
 
-/* The same for levels that are computed. SPLIT: both halves of the warp have the same vector, and each tries some of the fits. */
+/* The factor of the best fit of a vector of this size. SPLIT: both halves of the warp have the same vector, and each tries some of the
+ * fits. */
 template <bool SPLIT, class Numbers>
-__device__ __forceinline__ float best_factor(const struct dev_encoder *e, const Numbers &numbers, const level_finder<false> &levels,
-                                             float size, bool tiny)
+__device__ __forceinline__ float best_factor(const struct dev_encoder *e, const Numbers &numbers, struct formula_levels levels, float size,
+                                             bool tiny)
 {
     constexpr int FITS = SPLIT ? (ENCODE_FITS + 1) / 2 : ENCODE_FITS;
     const int lane = (int)lane_number() % 16, first = SPLIT ? (int)lane_number() / 16 * FITS : 0;
@@ -258,11 +291,12 @@ __device__ __forceinline__ float best_factor(const struct dev_encoder *e, const 
 #pragma unroll
     for (int f = 0; f < FITS; f++)
         factor[f] = __shfl_sync(~0u, mine, lane_of_fit<FITS>(f), 16);
-    numbers.each([](float) { return 0; },
-                 [&](float y, uint32_t, int) {
+    numbers.each([](float, uint32_t) { return 0; },
+                 [&](float y, uint32_t k, int) {
 #pragma unroll
                      for (int f = 0; f < FITS; f++) {
-                         const float c = levels.find(__fmul_rn(y, factor[f])).level;
+                         levels.take(f, factor[f]);
+                         const float c = levels.find(y, k).level;
                          s.dot[f] = __fadd_rn(s.dot[f], __fmul_rn(y, c));
                          s.size2[f] = __fadd_rn(s.size2[f], __fmul_rn(c, c));
                      }

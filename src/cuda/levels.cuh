@@ -1,4 +1,5 @@
-/* The level next to a number, and its code. */
+/* The levels of numbers, and their codes. All that find them have find(y, k) for element k of a lane's, y, once take() has said which fit it
+ * is and what numbers are multiplied with for it. MAGNITUDE: levels have no sign. */
 #ifndef AURA_CUDA_LEVELS_CUH
 #define AURA_CUDA_LEVELS_CUH
 
@@ -9,19 +10,20 @@ struct level_and_code {
     uint32_t code; /* the bits from 16 on are anything */
 };
 
-template <bool TABLE>
-struct level_finder;
-
-/* Up to 4 bits. A v of 0 belongs to the numbers that are not above 0, as there is a threshold there. The number of its bin is by rounding
- * in the last bits of a float. */
-template <>
-struct level_finder<true> {
+/* Up to 4 bits. A number that becomes 0 belongs to those that are not above 0, as there is a threshold there. The number of its bin is
+ * by rounding in the last bits of a float. */
+struct window_levels {
+    static constexpr bool MAGNITUDE = false;
     const struct dev_encoder *e;
-    float bins;
-    __device__ __forceinline__ level_finder(const struct dev_encoder *e_) : e(e_), bins(e_->bins) {}
-    __device__ __forceinline__ struct level_and_code find(float v) const
+    float bins, factor;
+    __device__ __forceinline__ window_levels(const struct dev_encoder *e_) : e(e_), bins(e_->bins), factor(0) {}
+    __device__ __forceinline__ void take(int, float factor_)
     {
-        const float last = 0x1p23f + sizeof e->below - 1;
+        factor = factor_;
+    }
+    __device__ __forceinline__ struct level_and_code find(float y, uint32_t) const
+    {
+        const float v = __fmul_rn(y, factor), last = 0x1p23f + sizeof e->below - 1;
         const int bin = (int)__float_as_uint(fminf(fmaf(fabsf(v), bins, 0x1p23f), last)) - 0x4b000000;
         const struct dev_window w = e->window[!(v > 0)][e->below[bin]];
         const bool above = fabsf(v) > w.above;
@@ -30,14 +32,19 @@ struct level_finder<true> {
 };
 
 /* From 5 bits on: levels are equally spaced, and all is computed to the bit as the tables have it. */
-template <>
-struct level_finder<false> {
-    float bins, shift, last, spacing, half, first_threshold, step;
+struct formula_levels {
+    static constexpr bool MAGNITUDE = false;
+    float bins, shift, last, spacing, half, first_threshold, step, factor;
     uint32_t first_code;
-    __device__ __forceinline__ level_finder(const struct dev_encoder *e)
+    __device__ __forceinline__ formula_levels(const struct dev_encoder *e)
         : bins(e->bins), shift(-e->first / e->spacing - 0.5f), last(-2 * e->first / e->spacing - 1), spacing(e->spacing),
-          half(0.5f * e->spacing), first_threshold(e->first + half), step(e->step), first_code(aura_code_of_index(0, e->bits))
+          half(0.5f * e->spacing), first_threshold(e->first + half), step(e->step), factor(0),
+          first_code(aura_code_of_index(0, e->bits))
     {
+    }
+    __device__ __forceinline__ void take(int, float factor_)
+    {
+        factor = factor_;
     }
     /* The number of a threshold next to v, one of those there are; v is above it or not, and between its neighbours. */
     __device__ __forceinline__ float guess(float v) const
@@ -45,9 +52,9 @@ struct level_finder<false> {
         const float whole = __fsub_rn(__fadd_rn(fmaf(v, bins, shift), 0x1.8p23f), 0x1.8p23f);
         return fminf(fmaxf(whole, 0.f), last);
     }
-    __device__ __forceinline__ struct level_and_code find(float v) const
+    __device__ __forceinline__ struct level_and_code find(float y, uint32_t) const
     {
-        const float at = guess(v), threshold = fmaf(spacing, at, first_threshold);
+        const float v = __fmul_rn(y, factor), at = guess(v), threshold = fmaf(spacing, at, first_threshold);
         const bool above = v > __fmul_rn(step, threshold);
         return {__fmul_rn(step, __fadd_rn(threshold, above ? half : -half)), (first_code + (uint32_t)(int)at + above) & 0xff};
     }

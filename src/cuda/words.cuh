@@ -60,6 +60,14 @@ __device__ __forceinline__ float reciprocal_approx(float x)
     return y;
 }
 
+/* Of normal numbers. */
+__device__ __forceinline__ float rsqrt_approx(float x)
+{
+    float y;
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 /* Bytes that are read once: past the first cache. */
 __device__ __forceinline__ uint4 load_once(const void *p)
 {

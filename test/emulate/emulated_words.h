@@ -49,6 +49,11 @@ static inline float reciprocal_approx(float x)
     return 1 / x;
 }
 
+static inline float rsqrt_approx(float x)
+{
+    return 1 / sqrtf(x);
+}
+
 static inline uint4 load_once(const void *p)
 {
     return *(const uint4 *)p;
