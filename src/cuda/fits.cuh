@@ -65,10 +65,11 @@ __device__ __forceinline__ float factor_of(const struct dev_encoder *e, int fit,
 /* A bucket is a word: the sum in SUM_BITS bits, above it the count. Two tallies of a warp begin in different banks. */
 enum { BUCKETS = 64, TALLY_PITCH = BUCKETS + 16, SUM_BITS = 24 };
 
-/* Magnitudes in parts of a cell are below 2^23, the last bits of a float of 2^23 and more. Numbers less than UNSURE / 2 parts from a cut may
- * be on either side of it, as fits and products are rounded. A cell has one such stretch at most, and its word says where: word +
- * part has the bucket from bit 16 on, and below it how far the number is above the beginning of the stretch, modulo 2^16. */
-enum { CELL_BITS = 15, CELLS = 1 << (23 - CELL_BITS), UNSURE = 11 };
+/* Magnitudes in parts of a cell are below 2^23, the last bits of a float of 2^23 and more. Both sides of a comparison with a threshold have
+ * two roundings, of up to half a part each, and a part and a cut are rounded to whole ones: numbers up to 3 parts from a cut may be on
+ * either side of it, and UNSURE are taken for such. A cell has one such stretch at most, and its word says where: word + part has the
+ * bucket from bit 16 on, and below it how far the number is above the beginning of the stretch, modulo 2^16. */
+enum { CELL_BITS = 15, CELLS = 1 << (23 - CELL_BITS), UNSURE = 9 };
 #define PARTS_0 0x1p23f
 #define PARTS_0_BITS 0x4b000000
 
@@ -89,9 +90,9 @@ struct bucket_levels {
     float cells;
     uint32_t flip;        /* from their codes to those of others */
     uint32_t kept[N ? N : 1];
-    __device__ __forceinline__ bucket_levels(const struct dev_encoder *e_, float one)
-        : e(e_), codes(NULL), cells(__fmul_rn(one, e_->cells)), flip((1u << e_->bits) - 1)
+    __device__ __forceinline__ bucket_levels(const struct dev_encoder *e_, float one) : e(e_), codes(NULL), flip((1u << e_->bits) - 1)
     {
+        cells = __fmul_rn(one, e->cells);
     }
     __device__ __forceinline__ void take(int fit, float)
     {
