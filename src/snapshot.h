@@ -137,6 +137,23 @@ aura_status aura_loaded_init(struct aura_loaded *l, const struct aura_reader *r,
 aura_status aura_loaded_fits(const struct aura_loaded *l, const aura_cache *cache);
 /* That everything in it makes sense for that cache, to which it fits. */
 aura_status aura_loaded_check(struct aura_loaded *l, const aura_cache *cache);
+
+/* Where a sequence is in a file: itself, the first of its entries, its rows. */
+struct aura_file_place {
+    const struct aura_file_seq *seq;
+    const struct aura_file_entry *entry;
+    const uint8_t *rows;
+};
+
+/* Sequences ids[n] of the layer or, where ids is NULL, its first n, which was checked. Fails: AURA_BAD_ARGUMENT (no such one). */
+aura_status aura_loaded_find(const struct aura_loaded *l, const aura_cache *cache, const aura_seq *ids, size_t n,
+                             struct aura_file_place *place);
+/* The heads that are wanted of a page of the file, as in a page of the cache. */
+const uint8_t *aura_loaded_page(const struct aura_loaded *l, const aura_cache *cache, uint64_t page);
+/* Their f16 rows to k and v, which are as in a sequence of the cache; NULL for a plain side. */
+void aura_loaded_rows(const struct aura_loaded *l, const aura_cache *cache, const struct aura_file_place *place, uint16_t *k,
+                      uint16_t *v);
+
 /* Sequences ids[n] of the layer, or all where ids is NULL, into a cache to which it fits: all or none. They become as[n],
  * 0 standing for a new name, which is then written there; or, where as is NULL, keep the names that they have. */
 aura_status aura_loaded_seqs(const struct aura_loaded *l, aura_cache *cache, const aura_seq *ids, size_t n, aura_seq *as);

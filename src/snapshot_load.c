@@ -187,6 +187,53 @@ aura_status aura_loaded_check(struct aura_loaded *l, const aura_cache *cache)
     return AURA_OK;
 }
 
+/* ---- where things are ---------------------------------------------------------------------------------------------- */
+
+aura_status aura_loaded_find(const struct aura_loaded *l, const aura_cache *cache, const aura_seq *ids, size_t n,
+                             struct aura_file_place *place)
+{
+    struct aura_file_place at = {l->seq, l->table, l->rows};
+    memset(place, 0, n * sizeof *place);
+    for (uint64_t s = 0; s < l->config->seqs; s++) {
+        for (size_t i = ids ? 0 : (size_t)s; i < (ids ? n : (size_t)s + 1); i++)
+            if (!ids || ids[i] == at.seq->id)
+                place[i] = at;
+        at.entry += at.seq->entries;
+        at.rows += (size_t)at.seq->rows * l->config->kv_heads * aura_row_pair_bytes(cache);
+        at.seq++;
+    }
+    for (size_t i = 0; i < n; i++)
+        if (!place[i].seq)
+            return aura_fail(l->reader->call.ctx, AURA_BAD_ARGUMENT, "%s: there is no sequence %u in %s", l->reader->call.name,
+                             ids[i], l->reader->path);
+    return AURA_OK;
+}
+
+const uint8_t *aura_loaded_page(const struct aura_loaded *l, const aura_cache *cache, uint64_t page)
+{
+    return l->pages + (page * l->config->kv_heads + l->first_head) * cache->layout.head_bytes;
+}
+
+static void copy_side_rows(const struct aura_loaded *l, const aura_cache *cache, const struct aura_file_seq *s, uint16_t *rows,
+                           uint32_t dim, const uint8_t *from)
+{
+    for (uint32_t h = 0; h < l->heads; h++)
+        for (uint32_t row = 0; row < s->rows; row++)
+            memcpy(aura_row_of(cache, rows, dim, h, aura_token_of_row(cache, s->tokens, s->closed, row)),
+                   from + ((size_t)(l->first_head + h) * s->rows + row) * dim * sizeof *rows, dim * sizeof *rows);
+}
+
+void aura_loaded_rows(const struct aura_loaded *l, const aura_cache *cache, const struct aura_file_place *place, uint16_t *k,
+                      uint16_t *v)
+{
+    const struct aura_file_config *f = l->config;
+    size_t k_bytes = (size_t)place->seq->rows * f->kv_heads * f->k_dim * sizeof *k;
+    if (k)
+        copy_side_rows(l, cache, place->seq, k, f->k_dim, place->rows);
+    if (v)
+        copy_side_rows(l, cache, place->seq, v, f->v_dim, place->rows + (k ? k_bytes : 0));
+}
+
 /* ---- sequences ----------------------------------------------------------------------------------------------------- */
 
 /* One call: sequences on their way into a cache. */
@@ -194,11 +241,9 @@ struct arrival {
     const struct aura_loaded *l;
     aura_cache *cache;
     size_t n;
-    const struct aura_file_seq **from; /* [n] */
-    struct aura_sequence **to;         /* [n], NULL: not made yet */
-    uint8_t **page;                    /* [pages of the file] where they are in the cache; NULL: nobody wants it */
-    const struct aura_file_entry **entry; /* [n] its first */
-    const uint8_t **rows;              /* [n] */
+    struct aura_file_place *from; /* [n] */
+    struct aura_sequence **to;    /* [n], NULL: not made yet */
+    uint8_t **page;               /* [pages of the file] where they are in the cache; NULL: nobody wants it */
     void *memory;
     size_t memory_bytes;
 };
@@ -210,39 +255,14 @@ static aura_status arrival_init(struct arrival *a, const struct aura_loaded *l, 
     a->l = l;
     a->cache = cache;
     a->n = n;
-    a->memory_bytes = (4 * n + pages + 1) * sizeof(void *);
+    a->memory_bytes = n * sizeof *a->from + (n + pages + 1) * sizeof(void *);
     aura_status status = aura_take_memory(l->reader->call, a->memory_bytes, &a->memory);
     if (status)
         return status;
     memset(a->memory, 0, a->memory_bytes);
     a->from = a->memory;
     a->to = (struct aura_sequence **)(void *)(a->from + n);
-    a->entry = (const struct aura_file_entry **)(void *)(a->to + n);
-    a->rows = (const uint8_t **)(void *)(a->entry + n);
-    a->page = (uint8_t **)(void *)(a->rows + n);
-    return AURA_OK;
-}
-
-/* Where in the file the sequences are: ids[n], or all of them, in its order. */
-static aura_status find_seqs(struct arrival *a, const aura_seq *ids)
-{
-    const struct aura_loaded *l = a->l;
-    const struct aura_file_entry *entry = l->table;
-    const uint8_t *rows = l->rows;
-    for (uint64_t s = 0; s < l->config->seqs; s++) {
-        for (size_t i = ids ? 0 : (size_t)s; i < (ids ? a->n : (size_t)s + 1); i++)
-            if (!ids || ids[i] == l->seq[s].id) {
-                a->from[i] = &l->seq[s];
-                a->entry[i] = entry;
-                a->rows[i] = rows;
-            }
-        entry += l->seq[s].entries;
-        rows += (size_t)l->seq[s].rows * l->config->kv_heads * aura_row_pair_bytes(a->cache);
-    }
-    for (size_t i = 0; i < a->n; i++)
-        if (!a->from[i])
-            return aura_fail(l->reader->call.ctx, AURA_BAD_ARGUMENT, "%s: there is no sequence %u in %s", l->reader->call.name,
-                             ids[i], l->reader->path);
+    a->page = (uint8_t **)(void *)(a->to + n);
     return AURA_OK;
 }
 
@@ -251,7 +271,7 @@ static aura_status make_seq(struct arrival *a, size_t i)
 {
     aura_cache *cache = a->cache;
     struct aura_call call = a->l->reader->call;
-    const struct aura_file_seq *from = a->from[i];
+    const struct aura_file_seq *from = a->from[i].seq;
     size_t end = aura_pages_of(from->tokens), n = 0;
     aura_status status = aura_seq_make(call, cache, &a->to[i]);
     if (status)
@@ -261,7 +281,7 @@ static aura_status make_seq(struct arrival *a, size_t i)
     if ((status = aura_pages_table(call, cache, seq, end)))
         return status;
     for (size_t p = aura_first_page(cache, seq); p < end; p = aura_next_page(cache, seq, p)) {
-        uint8_t **page = &a->page[a->entry[i][n++].page];
+        uint8_t **page = &a->page[a->from[i].entry[n++].page];
         if (*page)
             aura_page_share(cache, *page);
         else if ((status = aura_page_new(call, cache, page)))
@@ -275,37 +295,21 @@ static aura_status make_seq(struct arrival *a, size_t i)
     return AURA_OK;
 }
 
-static void copy_side_rows(const struct arrival *a, size_t i, uint16_t *rows, uint32_t dim, const uint8_t *from)
-{
-    const struct aura_file_seq *s = a->from[i];
-    for (uint32_t h = 0; h < a->l->heads; h++)
-        for (uint32_t row = 0; row < s->rows; row++)
-            memcpy(aura_row_of(a->cache, rows, dim, h, aura_token_of_row(a->cache, s->tokens, s->closed, row)),
-                   from + ((size_t)(a->l->first_head + h) * s->rows + row) * dim * sizeof *rows, dim * sizeof *rows);
-}
-
 /* Pages and rows, while nobody else knows of them. */
 static void fill_in(const struct arrival *a)
 {
     const struct aura_loaded *l = a->l;
-    size_t head_bytes = a->cache->layout.head_bytes, page_bytes = l->config->kv_heads * head_bytes;
     for (uint64_t p = 0; p < l->config->pages; p++)
         if (a->page[p])
-            memcpy(a->page[p], l->pages + p * page_bytes + l->first_head * head_bytes, l->heads * head_bytes);
-    for (size_t i = 0; i < a->n; i++) {
-        size_t k_bytes = (size_t)a->from[i]->rows * l->config->kv_heads * l->config->k_dim * sizeof(uint16_t);
-        const uint8_t *values = a->rows[i] + (a->to[i]->k ? k_bytes : 0);
-        if (a->to[i]->k)
-            copy_side_rows(a, i, a->to[i]->k, l->config->k_dim, a->rows[i]);
-        if (a->to[i]->v)
-            copy_side_rows(a, i, a->to[i]->v, l->config->v_dim, values);
-    }
+            memcpy(a->page[p], aura_loaded_page(l, a->cache, p), l->heads * a->cache->layout.head_bytes);
+    for (size_t i = 0; i < a->n; i++)
+        aura_loaded_rows(l, a->cache, &a->from[i], a->to[i]->k, a->to[i]->v);
 }
 
 /* Under which name a sequence is known in the cache. */
 static aura_status publish(struct arrival *a, size_t i, aura_seq *as)
 {
-    aura_seq same = a->from[i]->id;
+    aura_seq same = a->from[i].seq->id;
     return aura_seq_publish(a->l->reader->call, a->cache, a->to[i], as ? &as[i] : &same);
 }
 
@@ -339,7 +343,7 @@ aura_status aura_loaded_seqs(const struct aura_loaded *l, aura_cache *cache, con
     aura_status status = arrival_init(&a, l, cache, ids ? n : (size_t)l->config->seqs);
     if (status)
         return status;
-    if (!(status = find_seqs(&a, ids)))
+    if (!(status = aura_loaded_find(l, cache, ids, a.n, a.from)))
         status = arrive(&a, as);
     aura_give_memory(cache->ctx, a.memory, a.memory_bytes);
     return status;
@@ -348,10 +352,9 @@ aura_status aura_loaded_seqs(const struct aura_loaded *l, aura_cache *cache, con
 /* Slots have one sequence without a name, whose pages the cache has from the start. */
 void aura_loaded_slots(const struct aura_loaded *l, aura_cache *cache)
 {
-    size_t head_bytes = cache->layout.head_bytes, page_bytes = l->config->kv_heads * head_bytes;
     for (uint64_t p = 0; p < l->config->entries; p++) {
         uint8_t *page = cache->slots->page[p];
-        memcpy(page, l->pages + l->table[p].page * page_bytes + l->first_head * head_bytes, l->heads * head_bytes);
+        memcpy(page, aura_loaded_page(l, cache, l->table[p].page), l->heads * cache->layout.head_bytes);
         memcpy(aura_page_head(page)->written, l->table[p].written, sizeof l->table[p].written);
     }
 }
