@@ -101,9 +101,28 @@ AURA_API aura_status aura_cuda_seq_clear_status(aura_cuda_cache *cache, aura_cud
 AURA_API aura_status aura_cuda_upload(aura_cuda_cache *cache, aura_cuda_seq seq, const aura_cache *from, aura_seq from_seq);
 AURA_API aura_status aura_cuda_download(const aura_cuda_cache *cache, aura_cuda_seq seq, aura_cache *to, aura_seq to_seq);
 
-/* A sequence to a snapshot of a single sequence, the file of aura_seq_save(), and a new one from such a file or one of a whole cache,
- * as aura_seq_load() has it; `options` as there. The bytes go through memory of the host, as much as the sequence takes.
- * Fail like these, and like aura_cuda_download(), aura_cuda_seq_create() and aura_cuda_upload(); loading with nothing changed. */
+/* All sequences of a CPU cache as new ones of the device's, and all of the device's as new ones of a CPU cache: the same bytes; pages
+ * that sequences share are shared there too. Neither cache need be empty. What became of which goes to pairs[*n], which has room for all
+ * of them; either may be NULL. Fail like aura_cuda_upload() and aura_cuda_download(), also with AURA_OUT_OF_PAGES (sequences),
+ * with nothing changed. */
+typedef struct aura_cuda_pair {
+    aura_seq host; /* in a CPU cache or a file */
+    aura_cuda_seq device;
+} aura_cuda_pair;
+AURA_API aura_status aura_cuda_cache_upload(aura_cuda_cache *cache, const aura_cache *from, aura_cuda_pair *pairs, size_t *n);
+AURA_API aura_status aura_cuda_cache_download(const aura_cuda_cache *cache, aura_cache *to, aura_cuda_pair *pairs, size_t *n);
+
+/* All sequences, or those in `options`, to a snapshot, the file of aura_cache_save(), in which they have the names in `pairs`; and
+ * those of a file, or the ones of them in `options`, as new sequences. What is loaded goes from the file to the device; what is saved
+ * goes through memory of the host, as much as it takes.
+ * Fail like aura_cache_save() and aura_seq_load() (AURA_BAD_ARGUMENT where the file is of another configuration: the message says in
+ * what), and like the two above; loading with nothing changed. */
+AURA_API aura_status aura_cuda_cache_save(const aura_cuda_cache *cache, const char *path, const aura_snapshot_options *options,
+                                          aura_cuda_pair *pairs, size_t *n);
+AURA_API aura_status aura_cuda_cache_load(aura_cuda_cache *cache, const char *path, const aura_snapshot_options *options,
+                                          aura_cuda_pair *pairs, size_t *n);
+
+/* The same for one sequence, as aura_seq_save() and aura_seq_load(). */
 AURA_API aura_status aura_cuda_seq_save(const aura_cuda_cache *cache, aura_cuda_seq seq, const char *path,
                                         const aura_snapshot_options *options);
 AURA_API aura_status aura_cuda_seq_load(aura_cuda_cache *cache, const char *path, const aura_snapshot_options *options,

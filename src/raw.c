@@ -99,6 +99,56 @@ aura_status aura_raw_fill(const char *name, aura_cache *cache, aura_seq id, uint
     return status;
 }
 
+/* ---- whole caches ------------------------------------------------------------------------------------------------------ */
+
+aura_status aura_raw_seqs(const char *name, const aura_cache *cache, aura_seq *seqs, size_t most, size_t *n)
+{
+    struct aura_call call = {cache->ctx, name};
+    pthread_mutex_t *lock = (pthread_mutex_t *)&cache->lock;
+    void *memory;
+    aura_status status = aura_take_memory(call, (most + 1) * sizeof(struct aura_sequence *), &memory);
+    if (status)
+        return status;
+    struct aura_sequence **list = memory;
+    pthread_mutex_lock(lock);
+    *n = aura_seqs_list(cache, list, most);
+    for (size_t i = 0; i < *n; i++)
+        seqs[i] = list[i]->id;
+    pthread_mutex_unlock(lock);
+    aura_give_memory(call.ctx, memory, (most + 1) * sizeof *list);
+    return AURA_OK;
+}
+
+aura_status aura_raw_add_page(const char *name, aura_cache *cache, aura_seq id, size_t i, uint8_t **page)
+{
+    struct aura_call call = {cache->ctx, name};
+    struct aura_sequence *seq = aura_find_seq(call, cache, id);
+    pthread_mutex_lock(&cache->lock);
+    aura_status status = aura_pages_table(call, cache, seq, i + 1);
+    if (!status && *page)
+        aura_page_share(cache, *page);
+    else if (!status)
+        status = aura_page_new(call, cache, page);
+    if (!status) {
+        seq->page[aura_entry_of(cache, i)] = *page;
+        seq->end = i + 1;
+    }
+    pthread_mutex_unlock(&cache->lock);
+    return status;
+}
+
+void aura_raw_set_lengths(const char *name, aura_cache *cache, aura_seq id, uint64_t len, uint64_t closed, struct aura_raw_seq *raw)
+{
+    struct aura_call call = {cache->ctx, name};
+    struct aura_sequence *seq = aura_find_seq(call, cache, id);
+    pthread_mutex_lock(&cache->lock);
+    seq->len = len;
+    seq->closed = closed;
+    aura_count_tokens(cache, seq);
+    pthread_mutex_unlock(&cache->lock);
+    describe_seq(raw, seq);
+}
+
 aura_status aura_raw_fail(const aura_ctx *ctx, aura_status status, const char *format, ...)
 {
     char text[512];

@@ -42,6 +42,30 @@ uint8_t *aura_raw_page(const aura_cache *cache, aura_seq seq, size_t i);
 aura_status aura_raw_fill(const char *call, aura_cache *cache, aura_seq seq, uint64_t len, uint64_t closed,
                           struct aura_raw_seq *raw);
 
+/* ---- whole caches ---- */
+
+/* The first of the sequences, as many as fit: *n. Fails: AURA_OUT_OF_MEMORY. */
+aura_status aura_raw_seqs(const char *call, const aura_cache *cache, aura_seq *seqs, size_t most, size_t *n);
+
+/* Page i of a new sequence, all before it being there: *page where that is one of the cache, which is then shared, or one of its own
+ * where it is NULL. Then its lengths. What the pages hold is the caller's to write. Fails as aura_append does for want of space. */
+aura_status aura_raw_add_page(const char *call, aura_cache *cache, aura_seq seq, size_t i, uint8_t **page);
+void aura_raw_set_lengths(const char *call, aura_cache *cache, aura_seq seq, uint64_t len, uint64_t closed, struct aura_raw_seq *raw);
+
+/* ---- files: raw_file.c ---- */
+
+/* A snapshot of a cache like `shape`, which must live as long as it is open: the sequences that `options` name, or all. Everything in
+ * it has been checked, and `path` is kept. Fails as aura_seq_load does. */
+struct aura_raw_file;
+aura_status aura_raw_open(const char *call, const aura_cache *shape, const char *path, const aura_snapshot_options *options,
+                          struct aura_raw_file **file);
+void aura_raw_close(struct aura_raw_file *file); /* NULL is allowed */
+size_t aura_raw_file_seqs(const struct aura_raw_file *file);
+/* Sequence i: its name in the file, and all of aura_raw_seq but the rows, which aura_raw_file_rows() writes where they are wanted. */
+aura_seq aura_raw_file_seq(const struct aura_raw_file *file, size_t i, struct aura_raw_seq *raw);
+const uint8_t *aura_raw_file_page(const struct aura_raw_file *file, size_t i, size_t page);
+void aura_raw_file_rows(const struct aura_raw_file *file, size_t i, uint16_t *k, uint16_t *v);
+
 /* aura_fail for callers that have no ctx.h. */
 aura_status aura_raw_fail(const aura_ctx *ctx, aura_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

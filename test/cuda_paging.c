@@ -263,10 +263,31 @@ static void all_or_nothing(void)
     aura_paging_unmake(&paging);
 }
 
+/* A list that is made page by page: new ones, one that another sequence has, one twice. */
+static void page_by_page(void)
+{
+    uint32_t a, b, page = AURA_PAGING_NONE, other = AURA_PAGING_NONE, none = AURA_PAGING_NONE;
+    start(0);
+    create(&a), create(&b);
+    EXPECT(!aura_paging_add(&paging, a, &page) && !aura_paging_add(&paging, b, &page) && !aura_paging_add(&paging, b, &other) &&
+           !aura_paging_add(&paging, b, &other), "no memory");
+    EXPECT(paging.references[page] == 2 && paging.references[other] == 2 && paging.n_free == PAGES - 2, "references");
+    EXPECT(aura_paging_shared(&paging, a) == 1 && aura_paging_shared(&paging, b) == 3, "shared pages");
+    EXPECT(!reserve(a, 3 * AURA_PAGE, 0) && paging.references[page] == 1, "a has pages of its own");
+    for (; paging.n_free; none = AURA_PAGING_NONE)
+        EXPECT(!aura_paging_add(&paging, b, &none), "no memory");
+    EXPECT(aura_paging_add(&paging, b, &none) == AURA_OUT_OF_PAGES && none == AURA_PAGING_NONE, "there was no page left");
+    EXPECT(!aura_paging_add(&paging, b, &page) && paging.references[page] == 2, "one that is there is no new one");
+    release(a), release(b);
+    EXPECT(paging.n_free == PAGES, "%u pages are free", paging.n_free);
+    aura_paging_unmake(&paging);
+}
+
 int main(void)
 {
     RUN(walk);
     RUN(fork_and_write);
     RUN(all_or_nothing);
+    RUN(page_by_page);
     return test_result();
 }

@@ -44,6 +44,15 @@ aura_status aura_cuda_check_seq(const aura_cuda_cache *cache, const char *call, 
 aura_status aura_cuda_read_seq(const aura_cuda_cache *cache, const char *call, aura_cuda_seq seq, struct dev_seq *state);
 aura_status aura_cuda_write_seq(const aura_cuda_cache *cache, const char *call, aura_cuda_seq seq, const struct dev_seq *state);
 
+/* The place of a new sequence; which of its pages a sequence may write to; entries [first, end) of its list to the device. */
+aura_status aura_cuda_find_place(const aura_cuda_cache *cache, const char *call, aura_cuda_seq *seq);
+void aura_cuda_set_limits(const aura_cuda_cache *cache, aura_cuda_seq seq, struct dev_seq *state);
+cudaError_t aura_cuda_write_list(const aura_cuda_cache *cache, aura_cuda_seq seq, const uint32_t *page, uint32_t first, uint32_t end);
+
+/* copy.cu: that a CPU cache is like this one; the f16 rows of a sequence, one way or the other. */
+aura_status aura_cuda_check_same(const aura_cuda_cache *cache, const char *call, const aura_cache *other);
+cudaError_t aura_cuda_copy_rows(const aura_cuda_cache *cache, aura_cuda_seq seq, const struct aura_raw_seq *raw, cudaMemcpyKind kind);
+
 /* encoder.cu, append.cu, attend.cu: once per cache. side: of up to 4 bits; has the levels. */
 void aura_cuda_make_encoder(struct dev_encoder *encoder, const struct aura_codec_plan *plan, const struct aura_side *side);
 aura_status aura_cuda_prepare_append(const aura_cuda_cache *cache, const char *call);

@@ -1,9 +1,9 @@
-/* Sequences to the device and back: from and to a CPU cache, and files by way of one. */
+/* A sequence to the device and back: from and to a CPU cache. */
 #include "cache.cuh"
 
 #include <string.h>
 
-static aura_status check_same(const aura_cuda_cache *c, const char *call, const aura_cache *other)
+aura_status aura_cuda_check_same(const aura_cuda_cache *c, const char *call, const aura_cache *other)
 {
     struct aura_raw r;
     if (!other)
@@ -22,17 +22,11 @@ static aura_status check_same(const aura_cuda_cache *c, const char *call, const 
                 : aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: the two caches have different configurations", call);
 }
 
-/* All bytes of a sequence, one way or the other. */
-static cudaError_t copy_seq(const aura_cuda_cache *c, aura_cuda_seq seq, const aura_cache *cpu, aura_seq cpu_seq,
-                            const struct aura_raw_seq *raw, cudaMemcpyKind kind)
+cudaError_t aura_cuda_copy_rows(const aura_cuda_cache *c, aura_cuda_seq seq, const struct aura_raw_seq *raw, cudaMemcpyKind kind)
 {
-    int up = kind == cudaMemcpyHostToDevice;
-    cudaError_t error = cudaSuccess;
+    const int up = kind == cudaMemcpyHostToDevice;
     const aura_config *f = c->raw.config;
-    for (size_t i = 0; i < raw->pages && error == cudaSuccess; i++) {
-        uint8_t *there = c->dev.pages + (size_t)c->paging.seq[seq].page[i] * c->raw.page_bytes, *here = aura_raw_page(cpu, cpu_seq, i);
-        error = cudaMemcpy(up ? there : here, up ? here : there, c->raw.page_bytes, kind);
-    }
+    cudaError_t error = cudaSuccess;
     for (int values = 0; values < 2 && error == cudaSuccess; values++) {
         __half *rows = values ? c->dev.v_rows : c->dev.k_rows;
         size_t n = (size_t)f->kv_heads * c->raw.rows * (values ? f->v_dim : f->k_dim);
@@ -40,7 +34,20 @@ static cudaError_t copy_seq(const aura_cuda_cache *c, aura_cuda_seq seq, const a
         if (rows)
             error = cudaMemcpy(up ? there : here, up ? here : there, n * sizeof *rows, kind);
     }
-    return when_done(error);
+    return error;
+}
+
+/* All bytes of a sequence, one way or the other. */
+static cudaError_t copy_seq(const aura_cuda_cache *c, aura_cuda_seq seq, const aura_cache *cpu, aura_seq cpu_seq,
+                            const struct aura_raw_seq *raw, cudaMemcpyKind kind)
+{
+    const int up = kind == cudaMemcpyHostToDevice;
+    cudaError_t error = cudaSuccess;
+    for (size_t i = 0; i < raw->pages && error == cudaSuccess; i++) {
+        uint8_t *there = c->dev.pages + (size_t)c->paging.seq[seq].page[i] * c->raw.page_bytes, *here = aura_raw_page(cpu, cpu_seq, i);
+        error = cudaMemcpy(up ? there : here, up ? here : there, c->raw.page_bytes, kind);
+    }
+    return when_done(error == cudaSuccess ? aura_cuda_copy_rows(c, seq, raw, kind) : error);
 }
 
 extern "C" aura_status aura_cuda_upload(aura_cuda_cache *c, aura_cuda_seq seq, const aura_cache *from, aura_seq from_seq)
@@ -49,7 +56,7 @@ extern "C" aura_status aura_cuda_upload(aura_cuda_cache *c, aura_cuda_seq seq, c
     struct aura_raw_seq raw;
     struct dev_seq state;
     aura_status status = aura_cuda_check_seq(c, call, seq);
-    if (status || (status = check_same(c, call, from)) || (status = aura_raw_find(call, from, from_seq, &raw)))
+    if (status || (status = aura_cuda_check_same(c, call, from)) || (status = aura_raw_find(call, from, from_seq, &raw)))
         return status;
     on_device here(c->device);
     if ((status = aura_cuda_read_seq(c, call, seq, &state)))
@@ -74,7 +81,7 @@ extern "C" aura_status aura_cuda_download(const aura_cuda_cache *c, aura_cuda_se
     struct aura_raw_seq raw;
     struct dev_seq state;
     aura_status status = aura_cuda_check_seq(c, call, seq);
-    if (status || (status = check_same(c, call, to)))
+    if (status || (status = aura_cuda_check_same(c, call, to)))
         return status;
     on_device here(c->device);
     if ((status = aura_cuda_read_seq(c, call, seq, &state)) || (status = aura_raw_fill(call, to, to_seq, state.len, state.closed, &raw)))
@@ -82,50 +89,5 @@ extern "C" aura_status aura_cuda_download(const aura_cuda_cache *c, aura_cuda_se
     status = cuda_status(c->ctx, call, copy_seq(c, seq, to, to_seq, &raw, cudaMemcpyDeviceToHost), "copying from the device");
     if (status)
         aura_truncate(to, to_seq, 0);
-    return status;
-}
-
-/* ---- files ---------------------------------------------------------------------------------------------------------- */
-
-/* A CPU cache of the same configuration, for one sequence on its way. */
-static aura_status make_passage(const aura_cuda_cache *c, aura_cache **passage)
-{
-    aura_config config = *c->raw.config;
-    config.budget_bytes = 0;
-    return aura_cache_create(c->ctx, &config, passage);
-}
-
-extern "C" aura_status aura_cuda_seq_save(const aura_cuda_cache *c, aura_cuda_seq seq, const char *path,
-                                          const aura_snapshot_options *options)
-{
-    aura_cache *passage = NULL;
-    aura_seq here;
-    aura_status status = aura_cuda_check_seq(c, "aura_cuda_seq_save", seq);
-    if (status || (status = make_passage(c, &passage)))
-        return status;
-    if (!(status = aura_seq_create(passage, &here)) && !(status = aura_cuda_download(c, seq, passage, here)))
-        status = aura_seq_save(passage, here, path, options);
-    aura_cache_destroy(passage);
-    return status;
-}
-
-extern "C" aura_status aura_cuda_seq_load(aura_cuda_cache *c, const char *path, const aura_snapshot_options *options,
-                                          aura_cuda_seq *seq)
-{
-    aura_cache *passage = NULL;
-    aura_seq here;
-    aura_cuda_seq made;
-    if (!c || !seq)
-        return aura_raw_fail(c ? c->ctx : NULL, AURA_BAD_ARGUMENT, "aura_cuda_seq_load: %s is NULL", c ? "seq" : "cache");
-    aura_status status = make_passage(c, &passage);
-    if (status)
-        return status;
-    if (!(status = aura_seq_load(passage, path, options, &here)) && !(status = aura_cuda_seq_create(c, &made))) {
-        if ((status = aura_cuda_upload(c, made, passage, here)))
-            aura_cuda_seq_release(c, made);
-        else
-            *seq = made;
-    }
-    aura_cache_destroy(passage);
     return status;
 }

@@ -91,6 +91,20 @@ aura_status aura_paging_share(struct aura_paging *t, uint32_t from, uint32_t pag
     return AURA_OK;
 }
 
+aura_status aura_paging_add(struct aura_paging *t, uint32_t seq, uint32_t *page)
+{
+    struct aura_paging_seq *s = &t->seq[seq];
+    aura_status status = *page == AURA_PAGING_NONE && !t->n_free ? AURA_OUT_OF_PAGES : grow(s, s->pages + 1);
+    if (status)
+        return status;
+    if (*page == AURA_PAGING_NONE)
+        *page = take(t);
+    else
+        t->references[*page]++;
+    s->page[s->pages++] = *page;
+    return AURA_OK;
+}
+
 uint32_t aura_paging_shared(const struct aura_paging *t, uint32_t seq)
 {
     uint32_t n = 0;

@@ -45,6 +45,10 @@ void aura_paging_cut(struct aura_paging *t, uint32_t seq, uint32_t pages);
  * AURA_OUT_OF_MEMORY. */
 aura_status aura_paging_share(struct aura_paging *t, uint32_t from, uint32_t pages, uint32_t to);
 
+/* One more entry at the end of a list: *page, to which that is one more reference or, where it is AURA_PAGING_NONE, a free one, written
+ * there. Fails, with nothing changed: AURA_OUT_OF_PAGES, AURA_OUT_OF_MEMORY. */
+aura_status aura_paging_add(struct aura_paging *t, uint32_t seq, uint32_t *page);
+
 /* Pages of a sequence that others have too. */
 uint32_t aura_paging_shared(const struct aura_paging *t, uint32_t seq);
 

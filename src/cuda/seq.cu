@@ -34,8 +34,7 @@ static uint32_t write_page(const aura_cuda_cache *c, const struct dev_seq *state
     return (c->dev.k_rows || c->dev.v_rows ? state->closed : state->len) / AURA_PAGE;
 }
 
-/* Which of its pages a sequence may write to. */
-static void set_limits(const aura_cuda_cache *c, aura_cuda_seq seq, struct dev_seq *state)
+void aura_cuda_set_limits(const aura_cuda_cache *c, aura_cuda_seq seq, struct dev_seq *state)
 {
     uint32_t begin, end;
     aura_paging_own(&c->paging, seq, write_page(c, state), &begin, &end);
@@ -45,8 +44,7 @@ static void set_limits(const aura_cuda_cache *c, aura_cuda_seq seq, struct dev_s
 
 /* ---- coming and going ----------------------------------------------------------------------------------------------- */
 
-/* A place for a new sequence. */
-static aura_status find_place(const aura_cuda_cache *c, const char *call, aura_cuda_seq *seq)
+aura_status aura_cuda_find_place(const aura_cuda_cache *c, const char *call, aura_cuda_seq *seq)
 {
     *seq = aura_paging_place(&c->paging);
     if (*seq == AURA_PAGING_NONE)
@@ -62,7 +60,7 @@ extern "C" aura_status aura_cuda_seq_create(aura_cuda_cache *c, aura_cuda_seq *s
     if (!c || !seq)
         return aura_raw_fail(c ? c->ctx : NULL, AURA_BAD_ARGUMENT, "%s: %s is NULL", call, c ? "seq" : "cache");
     on_device here(c->device);
-    aura_status status = find_place(c, call, &made);
+    aura_status status = aura_cuda_find_place(c, call, &made);
     if (status || (status = aura_cuda_write_seq(c, call, made, &empty)))
         return status;
     c->paging.seq[made].used = 1;
@@ -85,8 +83,7 @@ extern "C" aura_status aura_cuda_seq_release(aura_cuda_cache *c, aura_cuda_seq s
     return AURA_OK;
 }
 
-/* Entries [first, end) of a list to the device. */
-static cudaError_t write_list(const aura_cuda_cache *c, aura_cuda_seq seq, const uint32_t *page, uint32_t first, uint32_t end)
+cudaError_t aura_cuda_write_list(const aura_cuda_cache *c, aura_cuda_seq seq, const uint32_t *page, uint32_t first, uint32_t end)
 {
     if (first == end)
         return cudaSuccess;
@@ -119,7 +116,7 @@ extern "C" aura_status aura_cuda_seq_fork(aura_cuda_cache *c, aura_cuda_seq from
     if (status)
         return status;
     on_device here(c->device);
-    if ((status = find_place(c, call, &made)) || (status = aura_cuda_read_seq(c, call, from, &parent)))
+    if ((status = aura_cuda_find_place(c, call, &made)) || (status = aura_cuda_read_seq(c, call, from, &parent)))
         return status;
     if (tokens > parent.len)
         return aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %llu tokens; the sequence has %u", call, (unsigned long long)tokens,
@@ -129,9 +126,9 @@ extern "C" aura_status aura_cuda_seq_fork(aura_cuda_cache *c, aura_cuda_seq from
         return aura_raw_fail(c->ctx, AURA_OUT_OF_MEMORY, "%s: no memory for a list of %u pages", call, pages);
     child.len = (uint32_t)tokens;
     child.closed = parent.closed < child.len ? parent.closed : child.len;
-    set_limits(c, made, &child);
-    set_limits(c, from, &parent);
-    cudaError_t error = write_list(c, made, c->paging.seq[made].page, 0, pages);
+    aura_cuda_set_limits(c, made, &child);
+    aura_cuda_set_limits(c, from, &parent);
+    cudaError_t error = aura_cuda_write_list(c, made, c->paging.seq[made].page, 0, pages);
     if (error == cudaSuccess)
         error = copy_rows(c, from, made);
     status = cuda_status(c->ctx, call, when_done(error), "copying a sequence");
@@ -154,7 +151,7 @@ static cudaError_t carry_out(const aura_cuda_cache *c, const struct aura_paging_
         if (plan->copy[i] != AURA_PAGING_NONE)
             error = cudaMemcpy(c->dev.pages + plan->page[i] * c->raw.page_bytes, c->dev.pages + plan->copy[i] * c->raw.page_bytes,
                                c->raw.page_bytes, cudaMemcpyDeviceToDevice);
-    return when_done(error == cudaSuccess ? write_list(c, plan->seq, plan->page, plan->first, plan->end) : error);
+    return when_done(error == cudaSuccess ? aura_cuda_write_list(c, plan->seq, plan->page, plan->first, plan->end) : error);
 }
 
 static aura_status fail_plan(const aura_cuda_cache *c, const char *call, aura_status status, uint64_t tokens, uint32_t pages)
@@ -186,7 +183,7 @@ extern "C" aura_status aura_cuda_seq_reserve(aura_cuda_cache *c, aura_cuda_seq s
         return status;
     }
     aura_paging_commit(&c->paging, &plan);
-    set_limits(c, seq, &state);
+    aura_cuda_set_limits(c, seq, &state);
     return aura_cuda_write_seq(c, call, seq, &state);
 }
 
@@ -206,7 +203,7 @@ extern "C" aura_status aura_cuda_seq_truncate(aura_cuda_cache *c, aura_cuda_seq 
     state.len = (uint32_t)tokens;
     state.closed = state.closed < state.len ? state.closed : state.len;
     aura_paging_cut(&c->paging, seq, pages_of(tokens));
-    set_limits(c, seq, &state);
+    aura_cuda_set_limits(c, seq, &state);
     return aura_cuda_write_seq(c, call, seq, &state);
 }
 

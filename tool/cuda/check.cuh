@@ -150,6 +150,7 @@ void check_options();
 void check_general();
 void check_append();
 void check_seqs();
+void check_caches();
 void check_batch();
 void check_recording();
 void check_lost();

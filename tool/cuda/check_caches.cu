@@ -1,0 +1,324 @@
+/* Whole caches to the device and back, and their files: bytes, names, what is shared, and that a failure changes nothing. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "check.cuh"
+
+/* A CPU cache whose sequences share pages, and grew on after that. */
+static void make_cache(const struct scene &s, struct filled &f)
+{
+    const int before = failures;
+    fill(s, f);
+    if (failures > before)
+        return;
+    const std::vector<uint32_t> at = {512, 300, s.tokens[0]};
+    for (uint32_t n : at) {
+        aura_seq fork;
+        TRY(aura_seq_fork(f.cache, f.seqs[0], n, &fork));
+        f.seqs.push_back(fork);
+    }
+    const aura_config &c = s.config;
+    for (size_t i = 0; i < f.seqs.size(); i += 2) {
+        std::vector<float> k = some_tokens(90 + i, 50, c.kv_heads, c.k_dim, true), v = some_tokens(91 + i, 50, c.kv_heads, c.k_dim, false);
+        aura_append_job job = AURA_APPEND_JOB_INIT;
+        job.seq = f.seqs[i], job.tokens = 50, job.k.data = k.data(), job.v.data = v.data();
+        TRY(aura_append(f.cache, &job, 1));
+    }
+}
+
+static aura_cuda_cache *make_device(const struct scene &s, const struct filled &f, size_t pages, uint32_t seqs, uint64_t seq_tokens)
+{
+    aura_cuda_config config = AURA_CUDA_CONFIG_INIT;
+    aura_cache_info info = AURA_CACHE_INFO_INIT;
+    aura_cuda_cache *made = NULL;
+    aura_cache_get_info(f.cache, &info);
+    config.cache = info.config;
+    config.seqs = seqs;
+    config.seq_tokens = seq_tokens ? seq_tokens : 4096;
+    for (config.cache.budget_bytes = 1 << 16;; config.cache.budget_bytes += info.page_bytes / 2) {
+        aura_cuda_cache_info there = AURA_CUDA_CACHE_INFO_INIT;
+        if (aura_cuda_cache_create(f.ctx, &config, &made))
+            continue;
+        aura_cuda_cache_get_info(made, &there);
+        if (there.pages >= pages)
+            return made;
+        aura_cuda_cache_destroy(made);
+    }
+}
+
+static size_t free_pages_of(const aura_cuda_cache *c)
+{
+    aura_cuda_cache_info info = AURA_CUDA_CACHE_INFO_INIT;
+    aura_cuda_cache_get_info(c, &info);
+    return info.free_pages;
+}
+
+static size_t pages_in(const aura_cache *c)
+{
+    aura_cache_info info = AURA_CACHE_INFO_INIT;
+    aura_cache_get_info(c, &info);
+    return info.pages - info.free_pages;
+}
+
+/* Every sequence has its own on the device, with the same bytes. */
+static void compare_pairs(const struct scene &s, const struct filled &f, const aura_cuda_cache *c, const std::vector<aura_cuda_pair> &pairs,
+                          const char *when)
+{
+    if (pairs.size() != f.seqs.size())
+        complain(s, "%s: %zu sequences of %zu", when, pairs.size(), f.seqs.size());
+    for (size_t i = 0; i < pairs.size(); i++) {
+        aura_seq back;
+        if (pairs[i].host != f.seqs[i])
+            complain(s, "%s: sequence %zu was %u and is said to be %u", when, i, f.seqs[i], pairs[i].host);
+        TRY(aura_seq_create(f.cache, &back));
+        TRY(aura_cuda_download(c, pairs[i].device, f.cache, back));
+        const std::string where = first_difference(f.cache, f.seqs[i], f.cache, back);
+        if (!where.empty())
+            complain(s, "%s: sequence %zu differs at: %s", when, i, where.c_str());
+        TRY(aura_seq_release(f.cache, back));
+    }
+}
+
+/* To a device cache that has a sequence already, and back to a new cache. */
+static void there_and_back(const struct scene &s, const struct filled &f)
+{
+    struct device_side d;
+    d.cache = make_device(s, f, 40, 12, 0);
+    aura_cuda_seq other;
+    TRY(aura_cuda_seq_create(d.cache, &other));
+    TRY(aura_cuda_upload(d.cache, other, f.cache, f.seqs[1]));
+    const size_t before = free_pages_of(d.cache);
+    std::vector<aura_cuda_pair> pairs(12), back(12);
+    size_t n = 0;
+    TRY(aura_cuda_cache_upload(d.cache, f.cache, pairs.data(), &n));
+    pairs.resize(n);
+    if (before - free_pages_of(d.cache) != pages_in(f.cache))
+        complain(s, "%zu pages became %zu", pages_in(f.cache), before - free_pages_of(d.cache));
+    compare_pairs(s, f, d.cache, pairs, "uploaded");
+    TRY(aura_cuda_seq_release(d.cache, other));
+    aura_config config = s.config;
+    aura_cache *copy;
+    config.balance = f.balance.empty() ? NULL : f.balance.data();
+    TRY(aura_cache_create(f.ctx, &config, &copy));
+    const aura_status status = aura_cuda_cache_download(d.cache, copy, back.data(), &n);
+    if (status || n != pairs.size() || pages_in(copy) != pages_in(f.cache))
+        complain(s, "back: %s, %zu sequences, %zu pages of %zu", status ? aura_last_error() : "", n, pages_in(copy), pages_in(f.cache));
+    for (size_t i = 0; !status && i < n; i++)
+        for (const aura_cuda_pair &p : pairs)
+            if (p.device == back[i].device && !same_bytes(f.cache, p.host, copy, back[i].host))
+                complain(s, "sequence %u comes back with other bytes", p.host);
+    aura_cache_destroy(copy);
+}
+
+/* A page that several sequences brought with them belongs to nobody until it is copied. */
+static void append_to_shared(const struct scene &s, const struct filled &f)
+{
+    struct device_side d;
+    d.cache = make_device(s, f, 40, 12, 0);
+    std::vector<aura_cuda_pair> pairs(12);
+    size_t n = 0;
+    TRY(aura_cuda_cache_upload(d.cache, f.cache, pairs.data(), &n));
+    pairs.resize(n);
+    const aura_cuda_pair fork = pairs[3]; /* at token 512: all of its pages are its parent's too */
+    const aura_config &c = s.config;
+    std::vector<float> k = some_tokens(7, 40, c.kv_heads, c.k_dim, true), v = some_tokens(8, 40, c.kv_heads, c.k_dim, false);
+    device_array dk(k.data(), k.size() * 4), dv(v.data(), v.size() * 4), ids(&fork.device, 4);
+    aura_cuda_append_args args = AURA_CUDA_APPEND_ARGS_INIT;
+    args.seqs = (const aura_cuda_seq *)ids.p, args.n_seqs = 1, args.tokens = 40;
+    args.k.data = dk.p, args.v.data = dv.p;
+    aura_cuda_seq_info info = AURA_CUDA_SEQ_INFO_INIT;
+    TRY(aura_cuda_append(d.cache, &args, NULL));
+    TRY_CUDA(cudaDeviceSynchronize());
+    TRY(aura_cuda_seq_get_info(d.cache, fork.device, &info));
+    if (info.status != AURA_CUDA_OUT_OF_PAGES || !info.shared_pages)
+        complain(s, "an append to shared pages: status %u, %zu are shared", info.status, info.shared_pages);
+    TRY(aura_cuda_seq_clear_status(d.cache, fork.device));
+    TRY(aura_cuda_seq_reserve(d.cache, fork.device, info.tokens + 40));
+    TRY(aura_cuda_append(d.cache, &args, NULL));
+    TRY_CUDA(cudaDeviceSynchronize());
+    aura_append_job job = AURA_APPEND_JOB_INIT;
+    job.seq = f.seqs[3], job.tokens = 40, job.k.data = k.data(), job.v.data = v.data();
+    TRY(aura_append(f.cache, &job, 1));
+    compare_pairs(s, f, d.cache, pairs, "appended to");
+}
+
+/* ---- files ------------------------------------------------------------------------------------------------------------ */
+
+struct file {
+    std::string path;
+    explicit file(const char *what)
+    {
+        const char *dir = getenv("TMPDIR");
+        path = std::string(dir ? dir : "/tmp") + "/aura-check-" + std::to_string(getpid()) + what;
+    }
+    ~file()
+    {
+        remove(path.c_str());
+    }
+};
+
+static std::string read_all(const struct file &from)
+{
+    std::string text;
+    FILE *in = fopen(from.path.c_str(), "rb");
+    char part[65536];
+    for (size_t n; in && (n = fread(part, 1, sizeof part, in)) > 0;)
+        text.append(part, n);
+    if (in)
+        fclose(in);
+    return text;
+}
+
+static void write_all(const struct file &to, const std::string &text)
+{
+    FILE *out = fopen(to.path.c_str(), "wb");
+    if (out) {
+        fwrite(text.data(), 1, text.size(), out);
+        fclose(out);
+    }
+}
+
+/* The device writes the file that the CPU writes, and reads it. */
+static void save_and_load(const struct scene &s, const struct filled &f, const struct file &cpu)
+{
+    struct device_side d, other;
+    d.cache = make_device(s, f, 20, 8, 0);
+    other.cache = make_device(s, f, 20, 8, 0);
+    std::vector<aura_cuda_pair> pairs(8), saved(8);
+    size_t n = 0;
+    struct file gpu("-gpu");
+    TRY(aura_cache_save(f.cache, cpu.path.c_str(), NULL));
+    TRY(aura_cuda_cache_load(d.cache, cpu.path.c_str(), NULL, pairs.data(), &n));
+    pairs.resize(n);
+    compare_pairs(s, f, d.cache, pairs, "loaded");
+    TRY(aura_cuda_cache_save(d.cache, gpu.path.c_str(), NULL, saved.data(), &n));
+    const std::string x = read_all(cpu), y = read_all(gpu);
+    if (x.empty() || x != y || n != pairs.size())
+        complain(s, "files of %zu and %zu bytes, %zu sequences, which differ", x.size(), y.size(), n);
+    for (size_t i = 0; i < n; i++)
+        if (saved[i].device != pairs[i].device)
+            complain(s, "%u was saved as %u", pairs[i].device, saved[i].device);
+    /* some of them, by their names on either side */
+    aura_snapshot_options options = AURA_SNAPSHOT_OPTIONS_INIT;
+    const aura_cuda_seq some[] = {pairs[3].device, pairs[0].device};
+    options.seqs = some, options.n_seqs = 2;
+    TRY(aura_cuda_cache_save(d.cache, gpu.path.c_str(), &options, saved.data(), &n));
+    const aura_seq wanted = saved[1].host;
+    options.seqs = &wanted, options.n_seqs = 1;
+    TRY(aura_cuda_cache_load(other.cache, gpu.path.c_str(), &options, saved.data(), &n));
+    struct filled one = {};
+    one.ctx = f.ctx, one.cache = f.cache, one.seqs = {f.seqs[0]};
+    saved.resize(n);
+    if (n == 1 && saved[0].host == wanted)
+        saved[0].host = f.seqs[0];
+    compare_pairs(s, one, other.cache, saved, "one of two");
+    one.ctx = NULL, one.cache = NULL;
+}
+
+/* A load that fails, which leaves everything as it was. */
+static void refused(const struct scene &s, aura_cuda_cache *c, const struct file &from, aura_status wanted, const char *word)
+{
+    aura_cuda_pair pairs[16];
+    aura_cuda_seq seq;
+    size_t n = 77;
+    const size_t pages = free_pages_of(c);
+    const aura_status status = aura_cuda_cache_load(c, from.path.c_str(), NULL, pairs, &n);
+    if (status != wanted || !strstr(aura_last_error(), word) || n != 77)
+        complain(s, "%s: %s: %s", word, aura_status_text(status), aura_last_error());
+    if (free_pages_of(c) != pages)
+        complain(s, "%s: %zu pages were free, now %zu", word, pages, free_pages_of(c));
+    TRY(aura_cuda_seq_create(c, &seq));
+    if (seq != 0)
+        complain(s, "%s: there are sequences", word);
+    TRY(aura_cuda_seq_release(c, seq));
+}
+
+/* The same sequences for caches of another kind. */
+static void refuse_others(const struct scene &s, const struct filled &f, const struct file &good)
+{
+    static const char *const words[] = {"kind of keys", "k_dim", "seed", "KV heads"};
+    for (int i = 0; i < 4; i++) {
+        struct filled other;
+        struct device_side d;
+        struct scene x = s;
+        x.tokens = {};
+        if (i == 0)
+            x.config.format.k = (aura_kind)(s.config.format.k == AURA_KIND_B5 ? AURA_KIND_B4 : AURA_KIND_B5);
+        x.config.k_dim = i == 1 ? 192 : x.config.k_dim;
+        x.config.seed += i == 2;
+        x.config.kv_heads = i == 3 ? 1 : x.config.kv_heads;
+        fill(x, other);
+        d.cache = make_device(x, other, 20, 8, 0);
+        refused(s, d.cache, good, AURA_BAD_ARGUMENT, words[i]);
+        const aura_status status = aura_cuda_cache_upload(d.cache, f.cache, NULL, NULL);
+        if (status != AURA_BAD_ARGUMENT || free_pages_of(d.cache) < 20)
+            complain(s, "upload, other %s: %s", words[i], aura_status_text(status));
+    }
+}
+
+static void refuse_files(const struct scene &s, const struct filled &f, const struct file &good)
+{
+    struct device_side d, few, none, tight;
+    struct file bad("-bad"), missing("-missing");
+    const std::string text = read_all(good);
+    d.cache = make_device(s, f, 20, 8, 0);
+    write_all(bad, text.substr(0, text.size() / 2));
+    refused(s, d.cache, bad, AURA_BAD_FILE, "");
+    std::string changed = text;
+    changed[text.size() / 2] ^= 4;
+    write_all(bad, changed);
+    refused(s, d.cache, bad, AURA_BAD_FILE, "");
+    refused(s, d.cache, missing, AURA_IO, "");
+    few.cache = make_device(s, f, 20, (uint32_t)f.seqs.size() - 1, 0);
+    refused(s, few.cache, good, AURA_OUT_OF_PAGES, "sequences");
+    none.cache = make_device(s, f, 3, 8, 0);
+    refused(s, none.cache, good, AURA_OUT_OF_PAGES, "pages are needed");
+    tight.cache = make_device(s, f, 20, 8, 512);
+    refused(s, tight.cache, good, AURA_TOO_LARGE, "tokens");
+    aura_config config = s.config;
+    aura_cache *small;
+    aura_cache_info info = AURA_CACHE_INFO_INIT;
+    size_t n = 77;
+    TRY(aura_cuda_cache_load(d.cache, good.path.c_str(), NULL, NULL, NULL));
+    aura_cache_get_info(f.cache, &info);
+    config.balance = f.balance.empty() ? NULL : f.balance.data();
+    config.budget_bytes = 4 * info.page_bytes;
+    TRY(aura_cache_create(f.ctx, &config, &small));
+    const aura_status status = aura_cuda_cache_download(d.cache, small, NULL, &n);
+    aura_cache_get_info(small, &info);
+    if (status != AURA_OUT_OF_PAGES || info.seqs || info.pages != info.free_pages || n != 77)
+        complain(s, "to a cache that is too small: %s, %zu sequences", aura_status_text(status), info.seqs);
+    aura_cache_destroy(small);
+}
+
+static void run_caches(struct scene s, bool errors)
+{
+    const int before = failures;
+    struct filled f;
+    struct file cpu("-cpu");
+    s.name += errors ? " whole caches, and what is refused" : " whole caches";
+    cases++;
+    make_cache(s, f);
+    if (failures == before)
+        save_and_load(s, f, cpu); /* first: names in a file tell how many sequences there have been */
+    if (failures == before)
+        there_and_back(s, f);
+    if (failures == before && errors)
+        refuse_files(s, f, cpu);
+    if (failures == before && errors)
+        refuse_others(s, f, cpu);
+    if (failures == before)
+        append_to_shared(s, f);
+    end_case(s, before, "bytes and files equal");
+}
+
+void check_caches()
+{
+    static const uint32_t pairs[][2] = {{4, 4}, {4, 10}, {11, 2}, {10, 10}};
+    for (const uint32_t *p : pairs) {
+        struct scene s = scene_of(p[0], p[1], 128, 2, 2, {700, 40, 0});
+        s.balance = p[0] <= 8;
+        run_caches(s, p[0] == 4 && p[1] == 4);
+    }
+}
