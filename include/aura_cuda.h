@@ -9,7 +9,8 @@
  *          the cache from the host and wait for what they asked of the device; no call on the cache may be in flight on any
  *          stream during them.
  * Pages    Lengths live on the device, pages are handed out by the host: a sequence can be appended to as far as pages were
- *          reserved for it that no other sequence has. Pages that a fork shares are copied by aura_cuda_seq_reserve.
+ *          reserved for it that no other sequence has. Pages that a fork shares are copied by aura_cuda_seq_reserve. In a cache with
+ *          a window pages are used again, so that a sequence can go on for as many tokens as were reserved in few of them.
  * Threads  One thread at a time per cache.
  */
 #ifndef AURA_CUDA_H
@@ -32,7 +33,8 @@ typedef struct aura_cuda_config {
     aura_config cache;   /* as for aura_cache_create; budget_bytes is what may be allocated on the device, and must be given */
     int device;          /* ordinal */
     uint32_t seqs;       /* sequences that there can be at once, 1 to 65536; 0: 64 */
-    uint64_t seq_tokens; /* tokens that one can have, below 2^31; 0: as many as the budget's pages hold */
+    uint64_t seq_tokens; /* tokens that one can have, below 2^31; 0: as many as the budget's pages hold. With a window, which holds on
+                            to few of them, this is all that counts: 4 bytes of each sequence for every 256 */
     uint32_t batch_invariant; /* 1: what attention gives for a sequence depends on that sequence and its queries alone, bit for bit,
                                  and not on the rest of the batch nor on the GPU's multiprocessors. It costs time: doc/cuda.md */
 } aura_cuda_config;
@@ -43,7 +45,8 @@ typedef struct aura_cuda_config {
 AURA_API aura_status aura_cuda_probe(int device);
 
 /* Makes an empty cache on a device: all memory that it will ever have, taken at once. It keeps `ctx` for messages.
- * Fails: as aura_cache_create; AURA_UNSUPPORTED (a window, slots, a format or dim without a kernel), AURA_OUT_OF_PAGES (a budget
+ * Fails: as aura_cache_create; AURA_UNSUPPORTED (slots, a format or dim without a kernel, keep_first beyond
+ * the pinned tokens: 4, or none with AURA_NO_PINNED or two plain sides), AURA_OUT_OF_PAGES (a budget
  * in which no page fits), AURA_OUT_OF_MEMORY (of the device), AURA_DEVICE. */
 AURA_API aura_status aura_cuda_cache_create(aura_ctx *ctx, const aura_cuda_config *config, aura_cuda_cache **cache);
 AURA_API void aura_cuda_cache_destroy(aura_cuda_cache *cache); /* NULL is allowed */
@@ -63,41 +66,46 @@ AURA_API aura_status aura_cuda_seq_create(aura_cuda_cache *cache, aura_cuda_seq 
 /* A new sequence that begins with the first `tokens` tokens of another and shares their pages; what it holds is as after
  * aura_seq_fork(). Before either is appended to, aura_cuda_seq_reserve() must give it pages of its own: until then appends to
  * it set AURA_CUDA_OUT_OF_PAGES.
- * Fails, with nothing changed: AURA_BAD_ARGUMENT (no such sequence, more tokens than it has), AURA_OUT_OF_PAGES (as many
- * sequences as there can be), AURA_OUT_OF_MEMORY (of the host), AURA_DEVICE. */
+ * Fails, with nothing changed: AURA_BAD_ARGUMENT (no such sequence, more tokens than it has; with a window, tokens that are gone, as
+ * aura_truncate()), AURA_OUT_OF_PAGES (as many sequences as there can be), AURA_OUT_OF_MEMORY (of the host), AURA_DEVICE. */
 AURA_API aura_status aura_cuda_seq_fork(aura_cuda_cache *cache, aura_cuda_seq from, uint64_t tokens, aura_cuda_seq *seq);
 /* Gives the pages back that no other sequence has. Fails: AURA_BAD_ARGUMENT, AURA_DEVICE. */
 AURA_API aura_status aura_cuda_seq_release(aura_cuda_cache *cache, aura_cuda_seq seq);
 /* Pages of its own for all that is appended until the sequence has `tokens` tokens: new ones, and copies of those that it
- * shares and would write to. A sequence never has more tokens than were reserved for it: the device takes no pages.
+ * shares and would write to. A sequence never has more tokens than were reserved for it: the device takes no pages. With a window
+ * it then has no more of them than aura_config says, and those that it shares besides, however many tokens are to come. What they push
+ * out of the window goes back with the next reservation, fork or truncation.
  * Fails, with nothing changed: AURA_OUT_OF_PAGES, AURA_OUT_OF_MEMORY (of the host), AURA_TOO_LARGE (more than seq_tokens),
  * AURA_BAD_ARGUMENT, AURA_DEVICE. */
 AURA_API aura_status aura_cuda_seq_reserve(aura_cuda_cache *cache, aura_cuda_seq seq, uint64_t tokens);
 /* Keeps the first `tokens` tokens, as aura_truncate() does, and gives the pages back that are not needed for them, reserved or
  * not: reserve again before the next append. Fails, with nothing changed: AURA_BAD_ARGUMENT (no such sequence, more tokens than it
- * has), AURA_DEVICE. */
+ * has; with a window, tokens that are gone), AURA_DEVICE. */
 AURA_API aura_status aura_cuda_seq_truncate(aura_cuda_cache *cache, aura_cuda_seq seq, uint64_t tokens);
 
 /* What goes wrong on the device is kept with its sequence until aura_cuda_seq_clear_status(). */
 enum {
     AURA_CUDA_BAD_VALUE = 1,    /* an append had NaN, Inf or a vector that is too long: nothing of it was stored */
     AURA_CUDA_OUT_OF_PAGES = 2, /* an append went beyond the reservation, or into pages that are shared: nothing of it was stored */
-    AURA_CUDA_NOT_FINITE = 4    /* rows of an attend are NaN, as with AURA_NOT_FINITE */
+    AURA_CUDA_NOT_FINITE = 4,   /* rows of an attend are NaN, as with AURA_NOT_FINITE */
+    AURA_CUDA_GONE = 8          /* aura_cuda_truncate() would have left, or a query seen, tokens that are out of the cache's window and
+                                   gone: nothing was cut; all rows of that sequence are NaN */
 };
 typedef struct aura_cuda_seq_info {
     size_t size;
     uint64_t tokens, closed; /* as in aura_seq_info */
     uint64_t reserved;       /* tokens that it can have before it needs other pages */
     size_t pages, shared_pages; /* that it has; of these, those that others have too */
-    uint32_t status;         /* AURA_CUDA_... bits; while an append bit is set, appends do nothing */
+    uint32_t status;         /* AURA_CUDA_... bits; while one is set that is not AURA_CUDA_NOT_FINITE, appends do nothing */
+    uint64_t first;          /* as in aura_seq_info */
 } aura_cuda_seq_info;
-#define AURA_CUDA_SEQ_INFO_INIT {sizeof(aura_cuda_seq_info), 0, 0, 0, 0, 0, 0}
+#define AURA_CUDA_SEQ_INFO_INIT {sizeof(aura_cuda_seq_info), 0, 0, 0, 0, 0, 0, 0}
 AURA_API aura_status aura_cuda_seq_get_info(const aura_cuda_cache *cache, aura_cuda_seq seq, aura_cuda_seq_info *info);
 AURA_API aura_status aura_cuda_seq_clear_status(aura_cuda_cache *cache, aura_cuda_seq seq);
 
 /* Copies a sequence of a CPU cache to an empty one on the device, and back: the same bytes. The caches must have been made
  * with equal configurations (budget apart). Fails, with nothing changed: AURA_BAD_ARGUMENT (other configurations, a target
- * that is not empty), AURA_UNSUPPORTED (a window or slots), AURA_OUT_OF_PAGES, AURA_TOO_LARGE, AURA_OUT_OF_MEMORY, AURA_DEVICE. */
+ * that is not empty), AURA_UNSUPPORTED (slots), AURA_OUT_OF_PAGES, AURA_TOO_LARGE, AURA_OUT_OF_MEMORY, AURA_DEVICE. */
 AURA_API aura_status aura_cuda_upload(aura_cuda_cache *cache, aura_cuda_seq seq, const aura_cache *from, aura_seq from_seq);
 AURA_API aura_status aura_cuda_download(const aura_cuda_cache *cache, aura_cuda_seq seq, aura_cache *to, aura_seq to_seq);
 
@@ -149,12 +157,13 @@ typedef struct aura_cuda_append_args {
 
 /* Appends in one launch; the bytes are those of aura_append. What is wrong with the tokens of a sequence is found on the device:
  * then its status says so, nothing of them is stored, and the other sequences are not concerned.
- * Fails, with nothing launched: AURA_BAD_ARGUMENT, AURA_UNSUPPORTED (dtype), AURA_DEVICE. */
+ * Fails, with nothing launched: AURA_BAD_ARGUMENT (also: more than max_queries tokens with a window), AURA_UNSUPPORTED (dtype),
+ * AURA_DEVICE. */
 AURA_API aura_status aura_cuda_append(aura_cuda_cache *cache, const aura_cuda_append_args *args, struct CUstream_st *stream);
 
 /* Keeps the first tokens[i] tokens of seqs[i], or all where it has no more: on the stream, so that what a graph appended to check a
  * draft can be taken back by the graph. As aura_truncate(), but all pages stay reserved. Where it cuts into pages that are
- * shared, the next append sets AURA_CUDA_OUT_OF_PAGES: reserve again.
+ * shared, the next append sets AURA_CUDA_OUT_OF_PAGES: reserve again. With a window, tokens that are gone set AURA_CUDA_GONE.
  * Fails, with nothing launched: AURA_BAD_ARGUMENT, AURA_DEVICE. */
 AURA_API aura_status aura_cuda_truncate(aura_cuda_cache *cache, const aura_cuda_seq *seqs, const uint32_t *tokens, uint32_t n_seqs,
                                         struct CUstream_st *stream); /* seqs, tokens: [n_seqs] on the device; n_seqs 1 to 4096 */
@@ -186,7 +195,9 @@ typedef struct aura_cuda_attend_args {
 
 /* Attention in one launch. The same call over the same sequences gives the same bits. Rows that are not finite are NaN and
  * set AURA_CUDA_NOT_FINITE; a number in seqs that is too large for a sequence gives NaN, one that was released is empty.
- * Fails, with nothing launched: AURA_BAD_ARGUMENT, AURA_UNSUPPORTED, AURA_TOO_LARGE (for the workspace), AURA_DEVICE. */
+ * In a cache with a window, queries that would see tokens that are gone set AURA_CUDA_GONE.
+ * Fails, with nothing launched: AURA_BAD_ARGUMENT (also: more queries or a larger window than the cache's), AURA_UNSUPPORTED,
+ * AURA_TOO_LARGE (for the workspace), AURA_DEVICE. */
 AURA_API aura_status aura_cuda_attend(const aura_cuda_cache *cache, aura_cuda_workspace *workspace,
                                       const aura_cuda_attend_args *args, struct CUstream_st *stream);
 

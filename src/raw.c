@@ -26,12 +26,23 @@ void aura_raw_describe(struct aura_raw *raw, const aura_cache *cache)
     raw->rollback = cache->rollback;
     raw->rows = cache->rows;
     raw->page_bytes = cache->page_bytes;
+    raw->span = cache->config.window ? cache->config.window + cache->slack : 0;
+    raw->kept = cache->kept;
+    raw->ring = cache->ring;
 }
 
-static void describe_seq(struct aura_raw_seq *raw, const struct aura_sequence *seq)
+uint64_t aura_raw_top(const aura_cache *cache, uint64_t len, size_t first)
+{
+    uint64_t slid = first > cache->kept ? (uint64_t)first * AURA_PAGE + cache->config.window + cache->slack : 0;
+    return slid > len ? slid : len;
+}
+
+static void describe_seq(struct aura_raw_seq *raw, const aura_cache *cache, const struct aura_sequence *seq)
 {
     raw->len = seq->len;
     raw->closed = seq->closed;
+    raw->first = seq->first;
+    raw->top = aura_raw_top(cache, seq->len, seq->first);
     raw->pages = aura_pages_of(seq->len);
     raw->k = seq->k;
     raw->v = seq->v;
@@ -43,7 +54,7 @@ aura_status aura_raw_find(const char *name, const aura_cache *cache, aura_seq id
     const struct aura_sequence *seq = aura_find_seq(call, cache, id);
     if (!seq)
         return AURA_BAD_ARGUMENT;
-    describe_seq(raw, seq);
+    describe_seq(raw, cache, seq);
     return AURA_OK;
 }
 
@@ -57,7 +68,7 @@ uint8_t *aura_raw_page(const aura_cache *cache, aura_seq id, size_t i)
 static aura_status own_pages(struct aura_call call, aura_cache *cache, struct aura_sequence *seq, size_t pages)
 {
     aura_status status = AURA_OK;
-    for (size_t p = 0; p < pages && !status; p++) {
+    for (size_t p = aura_first_page(cache, seq); p < pages && !status; p = aura_next_page(cache, seq, p)) {
         uint8_t *own;
         if (aura_page_head(aura_page_of(cache, seq, p))->references == 1)
             continue;
@@ -69,33 +80,52 @@ static aura_status own_pages(struct aura_call call, aura_cache *cache, struct au
     return status;
 }
 
-aura_status aura_raw_fill(const char *name, aura_cache *cache, aura_seq id, uint64_t len, uint64_t closed,
+/* So that the ring of an empty sequence begins with page `first`. The lock is held. */
+static void begin_ring(aura_cache *cache, struct aura_sequence *seq, size_t first)
+{
+    if (first <= cache->kept)
+        return;
+    if (seq->end > seq->first)
+        aura_pages_drop(cache, seq, seq->first, seq->end);
+    seq->first = seq->end = first;
+}
+
+/* Pages for so many tokens that are there already: none of them is to be written to, so none is copied. */
+static aura_status grow_to(struct aura_call call, aura_cache *cache, struct aura_sequence *seq, uint64_t len, uint64_t closed)
+{
+    seq->next = NULL;
+    seq->len = seq->wanted = len;
+    seq->closed = closed;
+    return aura_pages_grow(call, cache, seq);
+}
+
+aura_status aura_raw_fill(const char *name, aura_cache *cache, aura_seq id, uint64_t len, uint64_t closed, size_t first,
                           struct aura_raw_seq *raw)
 {
     struct aura_call call = {cache->ctx, name};
     struct aura_sequence *seq = aura_find_seq(call, cache, id);
+    const uint64_t kept = (uint64_t)cache->kept * AURA_PAGE, before = first > cache->kept ? kept : 0;
     if (!seq)
         return AURA_BAD_ARGUMENT;
     if (seq->len)
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: sequence %u has %llu tokens; give an empty one", name, id,
                          (unsigned long long)seq->len);
-    seq->next = NULL;
-    seq->wanted = len;
-    aura_status status = aura_pages_grow(call, cache, seq);
-    if (status)
-        return status;
+    aura_status status = grow_to(call, cache, seq, before, before);
     pthread_mutex_lock(&cache->lock);
-    status = own_pages(call, cache, seq, aura_pages_of(len));
-    if (status) {
-        aura_pages_trim(cache, seq);
-    } else {
-        seq->len = len;
-        seq->closed = closed;
-        aura_count_tokens(cache, seq);
-    }
+    if (!status)
+        begin_ring(cache, seq, first);
     pthread_mutex_unlock(&cache->lock);
     if (!status)
-        describe_seq(raw, seq);
+        status = grow_to(call, cache, seq, len, closed);
+    pthread_mutex_lock(&cache->lock);
+    if (!status)
+        status = own_pages(call, cache, seq, aura_pages_of(len));
+    seq->len = status ? 0 : len;
+    seq->closed = status ? 0 : closed;
+    aura_pages_trim(cache, seq);
+    pthread_mutex_unlock(&cache->lock);
+    if (!status)
+        describe_seq(raw, cache, seq);
     return status;
 }
 
@@ -130,6 +160,7 @@ aura_status aura_raw_add_page(const char *name, aura_cache *cache, aura_seq id, 
     else if (!status)
         status = aura_page_new(call, cache, page);
     if (!status) {
+        seq->first = seq->end <= cache->kept && i > cache->kept ? i : seq->first;
         seq->page[aura_entry_of(cache, i)] = *page;
         seq->end = i + 1;
     }
@@ -146,7 +177,7 @@ void aura_raw_set_lengths(const char *name, aura_cache *cache, aura_seq id, uint
     seq->closed = closed;
     aura_count_tokens(cache, seq);
     pthread_mutex_unlock(&cache->lock);
-    describe_seq(raw, seq);
+    describe_seq(raw, cache, seq);
 }
 
 aura_status aura_raw_fail(const aura_ctx *ctx, aura_status status, const char *format, ...)

@@ -19,12 +19,15 @@ struct aura_raw {
     uint32_t pinned, rollback;
     uint32_t rows;                /* f16 rows per head and sequence: open ones by position modulo (rows - pinned), then pinned */
     size_t page_bytes;
+    uint64_t span;                /* with a window, pages stay until so many tokens have followed; 0: there is none */
+    size_t kept, ring;            /* pages at the beginning that stay; most pages besides */
 };
 
 /* A sequence as it is stored. */
 struct aura_raw_seq {
     uint64_t len, closed;
-    size_t pages;                 /* that hold its tokens */
+    uint64_t top;                 /* with a window: tokens that it has had since it was last empty, as far as pages are gone for that */
+    size_t first, pages;          /* pages below `kept` and [first, pages) are there and hold its tokens */
     uint16_t *k, *v;              /* [kv_heads][rows][dim]; NULL for a plain side */
 };
 
@@ -33,21 +36,30 @@ void aura_raw_describe(struct aura_raw *raw, const aura_cache *cache);
 /* Fails: AURA_BAD_ARGUMENT (no such sequence), with a message that names `call`. */
 aura_status aura_raw_find(const char *call, const aura_cache *cache, aura_seq seq, struct aura_raw_seq *raw);
 
-/* Page i < pages of a sequence that aura_raw_find found; valid until the sequence changes. */
+/* Whether page i < pages is there. */
+static inline int aura_raw_has_page(const struct aura_raw *raw, const struct aura_raw_seq *seq, size_t i)
+{
+    return i < raw->kept || i >= seq->first;
+}
+
+/* A page that is there, of a sequence that aura_raw_find found; valid until the sequence changes. */
 uint8_t *aura_raw_page(const aura_cache *cache, aura_seq seq, size_t i);
 
-/* Gives an empty sequence of a cache without a window pages of its own for `len` tokens, and these lengths; what the pages
+/* Gives an empty sequence pages of its own, with a window those below `kept` and from `first` on, and these lengths; what the pages
  * hold is the caller's to write. Fails, with nothing changed, as aura_append does for want of space, and with
  * AURA_BAD_ARGUMENT where the sequence is not empty. */
-aura_status aura_raw_fill(const char *call, aura_cache *cache, aura_seq seq, uint64_t len, uint64_t closed,
+aura_status aura_raw_fill(const char *call, aura_cache *cache, aura_seq seq, uint64_t len, uint64_t closed, size_t first,
                           struct aura_raw_seq *raw);
+
+/* aura_raw_seq.top, where nothing else is known: the least that makes this page the first. */
+uint64_t aura_raw_top(const aura_cache *cache, uint64_t len, size_t first);
 
 /* ---- whole caches ---- */
 
 /* The first of the sequences, as many as fit: *n. Fails: AURA_OUT_OF_MEMORY. */
 aura_status aura_raw_seqs(const char *call, const aura_cache *cache, aura_seq *seqs, size_t most, size_t *n);
 
-/* Page i of a new sequence, all before it being there: *page where that is one of the cache, which is then shared, or one of its own
+/* Page i of a new sequence, those that it lacks before it being gone: *page where that is one of the cache, which is then shared, or one of its own
  * where it is NULL. Then its lengths. What the pages hold is the caller's to write. Fails as aura_append does for want of space. */
 aura_status aura_raw_add_page(const char *call, aura_cache *cache, aura_seq seq, size_t i, uint8_t **page);
 void aura_raw_set_lengths(const char *call, aura_cache *cache, aura_seq seq, uint64_t len, uint64_t closed, struct aura_raw_seq *raw);

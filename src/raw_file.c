@@ -69,13 +69,17 @@ aura_seq aura_raw_file_seq(const struct aura_raw_file *f, size_t i, struct aura_
     memset(raw, 0, sizeof *raw);
     raw->len = s->tokens;
     raw->closed = s->closed;
+    raw->first = (size_t)s->first;
+    raw->top = aura_raw_top(f->shape, s->tokens, raw->first);
     raw->pages = aura_pages_of(s->tokens);
     return s->id;
 }
 
 const uint8_t *aura_raw_file_page(const struct aura_raw_file *f, size_t i, size_t page)
 {
-    return aura_loaded_page(&f->snapshot.layer[0], f->shape, f->place[i].entry[page].page);
+    const struct aura_file_place *from = &f->place[i];
+    const size_t kept = f->shape->kept, entry = page < kept ? page : kept + page - (size_t)from->seq->first;
+    return aura_loaded_page(&f->snapshot.layer[0], f->shape, from->entry[entry].page);
 }
 
 void aura_raw_file_rows(const struct aura_raw_file *f, size_t i, uint16_t *k, uint16_t *v)

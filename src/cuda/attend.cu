@@ -173,6 +173,10 @@ static aura_status check_args(const aura_cuda_cache *c, const char *call, const 
     if (!aura_dtype_bytes(a->q.dtype) || !aura_dtype_bytes(a->out.dtype))
         return aura_raw_fail(c->ctx, AURA_UNSUPPORTED, "%s: q.dtype %d or out.dtype %d is not f32, f16 or bf16", call,
                              (int)a->q.dtype, (int)a->out.dtype);
+    const aura_config *f = c->raw.config;
+    if (f->window && (a->window > f->window || a->queries > f->max_queries))
+        return aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: window %llu of %u queries; the cache has a window of %llu, and %u at once", call,
+                             (unsigned long long)a->window, a->queries, (unsigned long long)f->window, f->max_queries);
     if (!isfinite(a->scale) || !(a->softcap >= 0 && isfinite(a->softcap)) || a->planes > 2 || a->not_causal > 1)
         return aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: scale %g, softcap %g, planes %u or not_causal %u is out of range", call,
                              (double)a->scale, (double)a->softcap, a->planes, a->not_causal);
@@ -199,7 +203,8 @@ static struct dev_attend describe(const aura_cuda_cache *c, const aura_cuda_work
     d.even = d.fixed_cut ? aura_cut_even{0, 0} : aura_cut_even_of(groups * d.n_seqs, grid_of(c, k));
     d.by_parts = aura_divider_of(d.even.parts ? d.even.parts : 1), d.by_groups = aura_divider_of(groups);
     d.by_row_blocks = aura_divider_of(d.row_blocks), d.by_ratio = aura_divider_of(c->dev.ratio);
-    d.window = a->window > UINT32_MAX ? 0 : (uint32_t)a->window;
+    const uint64_t window = a->window ? a->window : c->raw.config->window;
+    d.window = window > UINT32_MAX ? 0 : (uint32_t)window;
     d.unit = scale * 1.44269504f;
     d.softcap = a->softcap * 1.44269504f;
     d.options = a->softcap > 0 || a->alibi || a->mask;

@@ -77,7 +77,7 @@ __device__ __forceinline__ void attend_rows(attend_space<S> &s, const struct dev
                 float y = (S::RL == 1 ? x[0] + x[1] : x[r]) * row.top;
                 if (a.options)
                     y = apply_options(a, row, g.slot, g.span.len, token, y);
-                logit[nt][r][i] = token >= max(from, row.begin) && token < min(to, row.end) ? y : -INFINITY;
+                logit[nt][r][i] = token >= from && token < to && row_sees(a, row, token) ? y : -INFINITY;
             }
         }
     weigh<S>(logit, run);

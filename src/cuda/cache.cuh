@@ -8,7 +8,6 @@
 #include "device.cuh"
 
 #include "kernels.cuh"
-#include "paging.h"
 
 struct aura_cuda_cache {
     aura_ctx *ctx;

@@ -15,7 +15,8 @@ aura_status aura_cuda_check_same(const aura_cuda_cache *c, const char *call, con
     const aura_config *a = c->raw.config, *b = r.config;
     int same = a->format.k == b->format.k && a->format.v == b->format.v && a->q_heads == b->q_heads &&
                a->kv_heads == b->kv_heads && a->k_dim == b->k_dim && a->v_dim == b->v_dim && a->flags == b->flags &&
-               a->rollback == b->rollback && a->seed == b->seed && !a->balance == !b->balance;
+               a->rollback == b->rollback && a->seed == b->seed && !a->balance == !b->balance && a->window == b->window &&
+               a->max_queries == b->max_queries && a->keep_first == b->keep_first;
     if (same && a->balance)
         same = !memcmp(a->balance, b->balance, (size_t)a->kv_heads * a->k_dim * sizeof *a->balance);
     return same ? AURA_OK
@@ -44,6 +45,8 @@ static cudaError_t copy_seq(const aura_cuda_cache *c, aura_cuda_seq seq, const a
     const int up = kind == cudaMemcpyHostToDevice;
     cudaError_t error = cudaSuccess;
     for (size_t i = 0; i < raw->pages && error == cudaSuccess; i++) {
+        if (!aura_raw_has_page(&c->raw, raw, i))
+            continue;
         uint8_t *there = c->dev.pages + (size_t)c->paging.seq[seq].page[i] * c->raw.page_bytes, *here = aura_raw_page(cpu, cpu_seq, i);
         error = cudaMemcpy(up ? there : here, up ? here : there, c->raw.page_bytes, kind);
     }
@@ -71,7 +74,10 @@ extern "C" aura_status aura_cuda_upload(aura_cuda_cache *c, aura_cuda_seq seq, c
         return status;
     state.len = (uint32_t)raw.len;
     state.closed = (uint32_t)raw.closed;
+    state.top = (uint32_t)raw.top;
     state.status = 0;
+    aura_paging_slide(&c->paging, seq, state.top);
+    aura_cuda_set_limits(c, seq, &state);
     return aura_cuda_write_seq(c, call, seq, &state);
 }
 
@@ -84,7 +90,8 @@ extern "C" aura_status aura_cuda_download(const aura_cuda_cache *c, aura_cuda_se
     if (status || (status = aura_cuda_check_same(c, call, to)))
         return status;
     on_device here(c->device);
-    if ((status = aura_cuda_read_seq(c, call, seq, &state)) || (status = aura_raw_fill(call, to, to_seq, state.len, state.closed, &raw)))
+    if ((status = aura_cuda_read_seq(c, call, seq, &state)) ||
+        (status = aura_raw_fill(call, to, to_seq, state.len, state.closed, aura_paging_first(&c->dev.window, top_of(state)), &raw)))
         return status;
     status = cuda_status(c->ctx, call, copy_seq(c, seq, to, to_seq, &raw, cudaMemcpyDeviceToHost), "copying from the device");
     if (status)

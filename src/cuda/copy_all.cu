@@ -75,7 +75,8 @@ static aura_status check_room(struct arrival &a)
             return aura_raw_fail(c->ctx, AURA_TOO_LARGE, "%s: a sequence of %llu tokens; one of this cache has at most %llu", a.call,
                                  (unsigned long long)raw.len, (unsigned long long)most);
         for (size_t p = 0; p < raw.pages; p++)
-            a.page[page_at(a, i, p)] = AURA_PAGING_NONE;
+            if (aura_raw_has_page(&c->raw, &raw, p))
+                a.page[page_at(a, i, p)] = AURA_PAGING_NONE;
     }
     if (a.page.size() > c->paging.n_free)
         return aura_raw_fail(c->ctx, AURA_OUT_OF_PAGES, "%s: %zu pages are needed; %u are free", a.call, a.page.size(), c->paging.n_free);
@@ -97,21 +98,23 @@ static void find_rows(struct arrival &a, size_t i, struct aura_raw_seq *raw)
 }
 
 /* The pages of a sequence that are not there yet, and its list. */
-static aura_status bring_pages(struct arrival &a, size_t i, aura_cuda_seq seq, size_t pages)
+static aura_status bring_pages(struct arrival &a, size_t i, aura_cuda_seq seq, const struct aura_raw_seq *raw)
 {
     const aura_cuda_cache *c = a.c;
     cudaError_t error = cudaSuccess;
-    for (size_t p = 0; p < pages && error == cudaSuccess; p++) {
+    for (size_t p = 0; p < raw->pages && error == cudaSuccess; p++) {
+        if (!aura_raw_has_page(&c->raw, raw, p))
+            continue;
         const uint8_t *here = page_at(a, i, p);
         uint32_t &there = a.page[here];
         const bool is_new = there == AURA_PAGING_NONE;
-        if (aura_paging_add(&a.c->paging, seq, &there))
-            return aura_raw_fail(c->ctx, AURA_OUT_OF_MEMORY, "%s: no memory for a list of %zu pages", a.call, pages);
+        if (aura_paging_add(&a.c->paging, seq, (uint32_t)p, &there))
+            return aura_raw_fail(c->ctx, AURA_OUT_OF_MEMORY, "%s: no memory for a list of %zu pages", a.call, raw->pages);
         if (is_new)
             error = cudaMemcpy(c->dev.pages + (size_t)there * c->raw.page_bytes, here, c->raw.page_bytes, cudaMemcpyHostToDevice);
     }
     if (error == cudaSuccess)
-        error = aura_cuda_write_list(c, seq, c->paging.seq[seq].page, 0, (uint32_t)pages);
+        error = aura_cuda_write_list(c, seq, c->paging.seq[seq].page, 0, (uint32_t)raw->pages);
     return cuda_status(c->ctx, a.call, error, "copying pages to the device");
 }
 
@@ -124,7 +127,7 @@ static aura_status bring(struct arrival &a, size_t i)
         return status;
     a.c->paging.seq[made.device].used = 1;
     a.made.push_back(made);
-    if ((status = bring_pages(a, i, made.device, raw.pages)))
+    if ((status = bring_pages(a, i, made.device, &raw)))
         return status;
     find_rows(a, i, &raw);
     return cuda_status(a.c->ctx, a.call, when_done(aura_cuda_copy_rows(a.c, made.device, &raw, cudaMemcpyHostToDevice)),
@@ -141,6 +144,7 @@ static aura_status begin_seqs(const struct arrival &a)
         describe(a, i, &raw);
         state.len = (uint32_t)raw.len;
         state.closed = (uint32_t)raw.closed;
+        state.top = (uint32_t)raw.top;
         aura_cuda_set_limits(a.c, a.made[i].device, &state);
         status = aura_cuda_write_seq(a.c, a.call, a.made[i].device, &state);
     }
@@ -243,11 +247,14 @@ struct departure {
     std::vector<aura_cuda_pair> made;
 };
 
-static aura_status take_back_pages(struct departure &d, const aura_cuda_pair &made, size_t pages)
+static aura_status take_back_pages(struct departure &d, const aura_cuda_pair &made, const struct dev_seq *state)
 {
     const aura_cuda_cache *c = d.c;
+    const uint32_t pages = (state->len + AURA_PAGE - 1) / AURA_PAGE, first = aura_paging_first(&c->dev.window, top_of(*state));
     cudaError_t error = cudaSuccess;
-    for (size_t p = 0; p < pages && error == cudaSuccess; p++) {
+    for (uint32_t p = 0; p < pages && error == cudaSuccess; p++) {
+        if (p >= c->dev.window.kept && p < first)
+            continue;
         const uint32_t there = c->paging.seq[made.device].page[p];
         uint8_t *&here = d.page[there];
         const bool is_new = !here;
@@ -269,7 +276,7 @@ static aura_status take_back(struct departure &d, aura_cuda_seq seq)
     if (status || (status = aura_seq_create(d.to, &made.host)))
         return status;
     d.made.push_back(made);
-    if ((status = take_back_pages(d, made, (state.len + AURA_PAGE - 1) / AURA_PAGE)))
+    if ((status = take_back_pages(d, made, &state)))
         return status;
     aura_raw_set_lengths(d.call, d.to, made.host, state.len, state.closed, &raw);
     return cuda_status(d.c->ctx, d.call, when_done(aura_cuda_copy_rows(d.c, seq, &raw, cudaMemcpyDeviceToHost)),

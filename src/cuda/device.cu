@@ -62,6 +62,18 @@ static cudaError_t copy_codecs(const aura_cuda_cache *c)
     return cudaMemcpy((void *)c->dev.codecs, &d, sizeof d, cudaMemcpyHostToDevice);
 }
 
+/* Windows beyond 2^31 tokens, which no sequence has, are as good as any. */
+static struct aura_paging_window window_of(const struct aura_raw *r)
+{
+    const uint64_t most = 1u << 31, ring = most / AURA_PAGE + 1;
+    struct aura_paging_window w = {};
+    w.tokens = (uint32_t)(r->config->window < most ? r->config->window : most);
+    w.span = (uint32_t)(r->span < most ? r->span : most);
+    w.kept = (uint32_t)r->kept;
+    w.ring = (uint32_t)(r->ring < ring ? r->ring : ring);
+    return w;
+}
+
 /* Everything of dev_cache but the pointers. */
 static void describe(struct dev_cache *d, const struct aura_raw *r)
 {
@@ -79,6 +91,9 @@ static void describe(struct dev_cache *d, const struct aura_raw *r)
     d->pinned = r->pinned, d->rollback = r->rollback, d->rows = r->rows;
     d->has_reference = r->k_turn && !(r->config->flags & AURA_NO_REFERENCE);
     d->open = !(r->config->flags & AURA_NO_OPEN);
+    if (r->span)
+        d->window = window_of(r);
+    d->keep_first = r->config->keep_first;
     copy_signs(d->k_sign, r->k_turn);
     copy_signs(d->v_sign, r->v_turn);
     copy_levels(d->k_table, &l->k);
@@ -166,9 +181,18 @@ static aura_status open_device(aura_cuda_cache *c, const char *call)
 
 aura_status aura_cuda_check_kind(const aura_ctx *ctx, const char *call, const aura_config *config)
 {
-    if (config->window || config->slots)
-        return aura_raw_fail(ctx, AURA_UNSUPPORTED, "%s: a cache with %s; the device has caches of whole sequences only", call,
-                             config->window ? "a window" : "slots");
+    if (config->slots)
+        return aura_raw_fail(ctx, AURA_UNSUPPORTED, "%s: a cache with slots; the device has caches of sequences only", call);
+    return AURA_OK;
+}
+
+/* Tokens that are seen from beyond the window are in rows, which kernels have apart from tiles. */
+static aura_status check_keep_first(const aura_cuda_cache *c, const char *call)
+{
+    const uint32_t most = c->raw.k_turn || c->raw.v_turn ? c->raw.pinned : 0;
+    if (c->raw.config->keep_first > most)
+        return aura_raw_fail(c->ctx, AURA_UNSUPPORTED, "%s: keep_first %u; on the device, with these formats and flags, it is %u at most",
+                             call, c->raw.config->keep_first, most);
     return AURA_OK;
 }
 
@@ -201,13 +225,13 @@ extern "C" aura_status aura_cuda_cache_create(aura_ctx *ctx, const aura_cuda_con
     if (!(status = aura_cache_create(ctx, &shape, &c->shape))) {
         aura_raw_describe(&c->raw, c->shape);
         describe(&c->dev, &c->raw);
-        if (!(status = open_device(c, call)) && !(status = plan_memory(c, call, config)))
+        if (!(status = check_keep_first(c, call)) && !(status = open_device(c, call)) && !(status = plan_memory(c, call, config)))
             status = take_memory(c, call);
         if (!status)
             status = aura_cuda_prepare_append(c, call);
         if (!status)
             status = aura_cuda_prepare_attend(c, call);
-        if (!status && aura_paging_make(&c->paging, c->seqs, (uint32_t)c->n_pages))
+        if (!status && aura_paging_make(&c->paging, c->seqs, (uint32_t)c->n_pages, &c->dev.window))
             status = aura_raw_fail(ctx, AURA_OUT_OF_MEMORY, "%s: no memory for a list of %zu pages", call, c->n_pages);
     }
     if (status) {

@@ -9,17 +9,25 @@
 #define _Alignas(n) alignas(n) /* stages.h is C */
 extern "C" {
 #include "../raw.h"
+#include "paging.h"
 }
 #undef _Alignas
 #include "cut.h"
 
 /* A sequence on the device. Tokens are below 2^31. len and closed are read together. */
-struct alignas(8) dev_seq {
+struct alignas(16) dev_seq {
     uint32_t len, closed;
     uint32_t own, reserved; /* the pages of tokens [own, reserved) are there and nobody else's: paging.h */
     uint32_t status;   /* AURA_CUDA_... */
     uint32_t arrived;  /* blocks of an append that are done with it, 0 between calls */
+    uint32_t top;      /* the most tokens that it had, when it was last cut; 0: it was not, since it was last empty */
 };
+
+/* The most tokens that it has had since it was last empty: what a window took goes by that. */
+static inline AURA_ANYWHERE uint32_t top_of(const struct dev_seq &seq)
+{
+    return seq.top > seq.len ? seq.top : seq.len;
+}
 
 /* Where a number may be, up to one threshold, and the levels on both sides of it. Levels have the sign of the number, the threshold is
  * of its magnitude. */
@@ -65,6 +73,8 @@ struct dev_cache {
     uint32_t table_stride, n_seqs;
     uint32_t kv_heads, q_heads, ratio;
     uint32_t pinned, rollback, rows, has_reference, open;
+    struct aura_paging_window window;
+    uint32_t keep_first; /* tokens that are seen by all, however long ago; pinned ones, and so in rows */
     const float *balance, *inverse_balance; /* [kv_heads][k_dim], or NULL */
     uint32_t head_bytes, tile_bytes, v_at, k_scale_at, v_scale_at, reference_at, reference_scale_at;
     uint32_t k_kind, v_kind, k_dim, v_dim;

@@ -123,7 +123,7 @@ __device__ __forceinline__ void hide_tokens(float (&logit)[S::NT][1][4], general
                 a.trace[(((size_t)g.slot * a.queries + row.query) * a.c.q_heads + row.head) * a.trace_tokens + token] = x;
             if (a.options)
                 x = apply_options(a, row, g.slot, g.span.len, token, x);
-            x = token >= max(item.from, row.begin) && token < min(item.to, row.end) ? x : -INFINITY;
+            x = token >= item.from && token < item.to && row_sees(a, row, token) ? x : -INFINITY;
         }
     }
 }

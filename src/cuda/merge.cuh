@@ -34,6 +34,12 @@ __device__ __forceinline__ struct row_info row_at(const struct dev_attend &a, co
     return row;
 }
 
+/* Whether a row sees a token. */
+__device__ __forceinline__ bool row_sees(const struct dev_attend &a, const struct row_info &row, uint32_t token)
+{
+    return (token >= row.begin || token < a.c.keep_first) && token < row.end;
+}
+
 /* Softcap, then ALiBi, then the mask, in units of log2 e. */
 __device__ __forceinline__ float apply_options(const struct dev_attend &a, const struct row_info &row, uint32_t slot,
                                                uint32_t len, uint32_t token, float logit)

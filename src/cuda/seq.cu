@@ -42,6 +42,43 @@ void aura_cuda_set_limits(const aura_cuda_cache *c, aura_cuda_seq seq, struct de
     state->reserved = end * AURA_PAGE;
 }
 
+/* What the device knows of a sequence. Pages that slid out of its window are given back first, and the device told which it has left: it
+ * might otherwise go back to the beginning, and on into pages of others. */
+static aura_status settle(aura_cuda_cache *c, const char *call, aura_cuda_seq seq, struct dev_seq *state)
+{
+    const struct aura_paging_seq *s = &c->paging.seq[seq];
+    const uint32_t first = s->first, pages = s->pages;
+    aura_status status = aura_cuda_read_seq(c, call, seq, state);
+    if (status)
+        return status;
+    aura_paging_slide(&c->paging, seq, top_of(*state));
+    if (s->first == first && s->pages == pages)
+        return AURA_OK;
+    aura_cuda_set_limits(c, seq, state);
+    return aura_cuda_write_seq(c, call, seq, state);
+}
+
+/* That a sequence can be cut to so many tokens. */
+static aura_status check_cut(const aura_cuda_cache *c, const char *call, const struct dev_seq *state, uint64_t tokens)
+{
+    if (tokens > state->len)
+        return aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %llu tokens; the sequence has %u", call, (unsigned long long)tokens,
+                             state->len);
+    if (!aura_paging_may_cut(&c->dev.window, top_of(*state), (uint32_t)tokens))
+        return aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: of the last %u before token %llu some are gone; the least is %u tokens", call,
+                             c->dev.window.tokens, (unsigned long long)tokens,
+                             aura_paging_first(&c->dev.window, top_of(*state)) * AURA_PAGE + c->dev.window.tokens);
+    return AURA_OK;
+}
+
+/* It has so many tokens from now on. */
+static void cut(const aura_cuda_cache *c, struct dev_seq *state, uint32_t tokens)
+{
+    state->top = aura_paging_top(&c->dev.window, top_of(*state), tokens);
+    state->len = tokens;
+    state->closed = state->closed < tokens ? state->closed : tokens;
+}
+
 /* ---- coming and going ----------------------------------------------------------------------------------------------- */
 
 aura_status aura_cuda_find_place(const aura_cuda_cache *c, const char *call, aura_cuda_seq *seq)
@@ -116,16 +153,16 @@ extern "C" aura_status aura_cuda_seq_fork(aura_cuda_cache *c, aura_cuda_seq from
     if (status)
         return status;
     on_device here(c->device);
-    if ((status = aura_cuda_find_place(c, call, &made)) || (status = aura_cuda_read_seq(c, call, from, &parent)))
+    if ((status = aura_cuda_find_place(c, call, &made)) || (status = settle(c, call, from, &parent)) ||
+        (status = check_cut(c, call, &parent, tokens)))
         return status;
-    if (tokens > parent.len)
-        return aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %llu tokens; the sequence has %u", call, (unsigned long long)tokens,
-                             parent.len);
     const uint32_t pages = pages_of(tokens);
     if (aura_paging_share(&c->paging, from, pages, made))
         return aura_raw_fail(c->ctx, AURA_OUT_OF_MEMORY, "%s: no memory for a list of %u pages", call, pages);
-    child.len = (uint32_t)tokens;
-    child.closed = parent.closed < child.len ? parent.closed : child.len;
+    if (c->dev.window.ring) /* a page that is shared is one entry of its list; both must reserve anyway */
+        aura_paging_cut(&c->paging, from, pages_of(parent.len));
+    child.len = parent.len, child.closed = parent.closed, child.top = parent.top;
+    cut(c, &child, (uint32_t)tokens);
     aura_cuda_set_limits(c, made, &child);
     aura_cuda_set_limits(c, from, &parent);
     cudaError_t error = aura_cuda_write_list(c, made, c->paging.seq[made].page, 0, pages);
@@ -174,7 +211,7 @@ extern "C" aura_status aura_cuda_seq_reserve(aura_cuda_cache *c, aura_cuda_seq s
         return aura_raw_fail(c->ctx, AURA_TOO_LARGE, "%s: %llu tokens; a sequence of this cache has at most %llu", call,
                              (unsigned long long)tokens, (unsigned long long)c->table_pages * AURA_PAGE);
     on_device here(c->device);
-    if ((status = aura_cuda_read_seq(c, call, seq, &state)))
+    if ((status = settle(c, call, seq, &state)))
         return status;
     if ((status = aura_paging_plan(&c->paging, seq, write_page(c, &state), pages_of(state.len), pages_of(tokens), &plan)))
         return fail_plan(c, call, status, tokens, plan.taken);
@@ -195,13 +232,9 @@ extern "C" aura_status aura_cuda_seq_truncate(aura_cuda_cache *c, aura_cuda_seq 
     if (status)
         return status;
     on_device here(c->device);
-    if ((status = aura_cuda_read_seq(c, call, seq, &state)))
+    if ((status = settle(c, call, seq, &state)) || (status = check_cut(c, call, &state, tokens)))
         return status;
-    if (tokens > state.len)
-        return aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %llu tokens; the sequence has %u", call, (unsigned long long)tokens,
-                             state.len);
-    state.len = (uint32_t)tokens;
-    state.closed = state.closed < state.len ? state.closed : state.len;
+    cut(c, &state, (uint32_t)tokens);
     aura_paging_cut(&c->paging, seq, pages_of(tokens));
     aura_cuda_set_limits(c, seq, &state);
     return aura_cuda_write_seq(c, call, seq, &state);
@@ -209,6 +242,7 @@ extern "C" aura_status aura_cuda_seq_truncate(aura_cuda_cache *c, aura_cuda_seq 
 
 struct dev_truncate {
     struct dev_seq *seqs;
+    struct aura_paging_window window;
     const uint32_t *ids, *tokens;
     uint32_t n_seqs, n;
 };
@@ -219,8 +253,14 @@ __global__ void truncate_kernel(const __grid_constant__ struct dev_truncate t)
     if (i >= t.n || t.ids[i] >= t.n_seqs)
         return;
     struct dev_seq *seq = &t.seqs[t.ids[i]];
-    seq->len = min(seq->len, t.tokens[i]);
-    seq->closed = min(seq->closed, t.tokens[i]);
+    const uint32_t tokens = min(seq->len, t.tokens[i]), top = top_of(*seq);
+    if (!aura_paging_may_cut(&t.window, top, tokens)) {
+        atomicOr(&seq->status, (uint32_t)AURA_CUDA_GONE);
+        return;
+    }
+    seq->top = aura_paging_top(&t.window, top, tokens);
+    seq->len = tokens;
+    seq->closed = min(seq->closed, tokens);
 }
 
 extern "C" aura_status aura_cuda_truncate(aura_cuda_cache *c, const aura_cuda_seq *seqs, const uint32_t *tokens, uint32_t n_seqs,
@@ -232,7 +272,7 @@ extern "C" aura_status aura_cuda_truncate(aura_cuda_cache *c, const aura_cuda_se
     if (n_seqs == 0 || n_seqs > ATTEND_MAX_SEQS)
         return aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %u sequences (1 to %d)", call, n_seqs, (int)ATTEND_MAX_SEQS);
     on_device here(c->device);
-    struct dev_truncate t = {c->dev.seqs, seqs, tokens, c->dev.n_seqs, n_seqs};
+    struct dev_truncate t = {c->dev.seqs, c->dev.window, seqs, tokens, c->dev.n_seqs, n_seqs};
     void *params[] = {&t};
     return cuda_status(c->ctx, call,
                        cudaLaunchKernel((const void *)truncate_kernel, dim3((n_seqs + 127) / 128), dim3(128), params, 0, stream),
@@ -255,8 +295,10 @@ extern "C" aura_status aura_cuda_seq_get_info(const aura_cuda_cache *c, aura_cud
         return status;
     info->tokens = state.len;
     info->closed = state.closed;
+    info->first = aura_paging_first(&c->dev.window, top_of(state));
+    info->first = info->first > c->dev.window.kept ? info->first * AURA_PAGE : 0;
     info->reserved = state.reserved;
-    info->pages = c->paging.seq[seq].pages;
+    info->pages = aura_paging_count(&c->paging, seq);
     info->shared_pages = aura_paging_shared(&c->paging, seq);
     info->status = state.status;
     return AURA_OK;

@@ -10,14 +10,16 @@
 /* A sequence as it is on the device; of a number that is none, nothing is there. */
 struct seq_now {
     uint32_t seq, len, closed;
+    uint32_t top; /* top_of(), in a cache with a window */
 };
 
 __device__ __forceinline__ struct seq_now seq_at(const struct dev_attend &a, uint32_t slot)
 {
-    struct seq_now s = {a.seqs[slot], 0, 0};
+    struct seq_now s = {a.seqs[slot], 0, 0, 0};
     if (s.seq < a.c.n_seqs) {
         const uint2 lengths = *(const uint2 *)&a.c.seqs[s.seq].len;
         s.len = lengths.x, s.closed = lengths.y;
+        s.top = a.c.window.ring ? top_of(a.c.seqs[s.seq]) : 0;
     }
     return s;
 }
@@ -29,6 +31,7 @@ struct span {
     uint32_t open_first, open_items; /* tokens [open_first, len) */
     uint32_t tile_first, tiles;      /* tiles with codes */
     uint32_t items;                  /* at least 1, so that every group has a segment and its rows are written */
+    uint32_t gone;                   /* 1: a query would see tokens that are gone */
 };
 
 __device__ __forceinline__ struct span span_of(const struct dev_attend &a, const struct seq_now &now)
@@ -37,6 +40,11 @@ __device__ __forceinline__ struct span span_of(const struct dev_attend &a, const
     s.len = now.len, s.closed = now.closed;
     uint32_t newest = a.not_causal ? s.len : s.len + 1 > a.queries ? s.len + 1 - a.queries : 0; /* end of the first query */
     uint32_t begin = a.window && a.window < newest ? newest - a.window : 0;
+    if (now.top && !aura_paging_has(&a.c.window, now.top, begin, s.len)) { /* as of no sequence */
+        s.len = s.closed = 0;
+        s.gone = s.items = 1;
+        return s;
+    }
     if (!a.c.k_rows && !a.c.v_rows) { /* both sides are plain: there are tiles and nothing else */
         s.closed = s.len;
         s.tile_first = begin / AURA_TILE;
@@ -45,7 +53,7 @@ __device__ __forceinline__ struct span span_of(const struct dev_attend &a, const
         return s;
     }
     uint32_t pinned = min(a.c.pinned, s.len), first = max(a.c.pinned, begin);
-    s.pinned_end = pinned > begin ? pinned : 0;
+    s.pinned_end = pinned > begin ? pinned : min(pinned, a.c.keep_first);
     s.open_first = max(first, s.closed);
     s.open_items = s.len > s.open_first ? (s.len - 1) / AURA_TILE - s.open_first / AURA_TILE + 1 : 0;
     s.tile_first = first / AURA_TILE;
@@ -70,11 +78,11 @@ __device__ __forceinline__ struct seq_now lane_seq(const struct dev_attend &a)
 {
     const uint32_t lane = threadIdx.x % 32;
     const uint2 guess = *(const uint2 *)&a.c.seqs[min(lane, a.c.n_seqs - 1)].len;
-    struct seq_now s = {lane < a.n_seqs ? a.seqs[lane] : ~0u, 0, 0};
+    struct seq_now s = {lane < a.n_seqs ? a.seqs[lane] : ~0u, 0, 0, 0};
     const uint32_t len = __shfl_sync(~0u, guess.x, s.seq % 32), closed = __shfl_sync(~0u, guess.y, s.seq % 32);
     if (s.seq >= a.c.n_seqs)
         return s;
-    if (s.seq < 32)
+    if (s.seq < 32 && !a.c.window.ring)
         s.len = len, s.closed = closed;
     else
         s = seq_at(a, lane);
@@ -180,9 +188,15 @@ __device__ __forceinline__ struct segment segment_at(const struct dev_attend &a,
                         : 31 - __clz(__ballot_sync(~0u, p.before <= at));
     const struct seq_now now = p.prefix ? seq_at(a, g.slot)
                                         : seq_now{__shfl_sync(~0u, p.mine.seq, g.slot), __shfl_sync(~0u, p.mine.len, g.slot),
-                                                  __shfl_sync(~0u, p.mine.closed, g.slot)};
+                                                  __shfl_sync(~0u, p.mine.closed, g.slot),
+                                                  a.c.window.ring ? __shfl_sync(~0u, p.mine.top, g.slot) : 0};
     g.seq = now.seq;
     g.span = span_of(a, now);
+    if (g.span.gone) {
+        if (threadIdx.x == 0)
+            atomicOr(&a.c.seqs[g.seq].status, (uint32_t)AURA_CUDA_GONE);
+        g.seq = a.c.n_seqs;
+    }
     struct aura_cut c;
     uint32_t unit; /* the group among those of the sequence */
     if (p.each) {

@@ -121,6 +121,28 @@ void end_case(const struct scene &s, int failures_before, const char *what);
 /* That the sequences on the device have the bytes of those on the CPU. */
 void compare_appended(const struct scene &s, const struct filled &f, const struct device_side &d, const aura_config &config);
 
+/* ---- the same on both sides: check_both.cu ---- */
+
+struct both {
+    aura_seq cpu;
+    aura_cuda_seq gpu;
+};
+
+/* A device cache with room for many sequences, and the first sequence of the scene. */
+void make_both(const struct scene &s, const struct filled &f, struct device_side &d, struct both &first);
+/* A case of that name begins: its cache, and its first sequence on both sides. */
+bool begin_seqs(struct scene &s, const char *what, struct filled &f, struct device_side &d, struct both &first);
+/* The same tokens to both; wanted: the status that the device's sequence then has. Where it refuses them, the CPU does not get
+ * them either. */
+void append_both(const struct scene &s, const struct filled &f, const struct device_side &d, const struct both &b, uint32_t n,
+                 uint64_t seed, uint32_t wanted);
+/* Pages for n tokens more, on the device. */
+void reserve_more(const struct scene &s, const struct device_side &d, const struct both &b, uint32_t n);
+struct both fork_both(const struct scene &s, const struct filled &f, const struct device_side &d, const struct both &b, uint32_t n);
+void truncate_both(const struct scene &s, const struct filled &f, const struct device_side &d, const struct both &b, uint32_t n,
+                   bool on_stream);
+void compare_both(const struct scene &s, const struct filled &f, const struct device_side &d, const struct both &b, const char *when);
+
 /* The worst of a case, relative to what is allowed and absolute. */
 struct worst {
     double row = 0, lse = 0, ratio = 0;
@@ -139,6 +161,7 @@ struct worst compare_call(const struct scene &s, const aura_cache *cache, const 
 /* A whole case each, from nothing to a line that it prints. */
 void run_scene(const struct scene &s);                   /* attention */
 void run_append(const struct scene &s, uint32_t most);   /* tokens, up to `most` at once */
+void run_caches(struct scene s, bool errors);            /* of three sequences, the first the longest; with damaged files */
 void run_fork(struct scene s);                           /* of one sequence of 700 tokens */
 void run_invariant(struct scene s);
 
@@ -151,6 +174,7 @@ void check_general();
 void check_append();
 void check_seqs();
 void check_caches();
+void check_windows();
 void check_batch();
 void check_recording();
 void check_lost();

@@ -66,7 +66,8 @@ struct worst compare_call(const struct scene &s, const aura_cache *cache, const 
     aura_cache_info info = AURA_CACHE_INFO_INIT;
     aura_cache_get_info(cache, &info);
     const aura_config &c = info.config;
-    const struct oracle_options o = {s.scale, s.softcap, s.window, s.sinks ? x.sinks : NULL, s.alibi ? x.alibi : NULL, NULL, s.mask_keys,
+    const uint64_t window = s.window ? s.window : c.window;
+    const struct oracle_options o = {s.scale, s.softcap, window, s.sinks ? x.sinks : NULL, s.alibi ? x.alibi : NULL, NULL, s.mask_keys,
                                      s.not_causal, s.planes, s.queries};
     struct worst w;
     std::mutex lock;
@@ -87,8 +88,8 @@ struct worst compare_call(const struct scene &s, const aura_cache *cache, const 
             compare_row(s, want, x.out + row * c.v_dim, x.lse[row], c.v_dim, w);
             if (w.ratio > 1 && before <= 1)
                 first_bad = row;
-            if (x.trace && c.format.k <= AURA_KIND_B8 && (s.window == 0 || s.queries == 1)) {
-                uint64_t begin = s.window && s.window < s.tokens[i] ? s.tokens[i] - s.window : 0;
+            if (x.trace && c.format.k <= AURA_KIND_B8 && (window == 0 || s.queries == 1)) {
+                uint64_t begin = window && window < s.tokens[i] ? s.tokens[i] - window : 0;
                 wrong += differing_logits(want, x.trace + row * x.longest, cache, seqs[i], begin, s.tokens[i]);
             }
         }

@@ -12,7 +12,8 @@ static void make_cache(const struct scene &s, struct filled &f)
     fill(s, f);
     if (failures > before)
         return;
-    const std::vector<uint32_t> at = {512, 300, s.tokens[0]};
+    const uint32_t whole = s.tokens[0];
+    const std::vector<uint32_t> at = {s.config.window ? whole - 30 : 512, s.config.window ? whole - 3 : 300, whole};
     for (uint32_t n : at) {
         aura_seq fork;
         TRY(aura_seq_fork(f.cache, f.seqs[0], n, &fork));
@@ -120,7 +121,7 @@ static void append_to_shared(const struct scene &s, const struct filled &f)
     size_t n = 0;
     TRY(aura_cuda_cache_upload(d.cache, f.cache, pairs.data(), &n));
     pairs.resize(n);
-    const aura_cuda_pair fork = pairs[3]; /* at token 512: all of its pages are its parent's too */
+    const aura_cuda_pair fork = pairs[3]; /* all of its pages are its parent's too */
     const aura_config &c = s.config;
     std::vector<float> k = some_tokens(7, 40, c.kv_heads, c.k_dim, true), v = some_tokens(8, 40, c.kv_heads, c.k_dim, false);
     device_array dk(k.data(), k.size() * 4), dv(v.data(), v.size() * 4), ids(&fork.device, 4);
@@ -292,7 +293,7 @@ static void refuse_files(const struct scene &s, const struct filled &f, const st
     aura_cache_destroy(small);
 }
 
-static void run_caches(struct scene s, bool errors)
+void run_caches(struct scene s, bool errors)
 {
     const int before = failures;
     struct filled f;

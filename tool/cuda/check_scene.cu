@@ -4,6 +4,8 @@
 #include <stdarg.h>
 #include <string.h>
 
+#include <algorithm>
+
 #include "check.cuh"
 extern "C" {
 #define _Alignas(n) alignas(n)
@@ -102,9 +104,9 @@ bool same_bytes(const aura_cache *a, aura_seq sa, const aura_cache *b, aura_seq 
     aura_raw_describe(&raw, a);
     if (aura_raw_find("check", a, sa, &ra) || aura_raw_find("check", b, sb, &rb))
         return false;
-    bool same = ra.len == rb.len && ra.closed == rb.closed && ra.pages == rb.pages;
+    bool same = ra.len == rb.len && ra.closed == rb.closed && ra.pages == rb.pages && ra.first == rb.first;
     for (size_t i = 0; same && i < ra.pages; i++)
-        same = !memcmp(aura_raw_page(a, sa, i), aura_raw_page(b, sb, i), raw.page_bytes);
+        same = !aura_raw_has_page(&raw, &ra, i) || !memcmp(aura_raw_page(a, sa, i), aura_raw_page(b, sb, i), raw.page_bytes);
     const aura_config *c = raw.config;
     if (same && ra.k)
         same = !memcmp(ra.k, rb.k, (size_t)c->kv_heads * raw.rows * c->k_dim * 2);
@@ -123,8 +125,10 @@ std::string first_difference(const aura_cache *a, aura_seq sa, const aura_cache 
         return "no such sequence";
     if (x.len != y.len || x.closed != y.closed)
         return "lengths " + std::to_string(x.len) + " " + std::to_string(x.closed) + " and " + std::to_string(y.len) + " " + std::to_string(y.closed);
+    if (x.first != y.first)
+        return "first pages " + std::to_string(x.first) + " and " + std::to_string(y.first);
     for (uint64_t t = 0; t < x.len; t++)
-        for (uint32_t h = 0; h < raw.config->kv_heads; h++)
+        for (uint32_t h = 0, heads = aura_raw_has_page(&raw, &x, t / AURA_PAGE) ? raw.config->kv_heads : 0; h < heads; h++)
             for (int values = 0; values < 2; values++) {
                 const struct aura_side *side = values ? &l->v : &l->k;
                 const uint8_t *heads[2] = {aura_raw_page(a, sa, t / AURA_PAGE) + (size_t)h * l->head_bytes,
@@ -177,11 +181,13 @@ void fill(const struct scene &s, struct filled &f)
         TRY(aura_seq_create(f.cache, &seq));
         std::vector<float> k = some_tokens(s.seed + 2 * f.seqs.size(), n, config.kv_heads, config.k_dim, true);
         std::vector<float> v = some_tokens(s.seed + 2 * f.seqs.size() + 1, n, config.kv_heads, v_dim, false);
-        aura_append_job job = AURA_APPEND_JOB_INIT;
-        job.seq = seq, job.tokens = n;
-        job.k.data = k.data(), job.v.data = v.data();
-        if (n)
+        const uint32_t most = config.window ? config.max_queries : n; /* at once */
+        for (uint32_t at = 0; at < n; at += most) {
+            aura_append_job job = AURA_APPEND_JOB_INIT;
+            job.seq = seq, job.tokens = std::min(most, n - at);
+            job.k.data = &k[(size_t)at * config.kv_heads * config.k_dim], job.v.data = &v[(size_t)at * config.kv_heads * v_dim];
             TRY(aura_append(f.cache, &job, 1));
+        }
         f.seqs.push_back(seq);
     }
 }

@@ -5,110 +5,6 @@
 
 #include "check.cuh"
 
-/* ---- the same on both sides ------------------------------------------------------------------------------------------- */
-
-struct both {
-    aura_seq cpu;
-    aura_cuda_seq gpu;
-};
-
-/* A device cache with room for many sequences, and the first sequence of the scene. */
-static void make_device(const struct scene &s, const struct filled &f, struct device_side &d, struct both &first)
-{
-    aura_cuda_config config = device_config(s, f);
-    aura_cache_info info = AURA_CACHE_INFO_INIT;
-    aura_cache_get_info(f.cache, &info);
-    config.seqs = 8;
-    config.cache.budget_bytes += 32 * info.page_bytes + 8 * (info.seq_bytes + 65536);
-    TRY(aura_cuda_cache_create(f.ctx, &config, &d.cache));
-    TRY(aura_cuda_seq_create(d.cache, &first.gpu));
-    TRY(aura_cuda_upload(d.cache, first.gpu, f.cache, f.seqs[0]));
-    first.cpu = f.seqs[0];
-}
-
-/* A case of that name begins: its cache, and its first sequence on both sides. */
-static bool begin_seqs(struct scene &s, const char *what, struct filled &f, struct device_side &d, struct both &first)
-{
-    const int before = failures;
-    s.name += what;
-    cases++;
-    fill(s, f);
-    if (failures == before)
-        make_device(s, f, d, first);
-    return failures == before;
-}
-
-/* The same tokens to both; wanted: the status that the device's sequence then has. Where it refuses them, the CPU does not get
- * them either. */
-static void append_both(const struct scene &s, const struct filled &f, const struct device_side &d, const struct both &b, uint32_t n,
-                        uint64_t seed, uint32_t wanted)
-{
-    aura_cache_info about = AURA_CACHE_INFO_INIT;
-    aura_cuda_seq_info info = AURA_CUDA_SEQ_INFO_INIT, after = AURA_CUDA_SEQ_INFO_INIT;
-    aura_cache_get_info(f.cache, &about);
-    const aura_config &c = about.config;
-    std::vector<float> k = some_tokens(seed, n, c.kv_heads, c.k_dim, true), v = some_tokens(seed + 1, n, c.kv_heads, c.v_dim, false);
-    device_array dk(k.data(), k.size() * 4), dv(v.data(), v.size() * 4), ids(&b.gpu, 4);
-    aura_cuda_append_args args = AURA_CUDA_APPEND_ARGS_INIT;
-    args.seqs = (const aura_cuda_seq *)ids.p, args.n_seqs = 1, args.tokens = n;
-    args.k.data = dk.p, args.v.data = dv.p;
-    TRY(aura_cuda_seq_get_info(d.cache, b.gpu, &info));
-    TRY(aura_cuda_append(d.cache, &args, NULL));
-    TRY_CUDA(cudaDeviceSynchronize());
-    TRY(aura_cuda_seq_get_info(d.cache, b.gpu, &after));
-    if (after.status != wanted || after.tokens != info.tokens + (wanted ? 0 : n))
-        complain(s, "%u tokens to %llu: status %u, wanted %u, %llu tokens", n, (unsigned long long)info.tokens, after.status, wanted,
-                 (unsigned long long)after.tokens);
-    if (wanted) {
-        TRY(aura_cuda_seq_clear_status(d.cache, b.gpu));
-        return;
-    }
-    aura_append_job job = AURA_APPEND_JOB_INIT;
-    job.seq = b.cpu, job.tokens = n, job.k.data = k.data(), job.v.data = v.data();
-    TRY(aura_append(f.cache, &job, 1));
-}
-
-static void reserve_more(const struct scene &s, const struct device_side &d, const struct both &b, uint32_t n)
-{
-    aura_cuda_seq_info info = AURA_CUDA_SEQ_INFO_INIT;
-    TRY(aura_cuda_seq_get_info(d.cache, b.gpu, &info));
-    TRY(aura_cuda_seq_reserve(d.cache, b.gpu, info.tokens + n));
-}
-
-static struct both fork_both(const struct scene &s, const struct filled &f, const struct device_side &d, const struct both &b, uint32_t n)
-{
-    struct both made = {};
-    aura_status status = aura_seq_fork(f.cache, b.cpu, n, &made.cpu);
-    status = status ? status : aura_cuda_seq_fork(d.cache, b.gpu, n, &made.gpu);
-    if (status)
-        complain(s, "fork: %s", aura_last_error());
-    return made;
-}
-
-static void truncate_both(const struct scene &s, const struct filled &f, const struct device_side &d, const struct both &b, uint32_t n,
-                          bool on_stream)
-{
-    TRY(aura_truncate(f.cache, b.cpu, n));
-    if (!on_stream) {
-        TRY(aura_cuda_seq_truncate(d.cache, b.gpu, n));
-        return;
-    }
-    device_array ids(&b.gpu, 4), tokens(&n, 4);
-    TRY(aura_cuda_truncate(d.cache, (const aura_cuda_seq *)ids.p, (const uint32_t *)tokens.p, 1, NULL));
-    TRY_CUDA(cudaDeviceSynchronize());
-}
-
-static void compare_both(const struct scene &s, const struct filled &f, const struct device_side &d, const struct both &b, const char *when)
-{
-    aura_seq back;
-    TRY(aura_seq_create(f.cache, &back));
-    TRY(aura_cuda_download(d.cache, b.gpu, f.cache, back));
-    const std::string where = first_difference(f.cache, b.cpu, f.cache, back);
-    if (!where.empty())
-        complain(s, "%s: sequence %u differs at: %s", when, b.gpu, where.c_str());
-    TRY(aura_seq_release(f.cache, back));
-}
-
 /* ---- forks ------------------------------------------------------------------------------------------------------------ */
 
 /* A sequence and three forks of it: at its end, inside a page, between pages. */
@@ -123,7 +19,7 @@ static void make_family(const struct scene &s, struct family &x)
     const int before = failures;
     fill(s, x.f);
     if (failures == before)
-        make_device(s, x.f, x.d, x.all[0]);
+        make_both(s, x.f, x.d, x.all[0]);
     if (failures > before)
         return;
     aura_cuda_cache_info whole = AURA_CUDA_CACHE_INFO_INIT, now = AURA_CUDA_CACHE_INFO_INIT;
@@ -353,7 +249,7 @@ static void run_snapshot(struct scene s)
 static void run_shared()
 {
     struct scene s;
-    s.name = "shared pages, windows, slots";
+    s.name = "shared pages, keep_first, slots";
     s.config.q_heads = s.config.kv_heads = 2, s.config.k_dim = 128;
     s.tokens = {700};
     struct filled f;
@@ -384,12 +280,13 @@ static void run_shared()
         aura_cache *cpu;
         aura_config shape = s.config;
         (slots ? shape.slots : shape.window) = (slots ? config.cache.slots : config.cache.window) = 4096;
+        shape.keep_first = config.cache.keep_first = slots ? 0 : 8;
         aura_status status = aura_cuda_cache_create(f.ctx, &config, &refused);
-        if (status != AURA_UNSUPPORTED || !strstr(aura_last_error(), slots ? "slots" : "window"))
+        if (status != AURA_UNSUPPORTED || !strstr(aura_last_error(), slots ? "slots" : "keep_first 8"))
             complain(s, "create: %s: %s", aura_status_text(status), aura_last_error());
         TRY(aura_cache_create(f.ctx, &shape, &cpu));
         status = aura_cuda_upload(d.cache, other, cpu, 0);
-        if (status != AURA_UNSUPPORTED)
+        if (status != (slots ? AURA_UNSUPPORTED : AURA_BAD_ARGUMENT))
             complain(s, "upload: %s: %s", aura_status_text(status), aura_last_error());
         aura_cache_destroy(cpu);
     }

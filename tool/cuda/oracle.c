@@ -38,6 +38,8 @@ static void decode_side(struct side *to, struct oracle_head *h, const aura_cache
     to->number = calloc(h->len * dim + 1, sizeof *to->number);
     to->coded = calloc(h->len + 1, 1);
     for (uint64_t t = 0; t < h->len; t++) {
+        if (!aura_raw_has_page(&h->raw, rs, (size_t)(t / AURA_PAGE)))
+            continue;
         const uint8_t *tile = aura_raw_page(cache, seq, (size_t)(t / AURA_PAGE)) + (size_t)h->head * l->head_bytes +
                               t / AURA_TILE % AURA_PAGE_TILES * l->tile_bytes;
         uint32_t c = (uint32_t)(t % AURA_TILE);
@@ -72,6 +74,8 @@ struct oracle_head *oracle_head_new(const aura_cache *cache, aura_seq seq, uint3
     h->reference = calloc((rs.pages + 1) * dim, 1);
     h->reference_scale = calloc(rs.pages + 1, sizeof *h->reference_scale);
     for (size_t p = 0; p < rs.pages && rs.k && !(h->raw.config->flags & AURA_NO_REFERENCE); p++) {
+        if (!aura_raw_has_page(&h->raw, &rs, p))
+            continue;
         const uint8_t *part = aura_raw_page(cache, seq, p) + (size_t)head * h->raw.layout->head_bytes;
         if (h->closed <= (p * AURA_PAGE > h->raw.pinned ? p * AURA_PAGE : h->raw.pinned))
             continue;
@@ -130,6 +134,11 @@ static void logits(struct oracle_row *row, const struct oracle_head *h, float *q
             sum += (planes == 1 ? query.plane[0][d] : 256 * query.plane[0][d] + query.plane[1][d]) * h->k.level[t * dim + d];
         row->logit[t] = (float)sum * (h->k.scale[t] * factor) + bias;
     }
+}
+
+static int is_seen(const struct oracle_head *h, uint64_t t, uint64_t begin, uint64_t end)
+{
+    return (t >= begin || t < h->raw.config->keep_first) && t < end;
 }
 
 static double with_options(double x, const struct oracle_head *h, const struct oracle_options *o, uint32_t query,
@@ -192,15 +201,17 @@ void oracle_attend(struct oracle_row *row, const struct oracle_head *h, const fl
     logits(row, h, q, unit, planes_for(h->raw.layout->k.kind, options->planes));
     double *x = malloc((h->len + 1) * sizeof *x);
     row->size = row->slack = 0;
-    for (uint64_t t = begin; t < end; t++) {
+    for (uint64_t t = 0; t < end; t++) {
+        if (!is_seen(h, t, begin, end))
+            continue;
         x[t] = with_options(row->logit[t], h, options, query, q_head, t, end);
         m = x[t] > m ? x[t] : m;
     }
-    for (uint64_t first = begin / AURA_TILE * AURA_TILE; first < end && m > -INFINITY; first += AURA_TILE) {
+    for (uint64_t first = 0; first < end && m > -INFINITY; first += AURA_TILE) {
         double p[AURA_TILE];
         uint64_t stop = first + AURA_TILE < h->len ? first + AURA_TILE : h->len;
         for (uint64_t t = first; t < stop; t++)
-            l += p[t - first] = t >= begin && t < end && x[t] > -INFINITY ? exp2(x[t] - m) : 0;
+            l += p[t - first] = is_seen(h, t, begin, end) && x[t] > -INFINITY ? exp2(x[t] - m) : 0;
         add_tile(row, o, h, p, first, stop, planes_for(h->raw.layout->v.kind, options->planes));
     }
     m *= 0.69314718055994530942;
