@@ -53,6 +53,17 @@ static void check_pages(const struct scene &s, const struct device_side &d, cons
         complain(s, "%zu pages for %llu tokens; the window needs %zu", info.pages, (unsigned long long)info.tokens, most_pages(s));
 }
 
+/* No page is lost, and none belongs to two. */
+static void release_all(const struct scene &s, const struct device_side &d, const std::vector<struct both> &seqs)
+{
+    aura_cuda_cache_info info = AURA_CUDA_CACHE_INFO_INIT;
+    for (const struct both &b : seqs)
+        TRY(aura_cuda_seq_release(d.cache, b.gpu));
+    TRY(aura_cuda_cache_get_info(d.cache, &info));
+    if (info.free_pages != info.pages)
+        complain(s, "%zu of %zu pages are free in the end", info.free_pages, info.pages);
+}
+
 /* ---- growing ------------------------------------------------------------------------------------------------------------- */
 
 /* All that is to come is reserved at once, and takes no more than the window. */
@@ -80,11 +91,7 @@ static void run_growth(struct scene s)
     TRY(aura_cuda_seq_reserve(d.cache, a.gpu, 3100));
     check_pages(s, d, a);
     compare_both(s, f, d, a, "in the end");
-    TRY(aura_cuda_seq_release(d.cache, a.gpu));
-    aura_cuda_cache_info info = AURA_CUDA_CACHE_INFO_INIT;
-    TRY(aura_cuda_cache_get_info(d.cache, &info));
-    if (info.free_pages != info.pages)
-        complain(s, "%zu of %zu pages are free in the end", info.free_pages, info.pages);
+    release_all(s, d, {a});
     end_case(s, before, "bytes equal");
 }
 
@@ -210,19 +217,23 @@ static void run_window_forks(struct scene s)
     truncate_both(s, f, d, a, 2000 + most - 20, true);
     append_both(s, f, d, a, most, 2, 0);
     truncate_both(s, f, d, a, 2000 + most, false);
-    reserve_more(s, d, a, 500);
+    reserve_more(s, d, a, 2000); /* more than once round: the forks must not have a page twice */
     append_both(s, f, d, a, most, 4, 0);
     compare_both(s, f, d, a, "after truncations");
     const struct both b = fork_both(s, f, d, a, 2000 + most), c = fork_both(s, f, d, a, 2000 + 2 * most);
     for (const struct both &x : {a, b, c})
         append_both(s, f, d, x, 1, 6, AURA_CUDA_OUT_OF_PAGES);
-    for (uint32_t i = 0; failures == before && i < 20; i++)
-        for (const struct both &x : {a, b, c}) {
+    reserve_more(s, d, a, 2000);
+    append_both(s, f, d, a, most, 8, 0);
+    for (uint32_t i = 0; failures == before && i < 40; i++)
+        for (const struct both &x : {i < 20 ? b : a, c}) { /* the parent waits: others leave pages that it still has */
             reserve_more(s, d, x, most);
             append_both(s, f, d, x, most, 10 + 3 * i + x.gpu, 0);
             if (i % 5 == 0)
                 compare_both(s, f, d, x, "after forks");
             attend_both(s, f, d, x, 3);
+            if (i == 19)
+                compare_both(s, f, d, a, "after others went on");
         }
     refuse_gone(s, f, d, a);
     ask_beyond(s, f, d, a);
@@ -243,6 +254,38 @@ static void run_window_forks(struct scene s)
     }
     if (!aura_cuda_seq_reserve(d.cache, a.gpu, 1 << 20))
         complain(s, "more tokens than seq_tokens");
+    release_all(s, d, {a, b, c});
+    end_case(s, before, "bytes equal");
+}
+
+/* A call that fails gives back pages that slid out, and another sequence has them: the first may not begin anew in them. */
+static void run_given_back(struct scene s)
+{
+    struct filled f;
+    struct device_side d;
+    struct both a, b = {};
+    const int before = failures;
+    s.tokens = {0};
+    if (!begin_seqs(s, " pages given back", f, d, a))
+        return;
+    TRY(aura_cuda_seq_reserve(d.cache, a.gpu, 1500));
+    for (uint32_t i = 0; i < 35; i++)
+        append_both(s, f, d, a, 40, 20 + i, 0);
+    aura_cuda_seq_info info = AURA_CUDA_SEQ_INFO_INIT;
+    if (aura_cuda_seq_truncate(d.cache, a.gpu, 400) != AURA_BAD_ARGUMENT)
+        complain(s, "cut to 400 tokens, which are gone");
+    TRY(aura_cuda_seq_get_info(d.cache, a.gpu, &info));
+    if (info.pages >= most_pages(s))
+        complain(s, "%zu pages: nothing was given back", info.pages);
+    compare_both(s, f, d, a, "with fewer pages");
+    TRY(aura_seq_create(f.cache, &b.cpu));
+    TRY(aura_cuda_seq_create(d.cache, &b.gpu));
+    reserve_more(s, d, b, 200);
+    for (uint32_t i = 0; i < 5; i++)
+        append_both(s, f, d, b, 40, 70 + i, 0);
+    truncate_both(s, f, d, a, 0, true);
+    append_both(s, f, d, a, 40, 80, AURA_CUDA_OUT_OF_PAGES);
+    compare_both(s, f, d, b, "beside one that began again");
     end_case(s, before, "bytes equal");
 }
 
@@ -279,5 +322,6 @@ void check_windows()
     s = window_of(scene_of(4, 10, 64, 2, 1, {}), 1, 511); /* what is encoded last and what is stored first are a ring apart */
     s.config.rollback = 32;
     run_growth(s);
+    run_given_back(window_of(scene_of(4, 4, 64, 2, 2, {}), 300, 40));
     run_window_graph(window_of(scene_of(4, 4, 64, 4, 2, {}), 300, 40));
 }
