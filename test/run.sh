@@ -127,6 +127,9 @@ job_device() {
     try configure cmake -S . -B $out/device -DCMAKE_C_COMPILER=gcc -DAURA_EMULATE=ON || return
     try build cmake --build $out/device --target emulated_device || return
     program device $out/device/emulated_device check --device cuda
+    $out/device/emulated_device check --device cuda lost --json >$out/device.json 2>$out/device.err
+    try 'device: --json, with its cases' grep -q '"part": "lost", "outcome": "ok"' $out/device.json
+    ! command -v python3 >/dev/null || try 'device: --json, for a parser' python3 -m json.tool $out/device.json $out/device.pretty
 }
 
 # Debug, so that assertions are on. Without detect_stack_use_after_return: gcc 12 gives the stack it fakes an alignment
@@ -405,6 +408,7 @@ tool_demo() {
         json 'demo' $aura demo --quick
         json 'list' $aura list
         json 'check' $aura check query_any --isa ref --no-times
+        json 'check --device cuda, without CUDA' $aura check --device cuda
         json 'attend' $aura attend $file --layer 1
         json 'demo --model' $aura demo --quick --model $model --prompt 'ab c' --html $page
         try 'demo --model: what it wrote is on the page' grep -qF 'What a model writes' $page

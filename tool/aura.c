@@ -6,7 +6,6 @@
 #include "../include/aura.h"
 #include "suggest.h"
 #include "tool.h"
-#include "utf8.h"
 
 #define ADDRESS(name) &command_##name,
 const struct command *const commands[] = {COMMANDS(ADDRESS) NULL};
@@ -63,24 +62,6 @@ char *read_file(const char *path)
     if (file)
         fclose(file);
     return text;
-}
-
-void print_json_string(const char *text)
-{
-    putchar('"');
-    while (*text) {
-        size_t n = utf8_character(text);
-        if (*text == '"' || *text == '\\')
-            printf("\\%c", *text);
-        else if (n == 1 && (unsigned char)*text < 32)
-            printf("\\u%04x", *text);
-        else if (n)
-            fwrite(text, 1, n, stdout);
-        else
-            fputs("\\ufffd", stdout); /* JSON is UTF-8, and this is not */
-        text += n ? n : 1;
-    }
-    putchar('"');
 }
 
 int on_cuda(int *argc, char **argv)

@@ -1,7 +1,19 @@
-/* What stands for the CUDA backend in a build without it: a clear word, and no failure. */
+/* What the tool says where there is no CUDA, and what stands for the backend in a build without it: a clear word, and no failure. */
 #include <stdio.h>
+#include <string.h>
 
 #include "cuda/cuda_tool.h"
+#include "json.h"
+
+int cuda_skip(const char *why, int json)
+{
+    if (!json)
+        return printf("skip CUDA: %s\n", why), 0;
+    printf("{\"device\": null, \"skipped\": ");
+    print_json_string(why);
+    printf(", \"results\": [], \"cases\": 0, \"failures\": 0}\n");
+    return 0;
+}
 
 #if !defined(AURA_HAVE_CUDA)
 
@@ -9,14 +21,16 @@ static const char why[] = "this aura was built without it; `make cuda` builds it
 
 int cuda_check(int argc, char **argv)
 {
-    (void)argc, (void)argv;
-    printf("skip CUDA: %s\n", why);
-    return 0;
+    int json = 0;
+    for (int i = 0; i < argc; i++)
+        json |= !strcmp(argv[i], "--json");
+    return cuda_skip(why, json);
 }
 
 int cuda_bench(int argc, char **argv)
 {
-    return cuda_check(argc, argv);
+    (void)argc, (void)argv;
+    return cuda_skip(why, 0);
 }
 
 void cuda_list(void)

@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 
+#include "json.h"
 #include "options.h"
 
 /* Every command, in the order in which `aura --help` shows them. command_NAME is defined in the file that does the work. */
@@ -45,7 +46,5 @@ const char *cpu_name(void);
 
 /* A whole file as a string to be freed by the caller; NULL when it cannot be read. */
 char *read_file(const char *path);
-
-void print_json_string(const char *text);
 
 #endif

@@ -277,10 +277,8 @@ extern "C" int cuda_bench(int argc, char **argv)
             json = 1;
         else
             only = (size_t)atoi(argv[i]);
-    if (aura_cuda_probe(0)) {
-        printf("skip CUDA: %s\n", aura_last_error());
-        return 0;
-    }
+    if (aura_cuda_probe(0))
+        return cuda_skip(aura_last_error(), 0);
     cudaDeviceProp properties;
     MUST_CUDA(cudaGetDeviceProperties(&properties, 0));
     if (!json)

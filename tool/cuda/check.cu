@@ -1,4 +1,6 @@
 /* aura check --device cuda: the device against the CPU cache (bytes and logits: equal) and against double (outputs). */
+#include <string.h>
+
 #include "check.cuh"
 #include "cuda_tool.h"
 
@@ -36,29 +38,56 @@ static const struct {
     {"recording", check_recording, 0}, {"lost", check_lost, 0}, {"small", check_small, 1},
 };
 
-extern "C" int cuda_check(int argc, char **argv)
+/* What is asked for: a part, and how to print. */
+static int read_arguments(int argc, char **argv, std::string &only)
 {
-    const std::string only = argc > 0 ? argv[0] : "";
-    int run = 0;
-    if (aura_cuda_probe(0)) {
-        printf("skip CUDA: %s\n", aura_last_error());
-        return 0;
+    for (int i = 0; i < argc; i++) {
+        if (!strcmp(argv[i], "--json"))
+            as_json = 1;
+        else if (argv[i][0] != '-' && only.empty())
+            only = argv[i];
+        else
+            return fprintf(stderr, "aura check: %s: with --device cuda there are a PART and --json\n", argv[i]), 2;
     }
-    if (only == LOST_CHILD)
-        return lose_device();
+    bool known = only.empty() || only == LOST_CHILD;
+    for (const auto &p : parts)
+        known |= only == p.name;
+    if (known)
+        return 0;
+    fprintf(stderr, "aura check: no part %s; there are", only.c_str());
+    for (const auto &p : parts)
+        fprintf(stderr, " %s", p.name);
+    return fprintf(stderr, "\n"), 2;
+}
+
+static void print_head()
+{
     cudaDeviceProp properties;
     cudaGetDeviceProperties(&properties, 0);
-    printf("aura %s on %s, %d multiprocessors\n", aura_version(), properties.name, properties.multiProcessorCount);
-    for (const auto &part : parts)
-        if (only.empty() ? !part.asked : only == part.name)
-            part.run(), run++;
-    if (!run) {
-        fprintf(stderr, "aura check: no part %s; there are", only.c_str());
-        for (const auto &part : parts)
-            fprintf(stderr, " %s", part.name);
-        fprintf(stderr, "\n");
-        return 2;
+    if (!as_json) {
+        printf("aura %s on %s, %d multiprocessors\n", aura_version(), properties.name, properties.multiProcessorCount);
+        return;
     }
-    printf("%d cases, %d failures\n", cases, failures);
+    printf("{\"version\": \"%s\", \"device\": ", aura_version());
+    print_json_string(properties.name);
+    printf(", \"multiprocessors\": %d, \"results\": [", properties.multiProcessorCount);
+}
+
+extern "C" int cuda_check(int argc, char **argv)
+{
+    std::string only;
+    if (read_arguments(argc, argv, only))
+        return 2;
+    if (aura_cuda_probe(0))
+        return cuda_skip(aura_last_error(), as_json);
+    if (only == LOST_CHILD)
+        return lose_device();
+    print_head();
+    for (const auto &p : parts)
+        if (only.empty() ? !p.asked : only == p.name) {
+            part = p.name;
+            p.run();
+        }
+    printf(as_json ? "\n], \"cases\": %d, \"failures\": %d}\n" : "%d cases, %d failures\n", cases, failures);
     return failures ? 1 : 0;
 }

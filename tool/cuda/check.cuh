@@ -11,9 +11,11 @@
 #include "oracle.h"
 extern "C" {
 #include "../inputs.h"
+#include "../json.h"
 }
 
-extern int failures, cases;
+extern int failures, cases, as_json;
+extern const char *part; /* that is running */
 
 /* One case: a cache, some sequences, one call. */
 struct scene {
@@ -32,6 +34,9 @@ struct scene {
 /* "k4v4 d128 8/2", with a seed and these sequences. */
 struct scene scene_of(uint32_t k, uint32_t v, uint32_t dim, uint32_t q_heads, uint32_t kv_heads, std::vector<uint32_t> tokens);
 
+/* A line, or an object of `--json`: outcome is "ok", "FAIL" or "skip". */
+void report(const char *outcome, const std::string &name, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* FAIL. */
 void complain(const struct scene &s, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* In functions that return nothing and have the scene `s`. */
@@ -59,7 +64,7 @@ struct device_array {
     explicit device_array(size_t n) : bytes(n + 16)
     {
         if (cudaMalloc(&p, bytes) != cudaSuccess || cudaMemset(p, 0xff, bytes) != cudaSuccess)
-            printf("FAIL no %zu bytes on the device\n", n), failures++;
+            report("FAIL", "device memory", "no %zu bytes on the device", n);
     }
     device_array(const void *from, size_t n) : device_array(n)
     {

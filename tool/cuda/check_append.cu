@@ -151,7 +151,7 @@ static void run_graph()
     cudaGraphDestroy(graph);
     cudaStreamDestroy(stream);
     if (failures == before)
-        printf("ok   %-58s error %8.1e\n", s.name.c_str(), w.row);
+        report("ok", s.name, "error %8.1e", w.row);
 }
 
 /* Bad tokens and a reservation that ends: nothing is stored, the others go on, the status stays until it is cleared. */
@@ -199,8 +199,7 @@ static void run_refused()
     if (info[0].tokens != 257 || info[0].status || info[1].tokens != 254 || info[1].status)
         complain(s, "cleared: %llu tokens, status %u; %llu tokens, status %u", (unsigned long long)info[0].tokens, info[0].status,
                  (unsigned long long)info[1].tokens, info[1].status);
-    if (failures == before)
-        printf("ok   %s\n", s.name.c_str());
+    end_case(s, before, "");
 }
 
 void check_append()

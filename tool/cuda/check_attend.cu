@@ -163,8 +163,7 @@ void run_scene(const struct scene &s)
         complain(s, "row %zu, the first: error %.2e of the sum of weight * |value|, lse %.2e; %.1f times what is allowed", first_bad,
                  w.row, w.lse, w.ratio);
     if (failures == before)
-        printf("ok   %-58s error %8.1e  lse %8.1e  logits and bytes equal\n", s.name.c_str(), w.row, w.lse);
-    fflush(stdout);
+        report("ok", s.name, "error %8.1e  lse %8.1e  logits and bytes equal", w.row, w.lse);
 }
 
 /* ---- the list ------------------------------------------------------------------------------------------------------- */

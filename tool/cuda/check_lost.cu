@@ -71,6 +71,8 @@ void check_lost()
     fflush(stdout);
     const pid_t child = fork();
     if (child == 0) {
+        if (as_json)
+            dup2(2, 1); /* what it says is no JSON */
         execl("/proc/self/exe", "aura", "check", "--device", "cuda", LOST_CHILD, (char *)NULL);
         _exit(127);
     }

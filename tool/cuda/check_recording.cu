@@ -103,19 +103,19 @@ void check_recording()
     aura_ctx_options options = AURA_CTX_OPTIONS_INIT;
     size_t count = 0;
     if (safetensors_read(&file, path)) {
-        printf("skip recording: %s\n", file.error);
+        report("skip", "recording", "%s", file.error);
         safetensors_free(&file);
         return;
     }
     uint32_t *layers = recording_layers(&file, &count);
     if (aura_ctx_create(&options, &ctx))
-        failures++;
+        report("FAIL", "recording", "%s", aura_last_error());
     for (size_t i = 0; ctx && i < count; i++) {
         struct recording r;
         struct recording_exact exact = {};
         char error[256] = "out of memory";
         if (recording_load(&r, ctx, &file, layers[i], error) || recording_attend(&r, r.k, r.v, 1, &exact))
-            printf("FAIL recording: %s\n", error), failures++;
+            report("FAIL", "recording", "%s", error);
         else
             for (const char *format : {"k4v4", "k8v8", "k3v3", "k4v2"})
                 run_recording(ctx, r, exact, format);

@@ -13,18 +13,49 @@ extern "C" {
 #undef _Alignas
 }
 
-int failures, cases;
+int failures, cases, as_json;
+const char *part = "";
+
+static void print_object(const char *outcome, const char *name, const char *text)
+{
+    static int objects;
+    printf("%s\n  {\"part\": \"%s\", \"outcome\": \"%s\", \"case\": ", objects++ ? "," : "", part, outcome);
+    print_json_string(name);
+    printf(", \"text\": ");
+    print_json_string(text);
+    printf("}");
+}
+
+static void report_text(const char *outcome, const char *name, const char *text)
+{
+    failures += !strcmp(outcome, "FAIL");
+    if (as_json)
+        print_object(outcome, name, text);
+    else if (!strcmp(outcome, "ok"))
+        printf("ok   %-58s %s\n", name, text);
+    else
+        printf("%s %s: %s\n", outcome, name, text);
+    fflush(stdout);
+}
+
+void report(const char *outcome, const std::string &name, const char *format, ...)
+{
+    char text[1024];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    report_text(outcome, name.c_str(), text);
+}
 
 void complain(const struct scene &s, const char *format, ...)
 {
+    char text[1024];
     va_list args;
-    printf("FAIL %s: ", s.name.c_str());
     va_start(args, format);
-    vprintf(format, args);
+    vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    printf("\n");
-    fflush(stdout);
-    failures++;
+    report_text("FAIL", s.name.c_str(), text);
 }
 
 struct scene scene_of(uint32_t k, uint32_t v, uint32_t dim, uint32_t q_heads, uint32_t kv_heads, std::vector<uint32_t> tokens)
@@ -240,6 +271,5 @@ bool begin_case(const struct scene &s, struct filled &f, struct device_side &d)
 void end_case(const struct scene &s, int failures_before, const char *what)
 {
     if (failures == failures_before)
-        printf("ok   %-58s %s\n", s.name.c_str(), what);
-    fflush(stdout);
+        report("ok", s.name, "%s", what);
 }

@@ -231,7 +231,8 @@ static void run_window_forks(struct scene s)
             append_both(s, f, d, x, most, 10 + 3 * i + x.gpu, 0);
             if (i % 5 == 0)
                 compare_both(s, f, d, x, "after forks");
-            attend_both(s, f, d, x, 3);
+            if (i % 3 == 0)
+                attend_both(s, f, d, x, 3);
             if (i == 19)
                 compare_both(s, f, d, a, "after others went on");
         }

@@ -8,6 +8,7 @@ extern "C" {
 
 int cuda_check(int argc, char **argv);
 int cuda_bench(int argc, char **argv);
+int cuda_skip(const char *why, int json); /* says so; no failure */
 void cuda_list(void); /* a line of `aura list`: the device, or why there is none */
 
 #ifdef __cplusplus

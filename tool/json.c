@@ -1,0 +1,24 @@
+/* JSON, as far as it is the same everywhere. */
+#include "json.h"
+
+#include <stdio.h>
+
+#include "utf8.h"
+
+void print_json_string(const char *text)
+{
+    putchar('"');
+    while (*text) {
+        size_t n = utf8_character(text);
+        if (*text == '"' || *text == '\\')
+            printf("\\%c", *text);
+        else if (n == 1 && (unsigned char)*text < 32)
+            printf("\\u%04x", *text);
+        else if (n)
+            fwrite(text, 1, n, stdout);
+        else
+            fputs("\\ufffd", stdout); /* JSON is UTF-8, and this is not */
+        text += n ? n : 1;
+    }
+    putchar('"');
+}
