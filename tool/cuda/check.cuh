@@ -89,6 +89,18 @@ bool same_bytes(const aura_cache *a, aura_seq sa, const aura_cache *b, aura_seq 
  * one. Everything else may hold anything. "" where they are equal. */
 std::string first_difference(const aura_cache *a, aura_seq sa, const aura_cache *b, aura_seq sb);
 
+/* A file that goes with its scope, should there be one. */
+struct scratch_file {
+    std::string path;
+    explicit scratch_file(const char *what);
+    ~scratch_file()
+    {
+        remove(path.c_str());
+    }
+};
+
+std::string read_all(const struct scratch_file &from);
+
 /* A CPU cache with the sequences of the scene. */
 struct filled {
     aura_ctx *ctx = NULL;

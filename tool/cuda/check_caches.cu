@@ -1,7 +1,5 @@
 /* Whole caches to the device and back, and their files: bytes, names, what is shared, and that a failure changes nothing. */
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "check.cuh"
 
@@ -146,32 +144,7 @@ static void append_to_shared(const struct scene &s, const struct filled &f)
 
 /* ---- files ------------------------------------------------------------------------------------------------------------ */
 
-struct file {
-    std::string path;
-    explicit file(const char *what)
-    {
-        const char *dir = getenv("TMPDIR");
-        path = std::string(dir ? dir : "/tmp") + "/aura-check-" + std::to_string(getpid()) + what;
-    }
-    ~file()
-    {
-        remove(path.c_str());
-    }
-};
-
-static std::string read_all(const struct file &from)
-{
-    std::string text;
-    FILE *in = fopen(from.path.c_str(), "rb");
-    char part[65536];
-    for (size_t n; in && (n = fread(part, 1, sizeof part, in)) > 0;)
-        text.append(part, n);
-    if (in)
-        fclose(in);
-    return text;
-}
-
-static void write_all(const struct file &to, const std::string &text)
+static void write_all(const struct scratch_file &to, const std::string &text)
 {
     FILE *out = fopen(to.path.c_str(), "wb");
     if (out) {
@@ -181,14 +154,14 @@ static void write_all(const struct file &to, const std::string &text)
 }
 
 /* The device writes the file that the CPU writes, and reads it. */
-static void save_and_load(const struct scene &s, const struct filled &f, const struct file &cpu)
+static void save_and_load(const struct scene &s, const struct filled &f, const struct scratch_file &cpu)
 {
     struct device_side d, other;
     d.cache = make_device(s, f, 20, 8, 0);
     other.cache = make_device(s, f, 20, 8, 0);
     std::vector<aura_cuda_pair> pairs(8), saved(8);
     size_t n = 0;
-    struct file gpu("-gpu");
+    struct scratch_file gpu("-gpu");
     TRY(aura_cache_save(f.cache, cpu.path.c_str(), NULL));
     TRY(aura_cuda_cache_load(d.cache, cpu.path.c_str(), NULL, pairs.data(), &n));
     pairs.resize(n);
@@ -214,11 +187,15 @@ static void save_and_load(const struct scene &s, const struct filled &f, const s
     if (n == 1 && saved[0].host == wanted)
         saved[0].host = f.seqs[0];
     compare_pairs(s, one, other.cache, saved, "one of two");
+    if (aura_cuda_seq_load(other.cache, gpu.path.c_str(), NULL, &saved[0].device) != AURA_BAD_ARGUMENT)
+        complain(s, "of two sequences, none was named");
+    TRY(aura_cuda_seq_load(other.cache, gpu.path.c_str(), &options, &saved[0].device));
+    compare_pairs(s, one, other.cache, saved, "the same by itself");
     one.ctx = NULL, one.cache = NULL;
 }
 
 /* A load that fails, which leaves everything as it was. */
-static void refused(const struct scene &s, aura_cuda_cache *c, const struct file &from, aura_status wanted, const char *word)
+static void refused(const struct scene &s, aura_cuda_cache *c, const struct scratch_file &from, aura_status wanted, const char *word)
 {
     aura_cuda_pair pairs[16];
     aura_cuda_seq seq;
@@ -236,7 +213,7 @@ static void refused(const struct scene &s, aura_cuda_cache *c, const struct file
 }
 
 /* The same sequences for caches of another kind. */
-static void refuse_others(const struct scene &s, const struct filled &f, const struct file &good)
+static void refuse_others(const struct scene &s, const struct filled &f, const struct scratch_file &good)
 {
     static const char *const words[] = {"kind of keys", "k_dim", "seed", "KV heads"};
     for (int i = 0; i < 4; i++) {
@@ -258,10 +235,10 @@ static void refuse_others(const struct scene &s, const struct filled &f, const s
     }
 }
 
-static void refuse_files(const struct scene &s, const struct filled &f, const struct file &good)
+static void refuse_files(const struct scene &s, const struct filled &f, const struct scratch_file &good)
 {
     struct device_side d, few, none, tight;
-    struct file bad("-bad"), missing("-missing");
+    struct scratch_file bad("-bad"), missing("-missing");
     const std::string text = read_all(good);
     d.cache = make_device(s, f, 20, 8, 0);
     write_all(bad, text.substr(0, text.size() / 2));
@@ -297,7 +274,7 @@ void run_caches(struct scene s, bool errors)
 {
     const int before = failures;
     struct filled f;
-    struct file cpu("-cpu");
+    struct scratch_file cpu("-cpu");
     s.name += errors ? " whole caches, and what is refused" : " whole caches";
     cases++;
     make_cache(s, f);

@@ -2,7 +2,9 @@
 #include <cuda_fp16.h>
 #include <math.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -191,6 +193,24 @@ std::string first_difference(const aura_cache *a, aura_seq sa, const aura_cache 
                     return (values ? "value of token " : "key of token ") + std::to_string(t) + " head " + std::to_string(h);
             }
     return "";
+}
+
+scratch_file::scratch_file(const char *what)
+{
+    const char *dir = getenv("TMPDIR");
+    path = std::string(dir ? dir : "/tmp") + "/aura-check-" + std::to_string(getpid()) + what;
+}
+
+std::string read_all(const struct scratch_file &from)
+{
+    std::string text;
+    FILE *in = fopen(from.path.c_str(), "rb");
+    char part[65536];
+    for (size_t n; in && (n = fread(part, 1, sizeof part, in)) > 0;)
+        text.append(part, n);
+    if (in)
+        fclose(in);
+    return text;
 }
 
 void fill(const struct scene &s, struct filled &f)

@@ -1,7 +1,5 @@
 /* Sequences that come and go, share pages, get shorter, go to files: on the device as on the CPU, where everything is done too. */
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "check.cuh"
 
@@ -197,18 +195,6 @@ static void run_limits()
 
 /* ---- files ------------------------------------------------------------------------------------------------------------ */
 
-static std::string read_all(const std::string &path)
-{
-    std::string text;
-    FILE *file = fopen(path.c_str(), "rb");
-    char part[65536];
-    for (size_t n; file && (n = fread(part, 1, sizeof part, file)) > 0;)
-        text.append(part, n);
-    if (file)
-        fclose(file);
-    return text;
-}
-
 /* The device writes the file that the CPU writes, and reads it. */
 static void run_snapshot(struct scene s)
 {
@@ -218,25 +204,21 @@ static void run_snapshot(struct scene s)
     const int before = failures;
     if (!begin_seqs(s, " snapshots", f, d, a))
         return;
-    const char *dir = getenv("TMPDIR");
-    const std::string base = std::string(dir ? dir : "/tmp") + "/aura-check-" + std::to_string(getpid());
-    const std::string cpu = base + "-cpu", gpu = base + "-gpu";
-    TRY(aura_seq_save(f.cache, a.cpu, cpu.c_str(), NULL));
-    TRY(aura_cuda_seq_save(d.cache, a.gpu, gpu.c_str(), NULL));
+    const struct scratch_file cpu("-cpu"), gpu("-gpu"), none("-none");
+    TRY(aura_seq_save(f.cache, a.cpu, cpu.path.c_str(), NULL));
+    TRY(aura_cuda_seq_save(d.cache, a.gpu, gpu.path.c_str(), NULL));
     const std::string x = read_all(cpu), y = read_all(gpu);
     if (x.empty() || x != y)
         complain(s, "files of %zu and %zu bytes, which differ", x.size(), y.size());
     loaded.cpu = a.cpu;
-    TRY(aura_cuda_seq_load(d.cache, cpu.c_str(), NULL, &loaded.gpu));
+    TRY(aura_cuda_seq_load(d.cache, cpu.path.c_str(), NULL, &loaded.gpu));
     compare_both(s, f, d, loaded, "loaded");
     reserve_more(s, d, loaded, 70);
     append_both(s, f, d, loaded, 70, 7, 0);
     compare_both(s, f, d, loaded, "loaded and appended to");
-    remove(cpu.c_str());
-    remove(gpu.c_str());
     aura_cuda_cache_info now = AURA_CUDA_CACHE_INFO_INIT, after = AURA_CUDA_CACHE_INFO_INIT;
     TRY(aura_cuda_cache_get_info(d.cache, &now));
-    aura_status status = aura_cuda_seq_load(d.cache, cpu.c_str(), NULL, &loaded.gpu);
+    aura_status status = aura_cuda_seq_load(d.cache, none.path.c_str(), NULL, &loaded.gpu);
     TRY(aura_cuda_cache_get_info(d.cache, &after));
     if (status != AURA_IO || after.free_pages != now.free_pages)
         complain(s, "a file that is not there: %s", aura_status_text(status));
