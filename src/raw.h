@@ -59,8 +59,9 @@ uint64_t aura_raw_top(const aura_cache *cache, uint64_t len, size_t first);
 /* The first of the sequences, as many as fit: *n. Fails: AURA_OUT_OF_MEMORY. */
 aura_status aura_raw_seqs(const char *call, const aura_cache *cache, aura_seq *seqs, size_t most, size_t *n);
 
-/* Page i of a new sequence, those that it lacks before it being gone: *page where that is one of the cache, which is then shared, or one of its own
- * where it is NULL. Then its lengths. What the pages hold is the caller's to write. Fails as aura_append does for want of space. */
+/* Page i of a new sequence; those that it lacks before it are gone. *page is one of the cache, which is then shared, or NULL, and then
+ * becomes one of its own. After all pages, the lengths. What pages hold is the caller's to write. Fails as aura_append does for
+ * want of space. */
 aura_status aura_raw_add_page(const char *call, aura_cache *cache, aura_seq seq, size_t i, uint8_t **page);
 void aura_raw_set_lengths(const char *call, aura_cache *cache, aura_seq seq, uint64_t len, uint64_t closed, struct aura_raw_seq *raw);
 
