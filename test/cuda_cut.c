@@ -37,6 +37,28 @@ static void add_segment(const struct aura_cut *c, uint32_t group, uint32_t items
         g->first[c->part] = c->first, g->n[c->part] = c->n;
 }
 
+/* Groups of one length, block after block. Returns the most items of one. */
+static uint32_t run_even(uint32_t each, uint32_t groups, uint32_t grid, struct aura_cut_even even)
+{
+    const struct aura_divider by = aura_divider_of(even.parts);
+    const uint32_t all = groups * even.parts;
+    uint32_t most = 0;
+    EXPECT((uint64_t)even.run * grid >= all, "%u blocks of %u parts for %u", grid, even.run, all);
+    for (uint32_t block = 0; block < grid; block++) {
+        uint32_t done = 0, segments = 0;
+        for (uint32_t at = block * even.run; at < all && at < (block + 1) * even.run; at++) {
+            const uint32_t group = aura_divide(at, by);
+            const struct aura_cut c = aura_cut_even_at(at - group * even.parts, each, even.parts, by, WARPS);
+            EXPECT(c.on == 1, "%u places on", c.on);
+            if (!c.idle)
+                add_segment(&c, group, each, block, 0), done += c.n, segments++;
+        }
+        most = done > most ? done : most;
+        most_segments = segments > most_segments ? segments : most_segments;
+    }
+    return most;
+}
+
 /* What the kernels do, block after block. Returns the most items of one. */
 static uint32_t run_call(const uint32_t *items, uint32_t groups, uint32_t grid, int fixed)
 {
@@ -49,7 +71,10 @@ static uint32_t run_call(const uint32_t *items, uint32_t groups, uint32_t grid, 
     uint32_t each = items[0];
     for (uint32_t i = 0; i < groups; i++)
         each = items[i] == items[0] ? each : 0;
-    const struct aura_cut_plan plan = aura_cut_plan_of(total, groups, each, grid, WARPS);
+    const struct aura_cut_even even = aura_cut_even_of(groups, grid);
+    if (each && even.parts && !fixed)
+        return run_even(each, groups, grid, even);
+    const struct aura_cut_plan plan = aura_cut_plan_of(total, groups, grid, WARPS);
     const uint32_t cost = plan.cost, per = plan.per;
     total = 0;
     for (uint32_t i = 0; i < groups; i++)
@@ -119,6 +144,18 @@ static void fixed_cut_is_of_the_length(void)
     }
 }
 
+static void a_product_divides(void)
+{
+    uint64_t seed = 6;
+    for (int i = 0; i < 200000 && !test_bad_lines; i++) {
+        const uint32_t d = 1 + (uint32_t)(random_bits(&seed) >> (32 + pick(&seed, 32)));
+        uint32_t x = (uint32_t)(random_bits(&seed) >> (33 + pick(&seed, 31)));
+        x = i % 3 ? x : x / d * d - (i % 2 && x >= d); /* where quotients change */
+        if (d < 1u << 31)
+            EXPECT(aura_divide(x, aura_divider_of(d)) == x / d, "%u / %u = %u", x, d, aura_divide(x, aura_divider_of(d)));
+    }
+}
+
 /* Groups of one length are cut where pieces end: no block has a second segment for the rest of a group. */
 static void equal_groups_are_cut_at_pieces(void)
 {
@@ -129,8 +166,11 @@ static void equal_groups_are_cut_at_pieces(void)
         uint32_t items[GROUPS];
         for (uint32_t g = 0; g < GROUPS; g++)
             items[g] = cases[i].items;
-        run_call(items, cases[i].groups, cases[i].grid, 0);
+        const uint32_t most = run_call(items, cases[i].groups, cases[i].grid, 0);
         check_call(items, cases[i].groups);
+        const uint32_t shares = cases[i].grid > cases[i].groups ? cases[i].grid / cases[i].groups : 1;
+        const uint32_t fair = (cases[i].items + shares - 1) / shares * cases[i].segments, least = 2 * WARPS - 1;
+        EXPECT(most <= (fair > least ? fair : least), "%u groups, %u blocks: %u items in one", cases[i].groups, cases[i].grid, most);
         EXPECT(most_segments == cases[i].segments, "%u groups, %u blocks: %u segments in one", cases[i].groups, cases[i].grid, most_segments);
     }
 }
@@ -151,6 +191,7 @@ static void fixed_cut_is_fair(void)
 
 int main(void)
 {
+    RUN(a_product_divides);
     RUN(every_item_once);
     RUN(equal_groups_are_cut_at_pieces);
     RUN(fixed_cut_is_of_the_length);
