@@ -82,7 +82,7 @@ __device__ __forceinline__ void prefetch_first(attend_space<S> &s, const struct 
 {
     if (w.rows < w.rows_end) {
         const struct rows_item rows = rows_item_of(g.span, w.rows);
-        prefetch_rows<S>(a, g, rows.first, rows.from, rows.to);
+        prefetch_rows<S>(a, g, rows.from, rows.to);
     }
     if (w.tile < w.tile_end) {
         const uint8_t *head = a.c.pages + (size_t)page * a.c.page_bytes + (size_t)g.head * a.c.head_bytes;
@@ -171,23 +171,23 @@ __global__ void __launch_bounds__(S::THREADS, BLOCKS) attend_fused(const __grid_
 }
 
 /* Warps of a block, and blocks on a multiprocessor: as many as leave a tile twice in registers without anything being spilled inside
- * the loop. What counts is bytes in flight: with a tile in registers once, its halves asked for in turn, 16 warps fit, and take 91 us
- * instead of 84 for k4v4, D 128, 8 x 32768, and 1 to 10 % more for all other shapes (H200, 2026-11-15). */
-constexpr int fused_warps(int kind, int dim, int column_rows)
+ * the loop. What counts is bytes in flight as much as warps: with values asked for half a tile later 16 warps fit, and take 90 us
+ * instead of 79.6 for k4v4, D 128, 8 x 32768; with 3 bits and all but spilled, 16 take 80.6 instead of 75.5 (H200, 2026-11-15). */
+constexpr int fused_warps(int kind, int dim, int rl, int nt)
 {
-    return column_rows == 1 && dim == 128 && kind <= 5 ? 12 : 8;
+    return dim == 128 && nt == 1 && kind <= (rl == 1 ? 5 : 4) ? 12 : 8;
 }
 
-constexpr int fused_blocks(int kind, int dim, int column_rows)
+constexpr int fused_blocks(int kind, int dim, int rl, int nt)
 {
-    return column_rows == 1 && dim == 64 && kind <= 4 ? 2 : 1;
+    return dim == 64 && rl * nt == 1 && kind <= 4 ? 2 : 1;
 }
 
 template <int KIND, int D, int PL, int RL, int NT>
 constexpr attend_kernel fused_kernel()
 {
-    constexpr int blocks = fused_blocks(KIND, D, NT * RL);
-    using S = shape<KIND, D, PL, RL, NT, fused_warps(KIND, D, NT * RL)>;
+    constexpr int blocks = fused_blocks(KIND, D, RL, NT);
+    using S = shape<KIND, D, PL, RL, NT, fused_warps(KIND, D, RL, NT)>;
     static_assert(S::TILE_BYTES % 64 == 0 && D % 64 == 0, "the layout of a page");
     return {KIND, D, PL, (uint32_t)S::ROWS, (uint32_t)S::THREADS, (const void *)attend_fused<S, blocks>,
             (uint32_t)sizeof(attend_space<S>), blocks};

@@ -4,20 +4,13 @@
 
 #include "attend_state.cuh"
 
-/* Asks the second cache for the keys and values of tokens [from, to) of the tile that begins at `first`. */
+/* Asks the second cache for the keys and values of tokens [from, to) of one tile, whose rows are side by side. */
 template <class S>
-__device__ __forceinline__ void prefetch_rows(const struct dev_attend &a, const struct segment &g, uint32_t first, uint32_t from,
-                                              uint32_t to)
+__device__ __forceinline__ void prefetch_rows(const struct dev_attend &a, const struct segment &g, uint32_t from, uint32_t to)
 {
-    const uint32_t token = first + threadIdx.x % 32;
-    if (token < from || token >= to)
-        return;
-    const size_t at = (((size_t)g.seq * a.c.kv_heads + g.head) * a.c.rows + row_of(a.c, token)) * S::D;
-#pragma unroll
-    for (int d = 0; d < S::D; d += 64) {
-        prefetch(a.c.k_rows + at + d);
-        prefetch(a.c.v_rows + at + d);
-    }
+    const size_t at = (((size_t)g.seq * a.c.kv_heads + g.head) * a.c.rows + row_of(a.c, from)) * S::D;
+    prefetch_bytes(a.c.k_rows + at, (to - from) * S::D * 2);
+    prefetch_bytes(a.c.v_rows + at, (to - from) * S::D * 2);
 }
 
 /* Tokens [from, to) of the tile that begins at `first`. Queries and weights are sums of two f16, which is as good as f32 for

@@ -140,14 +140,14 @@ MMA_NUMBERS(mma_bf16, "bf16")
 #undef MMA_NUMBERS
 
 /* Asks the second cache for so many bytes, a multiple of 16, by a warp: as one request where the device has such. */
-__device__ __forceinline__ void prefetch_bytes(const uint8_t *p, uint32_t bytes)
+__device__ __forceinline__ void prefetch_bytes(const void *p, uint32_t bytes)
 {
 #if __CUDA_ARCH__ >= 900
     if (threadIdx.x % 32 == 0)
         asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes));
 #else
     for (uint32_t at = threadIdx.x % 32 * 32; at < bytes; at += 32 * 32)
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(p + at));
+        asm volatile("prefetch.global.L2 [%0];" ::"l"((const uint8_t *)p + at));
 #endif
 }
 

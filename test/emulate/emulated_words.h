@@ -63,7 +63,7 @@ static inline void prefetch(const void *)
 {
 }
 
-static inline void prefetch_bytes(const uint8_t *, uint32_t)
+static inline void prefetch_bytes(const void *, uint32_t)
 {
 }
 
