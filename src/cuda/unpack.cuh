@@ -32,11 +32,11 @@ __device__ __forceinline__ eight lookup(uint32_t nibbles, const uint32_t (&table
 {
     eight e;
     e.r[0][0] = prmt(table[0], table[1], nibbles);
-    e.r[0][1] = prmt(table[0], table[1], nibbles >> 16);
+    e.r[0][1] = prmt(table[0], table[1], upper_half(nibbles));
     if (KIND == 4) {
         uint32_t upper = nibbles ^ 0x88888888u;
         e.r[1][0] = prmt(table[2], table[3], upper);
-        e.r[1][1] = prmt(table[2], table[3], upper >> 16);
+        e.r[1][1] = prmt(table[2], table[3], upper_half(upper));
     }
     return e;
 }

@@ -13,6 +13,11 @@ static inline uint32_t prmt(uint32_t a, uint32_t b, uint32_t selector)
     return d;
 }
 
+static inline uint32_t upper_half(uint32_t x)
+{
+    return x >> 16;
+}
+
 static inline float exp2_approx(float x)
 {
     return exp2f(x);
