@@ -36,7 +36,7 @@ static void copy(aura_cache *to, aura_seq to_seq, const aura_cache *from, aura_s
     aura_raw_describe(&raw, from);
     EXPECT(!aura_raw_find("copy", from, from_seq, &a), "%s", aura_last_error());
     EXPECT(a.len == TOKENS && a.pages == (TOKENS + AURA_PAGE - 1) / AURA_PAGE, "%zu pages", a.pages);
-    EXPECT(!aura_raw_fill("copy", to, to_seq, a.len, a.closed, &b), "%s", aura_last_error());
+    EXPECT(!aura_raw_fill("copy", to, to_seq, a.len, a.closed, 0, &b), "%s", aura_last_error());
     for (size_t i = 0; i < a.pages; i++)
         memcpy(aura_raw_page(to, to_seq, i), aura_raw_page(from, from_seq, i), raw.page_bytes);
     if (a.k)
@@ -88,7 +88,7 @@ static void leaves_shared_pages_alone(void)
     EXPECT(!aura_cache_decode(cache, fork, 0, TOKENS, &view[0], &view[1]), "%s", aura_last_error());
     EXPECT(!aura_truncate(cache, one, 0), "%s", aura_last_error());
     aura_raw_describe(&raw, cache);
-    EXPECT(!aura_raw_fill("fill", cache, one, SHORTER, 480, &filled), "%s", aura_last_error());
+    EXPECT(!aura_raw_fill("fill", cache, one, SHORTER, 480, 0, &filled), "%s", aura_last_error());
     for (size_t i = 0; i < filled.pages; i++)
         memset(aura_raw_page(cache, one, i), 0, raw.page_bytes);
     EXPECT(!aura_cache_decode(cache, fork, 0, TOKENS, &view[2], &view[3]), "%s", aura_last_error());
@@ -104,7 +104,7 @@ static void misuse(void)
     aura_seq seq;
     struct aura_raw_seq raw;
     aura_cache *cache = cache_with(AURA_KIND_B4, AURA_KIND_B4, 10, &seq);
-    EXPECT(aura_raw_fill("misuse", cache, seq, 20, 0, &raw) == AURA_BAD_ARGUMENT, "a sequence with tokens was filled");
+    EXPECT(aura_raw_fill("misuse", cache, seq, 20, 0, 0, &raw) == AURA_BAD_ARGUMENT, "a sequence with tokens was filled");
     EXPECT(strstr(aura_last_error(), "misuse") && strstr(aura_last_error(), "10 tokens"), "%s", aura_last_error());
     EXPECT(!aura_raw_find("misuse", cache, seq, &raw) && raw.len == 10, "%llu tokens", (unsigned long long)raw.len);
     EXPECT(aura_raw_find("misuse", cache, seq + 1, &raw) == AURA_BAD_ARGUMENT, "there is no such sequence");
