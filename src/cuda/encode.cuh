@@ -136,7 +136,7 @@ __device__ __forceinline__ float factor_or_0(const struct dev_encoder *e, int fi
     return m.tiny ? 0 : factor_of(e, fit, m.size);
 }
 
-/* A tiny vector has the codes of 0 with all fits. Where a tally may be wrong, so may the levels by it, and all fits are tried. */
+/* A tiny vector has the codes of 0 with all fits. Where buckets cannot tell, all fits are tried with levels that need none. */
 template <class Numbers>
 __device__ __forceinline__ float encode_by_table(const struct dev_encoder *e, const Numbers &numbers, uint32_t *tally)
 {
@@ -145,7 +145,7 @@ __device__ __forceinline__ float encode_by_table(const struct dev_encoder *e, co
     uint32_t fits = 1;
     if (e->n_fits > 1) {
         const float one = __shfl_sync(~0u, mine, FIT_OF_1, 16);
-        struct bucket_levels<Numbers::DIM / 16> buckets(e, one);
+        struct bucket_levels<Numbers::DIM / 16> buckets(e, one, m.size);
         bool sure;
         const uint32_t likely = search_fits(sure, buckets, numbers, tally, one);
         fits = m.tiny ? 1 : sure ? likely : (uint32_t)ALL_FITS;

@@ -67,8 +67,9 @@ enum { BUCKETS = 64, TALLY_PITCH = BUCKETS + 16, SUM_BITS = 24 };
 
 /* Magnitudes in parts of a cell are below 2^23, the last bits of a float of 2^23 and more. Both sides of a comparison with a threshold have
  * two roundings, of up to half a part each, and a part and a cut are rounded to whole ones: numbers up to 3 parts from a cut may be on
- * either side of it, and UNSURE are taken for such. A cell has one such stretch at most, and its word says where: word + part has the
- * bucket from bit 16 on, and below it how far the number is above the beginning of the stretch, modulo 2^16. */
+ * either side of it, and UNSURE are taken for such: these few are compared as the CPU does. A cell has one such stretch at most, and
+ * its word says where: word + part has the bucket from bit 16 on, and below it how far the number is above the beginning of the stretch,
+ * modulo 2^16. */
 enum { CELL_BITS = 15, CELLS = 1 << (23 - CELL_BITS), UNSURE = 9 };
 #define PARTS_0 0x1p23f
 #define PARTS_0_BITS 0x4b000000
@@ -81,16 +82,18 @@ __device__ __forceinline__ int first_fit(uint32_t fits)
     return (__ffs((int)fits) + 2) / 4;
 }
 
-/* Finds levels by buckets: what take_tally finds is kept where numbers are in registers, else found again. */
+/* Finds levels by buckets: what take_tally finds is kept where numbers are in registers, else found again. A number that may be on
+ * either side of a cut is where the CPU's comparison has it, at the fit whose cut it is. */
 template <int N>
 struct bucket_levels {
     static constexpr bool MAGNITUDE = true;
     const struct dev_encoder *e;
     const uint8_t *codes; /* [bucket], of numbers above 0 */
-    float cells;
+    float cells, size;
     uint32_t flip;        /* from their codes to those of others */
     uint32_t kept[N ? N : 1];
-    __device__ __forceinline__ bucket_levels(const struct dev_encoder *e_, float one) : e(e_), codes(NULL), flip((1u << e_->bits) - 1)
+    __device__ __forceinline__ bucket_levels(const struct dev_encoder *e_, float one, float size_)
+        : e(e_), codes(NULL), size(size_), flip((1u << e_->bits) - 1)
     {
         cells = __fmul_rn(one, e->cells);
     }
@@ -104,27 +107,83 @@ struct bucket_levels {
         const uint32_t part = __float_as_uint(fminf(fmaf(fabsf(y), cells, PARTS_0), 0x1.fffffep23f));
         return e->cell[(int)(part >> CELL_BITS) - (PARTS_0_BITS >> CELL_BITS)] + part;
     }
+    static __device__ __forceinline__ bool unsure(uint32_t at)
+    {
+        return (at & 0xffff) < UNSURE;
+    }
+    /* The place of a number that is unsure, and in the bucket above the cut so far. `agree` becomes false where two fits have that cut
+     * and have the number on different sides of it. */
+    __device__ __forceinline__ uint32_t decided(float y, uint32_t at, bool &agree) const
+    {
+        const uint32_t bucket = at >> 16;
+        struct window_levels exact(e);
+        bool above = false, below = false;
+#pragma unroll 1
+        for (int fit = 0; fit < ENCODE_FITS; fit++) {
+            const uint32_t code = e->code[fit][bucket];
+            if (code == e->code[fit][bucket - 1])
+                continue;
+            exact.take(fit, factor_of(e, fit, size));
+            const bool is_above = (exact.find(y, 0).code & 0xffff) == (y > 0 ? code : code ^ flip);
+            above |= is_above, below |= !is_above;
+        }
+        agree &= !(above && below);
+        return above ? at : at - (1u << 16);
+    }
+    __device__ __forceinline__ uint32_t sure_place(float y, bool &agree) const
+    {
+        const uint32_t at = place(y);
+        return unsure(at) ? decided(y, at, agree) : at;
+    }
+    /* Of all that are kept, one after the other: this is rare. */
+    template <class Numbers>
+    __device__ __forceinline__ void decide_kept(const Numbers &numbers, bool &agree)
+    {
+#pragma unroll 1
+        for (int k = 0; k < N; k++) {
+            float y = 0;
+            uint32_t at = UNSURE;
+#pragma unroll
+            for (int i = 0; i < N; i++) {
+                y = i == k ? numbers.y[i] : y;
+                at = i == k ? kept[i] : at;
+            }
+            if (unsure(at))
+                at = decided(y, at, agree);
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                kept[i] = i == k ? at : kept[i];
+        }
+    }
     __device__ __forceinline__ struct level_and_code find(float y, uint32_t k) const
     {
-        const uint32_t code = codes[(N ? kept[k / 16] : place(y)) >> 16];
+        bool agree;
+        const uint32_t code = codes[(N ? kept[k / 16] : sure_place(y, agree)) >> 16];
         return {e->level[code], y > 0 ? code : code ^ flip};
     }
 };
 
-/* The tally of a vector; true where it may be wrong. `one` is the factor of FIT_OF_1. */
+/* The tally of a vector; false where it may be wrong. `one` is the factor of FIT_OF_1. */
 template <class Numbers, int N>
 __device__ __forceinline__ bool take_tally(uint32_t *tally, struct bucket_levels<N> &levels, const Numbers &numbers, float one)
 {
     const float share = __fmul_rn(one, levels.e->share);
-    uint32_t nearest = UNSURE;
-    numbers.each([&](float y, uint32_t) { return levels.place(y); },
-                 [&](float y, uint32_t k, uint32_t at) {
-                     if (N)
+    bool agree = true;
+    if constexpr (N > 0) {
+        uint32_t nearest = UNSURE;
+        numbers.each([&](float y, uint32_t) { return levels.place(y); },
+                     [&](float, uint32_t k, uint32_t at) {
                          levels.kept[k / 16] = at;
-                     nearest = min(nearest, at & 0xffff);
+                         nearest = min(nearest, at & 0xffff);
+                     });
+        if (levels.unsure(nearest))
+            levels.decide_kept(numbers, agree);
+    }
+    numbers.each([&](float y, uint32_t k) { return N ? levels.kept[k / 16] : levels.sure_place(y, agree); },
+                 [&](float y, uint32_t, uint32_t at) {
                      atomicAdd(&tally[at >> 16], __float_as_uint(fmaf(fabsf(y), share, PARTS_0)) - PARTS_0_BITS + (1u << SUM_BITS));
                  });
-    return nearest < UNSURE;
+    return agree;
 }
 
 /* Bytes `plane` of four words. */
@@ -213,7 +272,7 @@ __device__ __forceinline__ uint32_t search_fits(bool &sure, struct bucket_levels
     __syncwarp();
     *(uint4 *)(words + 4 * lane) = make_uint4(0, 0, 0, 0);
     __syncwarp();
-    sure = !(__ballot_sync(~0u, take_tally(words, levels, numbers, one)) >> 16 * half & 0xffff);
+    sure = !(__ballot_sync(~0u, !take_tally(words, levels, numbers, one)) >> 16 * half & 0xffff);
     __syncwarp();
     return likely_fits(tally, levels.e);
 }

@@ -119,6 +119,47 @@ static bool values_on_threshold(std::vector<float> &x, std::vector<float> y, con
     return false;
 }
 
+/* Thresholds that two fits have at the same number, or so near that no number is between them. Yet roundings have some below the one
+ * and above the other. */
+struct twins {
+    int fit[2];
+    uint32_t threshold[2]; /* of those above 0 */
+};
+
+static bool find_twins(struct twins *t, const struct aura_codec_plan *p)
+{
+    const uint32_t middle = 1u << (p->bits - 1);
+    for (int f = 0; f < 9; f++)
+        for (int g = 0; g < f; g++)
+            for (uint32_t k = 0; k + 1 < middle; k++)
+                for (uint32_t l = 0; l < k; l++)
+                    if (fabs((double)p->threshold[middle + l] * p->fits[f] / ((double)p->threshold[middle + k] * p->fits[g]) - 1) < 2e-7) {
+                        *t = {{g, f}, {l, k}};
+                        return true;
+                    }
+    return false;
+}
+
+/* Values that become a row whose second number is such, and which the fit that has it below suits best. */
+static bool values_between_twins(std::vector<float> &x, std::vector<float> y, const struct aura_raw &raw, const struct twins &twins)
+{
+    const struct aura_codec_plan *p = raw.v_codec;
+    const uint32_t middle = 1u << (p->bits - 1);
+    const float size = sqrtf(aura_ref_dot(y.data(), y.data(), p->dim) / (float)p->dim);
+    const float at = p->threshold[middle + twins.threshold[0]] / (p->fits[twins.fit[0]] * p->sigma) * size;
+    y[1] = __half2float(__float2half_rn(at));
+    if (!put_on_threshold(y, p, 1, twins.fit[0], twins.threshold[0]))
+        return false;
+    const struct tried t = try_fits(p, y);
+    bool above[2];
+    for (int i = 0; i < 2; i++)
+        above[i] = aura_ref_index(p, y[1] * t.factor[twins.fit[i]]) > middle + twins.threshold[i];
+    if (above[0] == above[1] || best_fit(t) != twins.fit[above[0]])
+        return false;
+    aura_undo_ref(x.data(), y.data(), raw.v_undo, 1);
+    return row_of_values(raw, x) == y;
+}
+
 /* These values, and keys, appended at once on either side. The first tokens are pinned and the last stay open: others are there. */
 static void run_vectors(struct scene s, const std::vector<std::vector<float>> &vectors)
 {
@@ -175,6 +216,31 @@ static void run_hard(uint32_t kind, uint32_t dim, int vectors, size_t least)
     run_vectors(s, tied);
 }
 
+/* Vectors with a number between twins. Few large numbers, or many, have the smallest fit or the largest, which are the twins'. */
+static void run_twins()
+{
+    struct scene s = scene_of(4, 4, 128, 1, 1, {0});
+    struct filled f;
+    struct aura_raw raw;
+    struct twins twins;
+    fill(s, f);
+    aura_raw_describe(&raw, f.cache);
+    if (!find_twins(&twins, raw.v_codec))
+        return complain(s, "there are no twins");
+    std::vector<std::vector<float>> vectors;
+    for (int i = 0; i < 12000; i++) {
+        std::vector<float> y = some_numbers(9000 + (uint64_t)i, 128), x(128);
+        for (float &number : y)
+            number = __half2float(__float2half_rn(copysignf(powf(fabsf(number), i % 2 ? 0.5f : 1.5f), number)));
+        if (values_between_twins(x, y, raw, twins))
+            vectors.push_back(x);
+    }
+    s.name += ", " + std::to_string(vectors.size()) + " between two fits' thresholds";
+    if (vectors.size() < 4)
+        complain(s, "there are to be 4");
+    run_vectors(s, vectors);
+}
+
 /* Rows with more than 255 numbers that are alike, between the same two thresholds of all fits; and one of zeros. */
 static void run_alike()
 {
@@ -199,5 +265,6 @@ void check_fits()
 {
     run_hard(4, 128, 1500, 4);
     run_hard(3, 64, 1500, 4);
+    run_twins();
     run_alike();
 }
