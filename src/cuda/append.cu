@@ -217,28 +217,39 @@ __device__ __forceinline__ struct stretch next_stretch(const struct dev_cache &c
     return {n, len + n < close ? closed : c.open ? close - c.rollback : len + n};
 }
 
+/* close_tokens of this block, which is in shared memory meanwhile. */
 template <int M>
-__device__ __forceinline__ void append_tokens(const struct dev_append &a, append_block &b, uint32_t tokens)
+__device__ __forceinline__ void close_tile(const struct dev_append &a, append_block &b)
 {
-    bool prepared = false;
-    for (uint32_t done = 0; done < tokens;) {
-        const struct stretch n = next_stretch(a.c, b.len, b.closed, tokens - done);
+    if (threadIdx.x == APPEND_THREADS - 64) /* of another warp without a vector to store, which knows the page */
+        begin_closing<M>(a, b);
+    copies_arrived();
+    __syncthreads();
+    close_tokens<M>();
+    b = space<M>()->block;
+    b.closed = b.end;
+    if (b.len < b.until) /* it will be written again */
+        __syncthreads();
+}
+
+/* All tokens that are left. */
+template <int M>
+__device__ __forceinline__ void append_tokens(const struct dev_append &a, append_block b)
+{
+    while (b.len < b.until) {
+        const struct stretch n = next_stretch(a.c, b.len, b.closed, b.until - b.len);
+        const uint32_t done = b.len - space<M>()->state.len;
         const bool closes = n.closed > b.closed;
         if (closes)
             copy_rows<M>(a, b, max(b.closed, a.c.pinned), min(b.len, n.closed));
-        if (closes && !prepared)
+        if (closes && b.closed == space<M>()->state.closed) /* for the first time */
             prepare_closing<M>(a, b);
-        prepared |= closes;
         for (uint32_t i = threadIdx.x / 32; i < 2 * n.tokens; i += APPEND_WARPS)
             store_vector<M>(a, b, done + i / 2, b.len + i / 2, closes ? n.closed : 0, i % 2);
-        done += n.tokens;
         b.len += n.tokens;
-        if (closes) {
-            copies_arrived();
-            __syncthreads();
-            close_tokens<M>(b, n.closed);
-        }
-        b.closed = n.closed;
+        b.end = n.closed;
+        if (closes)
+            close_tile<M>(a, b);
     }
 }
 
@@ -289,7 +300,7 @@ __global__ void __launch_bounds__(APPEND_THREADS, M <= 128 ? 4 : 2) append_kerne
     const uint32_t tokens = a.counts ? min(a.counts[blockIdx.y], a.tokens) : a.tokens;
     const bool good = begin_block<M>(a, tokens);
     const struct dev_seq *state = &space<M>()->state;
-    struct append_block b = {space<M>()->seq, state->len, state->closed};
+    struct append_block b = {space<M>()->seq, state->len, state->closed, 0, 0};
     if (b.seq >= a.c.n_seqs)
         return;
     const uint32_t first = a.c.k_rows || a.c.v_rows ? b.closed : b.len; /* the first token whose page is written to */
@@ -302,7 +313,8 @@ __global__ void __launch_bounds__(APPEND_THREADS, M <= 128 ? 4 : 2) append_kerne
     accepted = mark ? 0 : accepted;
     if (threadIdx.x == APPEND_THREADS - 32) /* a warp that has no vector of a single token to store */
         arrive(a.c, &a.c.seqs[b.seq], b.len, b.closed, accepted, mark);
-    append_tokens<M>(a, b, accepted);
+    b.until = b.len + accepted;
+    append_tokens<M>(a, b);
 }
 
 /* ---- the call ------------------------------------------------------------------------------------------------------- */

@@ -1,7 +1,7 @@
 /* A tile of one KV head closes: reference ─ codes ─ pack ─▶ tile, by a block.
  *
- * The f16 rows of the tile are in shared memory, and codes take their place there. A warp encodes two tokens of a side at a time.
- * Values wait for nothing, so they are encoded while one warp makes the reference of a new page, and keys after it. */
+ * The f16 rows of the tile are in shared memory, and codes take their place there. All warps together make the reference of a new page,
+ * then a warp encodes two tokens of a side at a time. */
 #ifndef AURA_CUDA_CLOSE_CUH
 #define AURA_CUDA_CLOSE_CUH
 
@@ -13,6 +13,27 @@ enum { APPEND_WARPS = 8, APPEND_THREADS = 32 * APPEND_WARPS };
 enum { KEYS, VALUES, REFERENCE }; /* the order of dev_codecs.encoder */
 enum { TURNED_DIM = 192 };        /* the largest dim that is no power of two */
 
+/* Columns [from, to) of a tile are to be encoded. */
+struct closing {
+    uint8_t *head, *tile;        /* in the page */
+    uint32_t from, to;
+    uint32_t makes_reference;
+    uint32_t value_pairs, pairs; /* of rows: of values, of both sides */
+    uint32_t next_pair;          /* that no warp has taken yet */
+};
+
+/* What a fit makes of a new reference. */
+struct tried_fit {
+    float cosine, factor, scale;
+};
+
+/* How far a block is. */
+struct append_block {
+    uint32_t seq, len, closed; /* of this head, as far as it is stored */
+    uint32_t end;              /* tokens [closed, end) close */
+    uint32_t until;            /* len, when all is stored */
+};
+
 /* Shared memory of a block, for dims of up to M. Rows are 16 numbers further apart than they are long, so that the two of a warp are in
  * different banks. sm_86 and sm_89 have 99 KB for a block. */
 template <int M>
@@ -21,8 +42,10 @@ struct append_space {
     struct dev_append call;
     uint32_t seq;         /* whose vectors these are, and */
     struct dev_seq state; /* what it is before this call */
+    struct append_block block; /* while a tile closes, like what follows: nothing is kept in registers then */
+    struct closing closing;
     float reference[M];   /* while it is made, the mean */
-    int8_t reference_code[M];
+    struct tried_fit tried[ENCODE_FITS];
     alignas(16) uint16_t row[2][AURA_TILE][M + 16]; /* of the tile that closes: f16 numbers, then codes */
     alignas(16) uint32_t tally[APPEND_WARPS][2][TALLY_PITCH];
     float y[APPEND_WARPS * 2][M < TURNED_DIM ? M : TURNED_DIM];
@@ -37,15 +60,6 @@ __device__ __forceinline__ append_space<M> *space()
     return (append_space<M> *)dynamic_shared();
 }
 
-struct append_block {
-    uint32_t seq, len, closed; /* of this head, as far as it is stored */
-};
-
-/* Columns [from, to) of a tile are to be encoded. */
-struct closing {
-    uint32_t from, to;
-    uint8_t *head, *tile; /* in the page */
-};
 
 __device__ __forceinline__ __half *rows_of(const struct dev_append &a, const append_block &b, bool values)
 {
@@ -69,19 +83,20 @@ __device__ __forceinline__ void prefetch_all(const void *p, uint32_t bytes)
 }
 
 /* Rows [from, to) of one tile, which were stored by other calls or before a barrier, to shared memory. They are there after
- * copies_arrived() and a barrier. */
+ * copies_arrived() and a barrier. A lane has the same piece of all rows that its warp copies: with dims of 128 all pieces at once. */
 template <int M>
 __device__ __forceinline__ void copy_rows(const struct dev_append &a, const append_block &b, uint32_t from, uint32_t to)
 {
     const uint32_t k_pieces = a.c.k_rows ? a.c.k_dim / 8 : 0, pieces = k_pieces + (a.c.v_rows ? a.c.v_dim / 8 : 0); /* of 16 bytes */
-    for (uint32_t t = from + threadIdx.x / 32; t < to; t += APPEND_WARPS) {
-        const size_t row = row_of(a.c, t);
-        for (uint32_t i = threadIdx.x % 32; i < pieces; i += 32) {
-            const bool values = i >= k_pieces;
-            const uint32_t piece = values ? i - k_pieces : i;
-            copy_ahead(space<M>()->row[values][t % AURA_TILE] + piece * 8,
-                       rows_of(a, b, values) + row * (values ? a.c.v_dim : a.c.k_dim) + piece * 8);
-        }
+#pragma unroll 1
+    for (uint32_t i = threadIdx.x % 32; i < pieces; i += 32) {
+        const bool values = i >= k_pieces;
+        const uint32_t piece = values ? i - k_pieces : i, dim = values ? a.c.v_dim : a.c.k_dim;
+        const __half *rows = rows_of(a, b, values) + piece * 8;
+        uint16_t(*copy)[M + 16] = space<M>()->row[values];
+#pragma unroll 1
+        for (uint32_t t = from + threadIdx.x / 32; t < to; t += APPEND_WARPS)
+            copy_ahead(copy[t % AURA_TILE] + piece * 8, rows + row_of(a.c, t) * dim);
     }
 }
 
@@ -112,25 +127,24 @@ template <int M>
 __device__ __forceinline__ void encode_pair(const struct dev_append &a, const struct closing &c, uint32_t pair, bool values)
 {
     append_space<M> *s = space<M>();
-    const uint32_t next = c.from + 2 * pair + threadIdx.x / 16 % 2, column = next < AURA_TILE ? next : c.from - 1;
-    const uint32_t reference = !values && a.c.has_reference ? place_of(s->reference) : 0;
-    const float scale = encode_row(place_of(s->row[values][column]), reference, place_of(&s->encoder[values]),
-                                   place_of(s->tally[threadIdx.x / 32]));
-    if (threadIdx.x % 16 == 0)
+    const uint32_t next = c.from + 2 * pair + lane_number() / 16, column = next < AURA_TILE ? next : c.from - 1;
+    const float scale = encode_row(s->row[values][column], s->reference, !values && a.c.has_reference, &s->encoder[values],
+                                   s->tally[kept(threadIdx.x / 32)][0]);
+    if (lane_number() % 16 == 0)
         s->scale[values][column] = __float2half_rn(scale);
 }
 
-/* All pairs of keys, of values, or of both, by warps [first, APPEND_WARPS). Which of them begins depends on the head, so that the four
- * schedulers of a multiprocessor have the same to do for all blocks together. */
+/* All pairs of both sides. A warp takes the next one as soon as it is through, since some have more fits to compare than others. */
 template <int M>
-__device__ __forceinline__ void encode_pairs(const struct dev_append &a, const struct closing &c, bool keys, bool values,
-                                             uint32_t first)
+__device__ __forceinline__ void encode_pairs(const struct dev_append &a, const struct closing &c)
 {
-    const uint32_t pairs = (c.to - c.from + 1) / 2, n_values = values ? pairs : 0, n = n_values + (keys ? pairs : 0);
-    const uint32_t warps = APPEND_WARPS - first;
-#pragma unroll 1
-    for (uint32_t i = (threadIdx.x / 32 - first + blockIdx.x / 2) % warps; i < n; i += warps)
-        encode_pair<M>(a, c, i < n_values ? i : i - n_values, i < n_values);
+    for (uint32_t i = threadIdx.x / 32; i < c.pairs;) {
+        const bool values = i < c.value_pairs;
+        encode_pair<M>(a, c, values ? i : i - c.value_pairs, values);
+        if (lane_number() == 0)
+            i = take_next(&space<M>()->closing.next_pair);
+        i = __shfl_sync(~0u, i, 0);
+    }
 }
 
 /* ---- the reference ---------------------------------------------------------------------------------------------------- */
@@ -140,45 +154,74 @@ __device__ __forceinline__ float reference_number(const struct dev_encoder *e, i
     return __fmul_rn(__fmul_rn(e->step, (float)code), scale);
 }
 
-/* The mean of the keys that close, by one warp, four channels to a lane. */
+/* The mean of the keys that close, a channel to a thread. */
 template <int M>
 __device__ __forceinline__ void mean_of_keys(const struct dev_append &a, const struct closing &c)
 {
     append_space<M> *s = space<M>();
+    const uint32_t from = c.from, to = c.to;
 #pragma unroll 1
-    for (uint32_t d = threadIdx.x % 32 * 4; d < a.c.k_dim; d += 128) {
-        float sum[4] = {};
+    for (uint32_t d = threadIdx.x; d < a.c.k_dim; d += APPEND_THREADS) {
+        float sum = 0;
 #pragma unroll 4
-        for (uint32_t t = c.from; t < c.to; t++) {
-            const uint2 four = *(const uint2 *)&s->row[KEYS][t][d];
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                sum[i] = __fadd_rn(sum[i], half_of(four, i));
-        }
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            s->reference[d + i] = __fdiv_rn(sum[i], (float)(c.to - c.from));
+        for (uint32_t t = from; t < to; t++)
+            sum = __fadd_rn(sum, number_of_bits(s->row[KEYS][t][d]));
+        s->reference[d] = __fdiv_rn(sum, (float)(to - from));
     }
-    __syncwarp();
 }
 
-/* Of that mean: 8-bit codes into the page, and what they stand for. */
+/* What each fit makes of that mean, a fit to half a warp; both halves of the last warp have the last fit. */
+template <int M>
+__device__ __forceinline__ void try_reference(const struct dev_append &a)
+{
+    append_space<M> *s = space<M>();
+    const struct dev_encoder *e = &s->encoder[REFERENCE];
+    const uint32_t fit = min(threadIdx.x / 16, e->n_fits - 1);
+    if (threadIdx.x / 32 > (e->n_fits - 1) / 2)
+        return;
+    const struct mean_numbers mean = {s->reference + threadIdx.x % 16, a.c.k_dim};
+    const struct measures m = measure<false>(e, mean);
+    const float factor = factor_or_0(e, (int)fit, m);
+    struct formula_levels levels(e);
+    levels.take((int)fit, factor);
+    const struct fitted c = fit_levels(mean, levels, [](uint32_t, uint32_t) {});
+    const struct tried_fit tried = {cosine_of(c), factor, scale_of(e, m, c)};
+    if (threadIdx.x == 16 * fit)
+        s->tried[fit] = tried;
+}
+
+/* The first with the largest cosine. */
+__device__ __forceinline__ struct tried_fit best_tried(const struct tried_fit *tried, uint32_t n)
+{
+    struct tried_fit best = tried[0];
+#pragma unroll 1
+    for (uint32_t i = 1; i < n; i++)
+        if (tried[i].cosine > best.cosine)
+            best = tried[i];
+    return best;
+}
+
+/* Of the mean: 8-bit codes into the page, and what they stand for; by all warps, since keys wait for it. */
 template <int M>
 __device__ __forceinline__ void make_reference(const struct dev_append &a, const struct closing &c)
 {
     append_space<M> *s = space<M>();
-    const uint32_t lane = threadIdx.x % 16;
+    const struct dev_encoder *e = &s->encoder[REFERENCE];
     mean_of_keys<M>(a, c);
-    const struct mean_numbers mean = {s->reference + lane, s->reference_code + lane, a.c.k_dim};
-    const __half scale = __float2half_rn(encode_by_formula<true>(&s->encoder[REFERENCE], mean));
-    __syncwarp();
-    for (uint32_t d = threadIdx.x % 32; d < a.c.reference_scale_at - a.c.reference_at; d += 32) {
-        const int8_t code = d < a.c.k_dim ? s->reference_code[d] : 0;
+    __syncthreads();
+    try_reference<M>(a);
+    __syncthreads();
+    const struct tried_fit best = best_tried(s->tried, e->n_fits);
+    const __half scale = __float2half_rn(best.scale);
+    struct formula_levels levels(e);
+    levels.take(0, best.factor);
+    for (uint32_t d = threadIdx.x; d < a.c.reference_scale_at - a.c.reference_at; d += APPEND_THREADS) {
+        const int8_t code = d < a.c.k_dim ? (int8_t)levels.find(s->reference[d], 0).code : 0;
         ((int8_t *)(c.head + a.c.reference_at))[d] = code;
         if (d < a.c.k_dim)
-            s->reference[d] = reference_number(&s->encoder[REFERENCE], code, __half2float(scale));
+            s->reference[d] = reference_number(e, code, __half2float(scale));
     }
-    if (threadIdx.x % 32 == 0)
+    if (threadIdx.x == 0)
         *(__half *)(c.head + a.c.reference_scale_at) = scale;
 }
 
@@ -232,54 +275,53 @@ __device__ __forceinline__ uint32_t columns_of_quad(const struct closing &c, uin
     return (four * 0x204081 & 0x01010101) * 255;
 }
 
-/* The words of one channel, whose mask has the bits that close; others are kept. */
-__device__ __forceinline__ void put_channel(uint32_t *words, const uint32_t (&quad)[8], const uint32_t (&mask)[8],
-                                            const struct aura_side &side, bool all)
-{
-    uint32_t word[8];
-    aura_pack_run(word, quad, side.kind);
-#pragma unroll
-    for (uint32_t w = 0; w < 8; w++)
-        if (w < side.kind) {
-            uint32_t *to = words + aura_word_at(&side, 0, w);
-            *to = all ? word[w] : word[w] | (*to & ~mask[w]);
-        }
-}
-
-/* Channels d and d + 1 of all values. */
+/* One channel of all values. Where a tile does not close as a whole, bits of other columns are kept: its words are asked for first, all
+ * at once. */
 template <int M>
-__device__ __forceinline__ void put_channels(const struct dev_append &a, const struct closing &c, uint32_t d)
+__device__ __forceinline__ void put_channel(const struct dev_append &a, const struct closing &c, uint32_t d)
 {
     const struct aura_side side = side_of(a.c.v_kind, a.c.v_dim, true);
     const bool all = c.to - c.from == AURA_TILE;
-    uint32_t *words = (uint32_t *)(c.tile + a.c.v_at) + d, first[8], second[8], bits[8], mask[8];
+    uint32_t *words = (uint32_t *)(c.tile + a.c.v_at) + d, quad[8], word[8], before[8] = {};
+    if (!all)
 #pragma unroll
-    for (uint32_t k = 0; k < 8; k++)
-        bits[k] = columns_of_quad(c, k) & aura_each_byte((1u << side.kind) - 1);
-    aura_pack_run(mask, bits, side.kind);
+        for (uint32_t w = 0; w < 8; w++)
+            if (w < side.kind)
+                before[w] = words[aura_word_at(&side, 0, w)];
 #pragma unroll
     for (uint32_t k = 0; k < 8; k++) {
-        uint32_t both[4];
-#pragma unroll
-        for (uint32_t i = 0; i < 4; i++)
-            both[i] = *(const uint32_t *)&space<M>()->row[VALUES][4 * k + i][d];
-        const uint32_t low = prmt(both[0], both[1], 0x6240), high = prmt(both[2], both[3], 0x6240);
-        first[k] = prmt(low, high, 0x5410) & columns_of_quad(c, k);
-        second[k] = prmt(low, high, 0x7632) & columns_of_quad(c, k);
+        const uint16_t *row = &space<M>()->row[VALUES][4 * k][d];
+        quad[k] = prmt(prmt(row[0], row[M + 16], 0x0040), prmt(row[2 * (M + 16)], row[3 * (M + 16)], 0x0040), 0x5410);
     }
-    put_channel(words, first, mask, side, all);
-    put_channel(words + 1, second, mask, side, all);
+    if (!all) {
+        uint32_t bits[8], mask[8];
+#pragma unroll
+        for (uint32_t k = 0; k < 8; k++) {
+            quad[k] &= columns_of_quad(c, k);
+            bits[k] = columns_of_quad(c, k) & aura_each_byte((1u << side.kind) - 1);
+        }
+        aura_pack_run(mask, bits, side.kind);
+#pragma unroll
+        for (uint32_t w = 0; w < 8; w++)
+            before[w] &= ~mask[w];
+    }
+    aura_pack_run(word, quad, side.kind);
+#pragma unroll
+    for (uint32_t w = 0; w < 8; w++)
+        if (w < side.kind)
+            words[aura_word_at(&side, 0, w)] = word[w] | before[w];
 }
 
-/* Keys by the first threads and values by the next: with dims of 128 each thread has one run, two channels, or nothing. */
+/* Keys by the first threads and values by the next: with dims of 128 each thread has one run or one channel. c is a copy: for all that
+ * the compiler knows, the one in shared memory changes with every word that is stored. */
 template <int M>
-__device__ __forceinline__ void put_codes(const struct dev_append &a, const struct closing &c)
+__device__ __forceinline__ void put_codes(const struct dev_append &a, const struct closing c)
 {
-    const uint32_t runs = a.c.k_rows ? aura_padded_run(a.c.k_dim) / AURA_RUN : 0, pairs = a.c.v_rows ? a.c.v_dim / 2 : 0;
-    for (uint32_t i = threadIdx.x; i < runs * AURA_TILE + pairs; i += APPEND_THREADS) {
+    const uint32_t runs = a.c.k_rows ? aura_padded_run(a.c.k_dim) / AURA_RUN : 0, channels = a.c.v_rows ? a.c.v_dim : 0;
+    for (uint32_t i = threadIdx.x; i < runs * AURA_TILE + channels; i += APPEND_THREADS) {
         const uint32_t column = i % AURA_TILE;
         if (i >= runs * AURA_TILE)
-            put_channels<M>(a, c, 2 * (i - runs * AURA_TILE));
+            put_channel<M>(a, c, i - runs * AURA_TILE);
         else if (column >= c.from && column < c.to)
             put_key<M>(a, c, i / AURA_TILE, column);
     }
@@ -290,29 +332,38 @@ __device__ __forceinline__ void put_codes(const struct dev_append &a, const stru
 
 /* ---- all of it -------------------------------------------------------------------------------------------------------- */
 
-/* Encodes the tokens [closed, end) of the head; they are of one tile, and their rows and what prepare_closing asked for are in shared
- * memory. Ends with a barrier, so that this can be used again. A function of its own, with the arguments of the call in shared memory
- * where a function can read them: what it needs registers for must not be in the way of appends that close nothing. */
+/* By one thread, before the barrier. */
 template <int M>
-__device__ __noinline__ void close_tokens(append_block b, uint32_t end)
+__device__ __forceinline__ void begin_closing(const struct dev_append &a, const append_block &b)
+{
+    const uint32_t begin = max(b.closed, a.c.pinned), first = b.closed / AURA_TILE * AURA_TILE;
+    struct closing c;
+    c.head = head_of(a, b, b.closed), c.tile = c.head + (b.closed / AURA_TILE % AURA_PAGE_TILES) * a.c.tile_bytes;
+    c.from = begin - first, c.to = b.end - first;
+    c.makes_reference = a.c.has_reference && b.closed <= max(b.closed / AURA_PAGE * AURA_PAGE, a.c.pinned);
+    const uint32_t pairs = (c.to - c.from + 1) / 2;
+    c.value_pairs = a.c.v_rows ? pairs : 0, c.pairs = c.value_pairs + (a.c.k_rows ? pairs : 0);
+    c.next_pair = APPEND_WARPS; /* each begins with one */
+    space<M>()->block = b;
+    space<M>()->closing = c;
+}
+
+/* Encodes the tokens that close; they are of one tile, and their rows and what prepare_closing asked for are in shared
+ * memory. Ends with a barrier, so that this can be used again. A function of its own, with the arguments of the call and the block in
+ * shared memory where a function can read them: what it needs registers for must not be in the way of appends that close nothing. */
+template <int M>
+__device__ __noinline__ void close_tokens()
 {
     const struct dev_append &a = space<M>()->call;
-    const uint32_t begin = max(b.closed, a.c.pinned), first = b.closed / AURA_TILE * AURA_TILE;
-    if (begin >= end) /* pinned tokens only, which are never encoded */
+    const struct closing &c = space<M>()->closing;
+    if (c.from >= c.to) /* pinned tokens only, which are never encoded */
         return;
-    uint8_t *head = head_of(a, b, b.closed);
-    const struct closing c = {begin - first, end - first, head, head + (b.closed / AURA_TILE % AURA_PAGE_TILES) * a.c.tile_bytes};
-    const bool make = a.c.has_reference && b.closed <= max(b.closed / AURA_PAGE * AURA_PAGE, a.c.pinned);
-    if (make) {
-        if (threadIdx.x < 32)
-            make_reference<M>(a, c);
-        else
-            encode_pairs<M>(a, c, false, a.c.v_rows, 1);
-    } else if (a.c.has_reference) {
-        load_reference<M>(a, head);
-    }
+    if (c.makes_reference)
+        make_reference<M>(a, c);
+    else if (a.c.has_reference)
+        load_reference<M>(a, c.head);
     __syncthreads();
-    encode_pairs<M>(a, c, a.c.k_rows, a.c.v_rows && !make, 0);
+    encode_pairs<M>(a, c);
     __syncthreads();
     put_codes<M>(a, c);
     __syncthreads();

@@ -15,19 +15,19 @@ __device__ __forceinline__ float number_of_bits(uint16_t half)
 /* each(look_up, use) does use(y, k, look_up(y, k)) for a lane's numbers y, k elements after its first; with those in registers all are
  * looked up before one is used, so that they do not wait for each other.
  *
- * A row of f16 in shared memory, relative to a reference where that is not NULL. Codes take the place of its numbers. With N, so many
+ * A row of f16 in shared memory, relative to a reference or not. Codes take the place of its numbers. With N, so many
  * of them are in registers; with N 0 they are read again and again. */
 template <int N>
 struct row_numbers {
     static constexpr int DIM = 16 * N;
     uint16_t *row;
     float y[N];
-    __device__ __forceinline__ row_numbers(uint16_t *row_, const float *reference, uint32_t) : row(row_)
+    __device__ __forceinline__ row_numbers(uint16_t *row_, const float *reference, bool relative, uint32_t) : row(row_)
     {
 #pragma unroll
         for (int k = 0; k < N; k++)
             y[k] = number_of_bits(row[16 * k]);
-        if (!reference)
+        if (!relative)
             return;
 #pragma unroll
         for (int k = 0; k < N; k++)
@@ -55,9 +55,10 @@ struct row_numbers<0> {
     static constexpr int DIM = 0;
     uint16_t *row;
     const float *reference;
+    bool relative;
     uint32_t dim;
-    __device__ __forceinline__ row_numbers(uint16_t *row_, const float *reference_, uint32_t dim_)
-        : row(row_), reference(reference_), dim(dim_)
+    __device__ __forceinline__ row_numbers(uint16_t *row_, const float *reference_, bool relative_, uint32_t dim_)
+        : row(row_), reference(reference_), relative(relative_), dim(dim_)
     {
     }
     template <class L, class U>
@@ -65,7 +66,7 @@ struct row_numbers<0> {
     {
 #pragma unroll 1
         for (uint32_t k = 0; k < dim; k += 16) {
-            const float y = __fsub_rn(number_of_bits(row[k]), reference ? reference[k] : 0.f); /* less 0 it stays what it is */
+            const float y = __fsub_rn(number_of_bits(row[k]), relative ? reference[k] : 0.f); /* less 0 it stays what it is */
             use(y, k, look_up(y, k));
         }
     }
@@ -75,22 +76,17 @@ struct row_numbers<0> {
     }
 };
 
-/* The mean that becomes a reference. Both halves of the warp have it, and write the same codes. */
+/* The mean that becomes a reference, in shared memory. */
 struct mean_numbers {
     static constexpr int DIM = 0;
     const float *mean;
-    int8_t *codes;
     uint32_t dim;
     template <class L, class U>
     __device__ __forceinline__ void each(L look_up, U use) const
     {
-#pragma unroll 1
+#pragma unroll 4
         for (uint32_t k = 0; k < dim; k += 16)
             use(mean[k], k, look_up(mean[k], k));
-    }
-    __device__ __forceinline__ void put(uint32_t k, uint32_t code) const
-    {
-        codes[k] = (int8_t)code;
     }
 };
 
@@ -118,17 +114,22 @@ __device__ __forceinline__ struct measures measure(const struct dev_encoder *e, 
     return {norm2, norm, TABLE ? __fsqrt_rn(mean2) : half_warp_max(largest), norm <= e->tiny};
 }
 
-/* Codes of all numbers; returns the scale. Vectors that are too small to matter have the codes of 0 and scale 0. */
-template <class Numbers, class Levels>
-__device__ __forceinline__ float put_levels(const struct dev_encoder *e, const Numbers &numbers, const Levels &levels,
-                                            const struct measures &m)
+/* The scale of a vector with these levels; 0 where it is too small to matter. */
+__device__ __forceinline__ float scale_of(const struct dev_encoder *e, const struct measures &m, const struct fitted &c)
 {
-    const struct fitted c = fit_levels(numbers, levels, [&](uint32_t k, uint32_t code) { numbers.put(k, code); });
     if (m.tiny || c.size2 == 0)
         return 0;
     if (e->rule == AURA_SCALE_MATCHED)
         return __fdiv_rn(m.norm, __fsqrt_rn(c.size2));
     return c.dot > 0 ? __fdiv_rn(m.norm2, c.dot) : 0;
+}
+
+/* Codes of all numbers; returns the scale. Vectors that are too small to matter have the codes of 0. */
+template <class Numbers, class Levels>
+__device__ __forceinline__ float put_levels(const struct dev_encoder *e, const Numbers &numbers, const Levels &levels,
+                                            const struct measures &m)
+{
+    return scale_of(e, m, fit_levels(numbers, levels, [&](uint32_t k, uint32_t code) { numbers.put(k, code); }));
 }
 
 __device__ __forceinline__ float factor_or_0(const struct dev_encoder *e, int fit, const struct measures &m)
@@ -159,34 +160,26 @@ __device__ __forceinline__ float encode_by_table(const struct dev_encoder *e, co
     return put_levels(e, numbers, windows, m);
 }
 
-template <bool SPLIT, class Numbers>
+template <class Numbers>
 __device__ __forceinline__ float encode_by_formula(const struct dev_encoder *e, const Numbers &numbers)
 {
     const struct measures m = measure<false>(e, numbers);
     struct formula_levels levels(e);
-    levels.take(0, e->n_fits > 1 ? best_factor<SPLIT>(e, numbers, levels, m.size, m.tiny) : factor_or_0(e, 0, m));
+    levels.take(0, e->n_fits > 1 ? best_factor(e, numbers, levels, m.size, m.tiny) : factor_or_0(e, 0, m));
     return put_levels(e, numbers, levels, m);
 }
 
-/* Where something is in the shared memory of the block, in bytes; 0 is NULL. As an argument a pointer would be to any memory. */
-__device__ __forceinline__ uint32_t place_of(const void *shared)
-{
-    return (uint32_t)((const uint8_t *)shared - dynamic_shared());
-}
-
 /* Codes of two rows, one to each half of the warp, in their place; returns the scale of this half's. All but the row are the same for
- * both, and all are places. */
-static __device__ __noinline__ float encode_row(uint32_t row_at, uint32_t reference_at, uint32_t encoder_at, uint32_t tally_at)
+ * both. */
+__device__ __forceinline__ float encode_row(uint16_t *row, const float *reference, bool relative, const struct dev_encoder *e,
+                                            uint32_t *tally)
 {
     const uint32_t lane = lane_number() % 16;
-    const struct dev_encoder *e = (const struct dev_encoder *)(dynamic_shared() + encoder_at);
-    uint16_t *row = (uint16_t *)(dynamic_shared() + row_at) + lane;
-    const float *reference = reference_at ? (const float *)(dynamic_shared() + reference_at) + lane : NULL;
-    uint32_t *tally = (uint32_t *)(dynamic_shared() + tally_at);
+    row += lane, reference += lane;
     if (e->bits > 4)
-        return encode_by_formula<false>(e, row_numbers<0>(row, reference, e->dim));
-    return e->dim == 128 ? encode_by_table(e, row_numbers<8>(row, reference, 128), tally)
-                         : encode_by_table(e, row_numbers<0>(row, reference, e->dim), tally);
+        return encode_by_formula(e, row_numbers<0>(row, reference, relative, e->dim));
+    return e->dim == 128 ? encode_by_table(e, row_numbers<8>(row, reference, relative, 128), tally)
+                         : encode_by_table(e, row_numbers<0>(row, reference, relative, e->dim), tally);
 }
 
 #endif

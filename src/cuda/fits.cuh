@@ -326,26 +326,30 @@ __device__ __forceinline__ constexpr int lane_of_fit(int fit)
     return lane;
 }
 
-/* The lane of the first fit with the largest cosine, of 16 lanes or of all; 0 where none has one. Lanes without a fit have 0 / 0,
- * which is never better. */
-template <bool SPLIT>
-__device__ __forceinline__ int best_lane(float dot, float size2)
+/* The cosine of a vector and its levels, times the vector's length; below all of them where all levels are 0. */
+__device__ __forceinline__ float cosine_of(const struct fitted &c)
 {
-    const float quotient = __fdiv_rn(dot, __fsqrt_rn(size2)), cosine = quotient > -1 ? quotient : -1;
-    const float half = half_warp_max(cosine), largest = SPLIT ? fmaxf(half, __shfl_xor_sync(~0u, half, 16)) : half;
-    const uint32_t best = __ballot_sync(~0u, cosine == largest);
-    return __ffs((int)(SPLIT ? best : lane_number() & 16 ? best >> 16 : best & 0xffff)) - 1;
+    const float quotient = __fdiv_rn(c.dot, __fsqrt_rn(c.size2));
+    return quotient > -1 ? quotient : -1;
 }
 
-/* The factor of the best fit of a vector of this size. SPLIT: both halves of the warp have the same vector, and each tries some of the
- * fits. */
-template <bool SPLIT, class Numbers>
+/* The lane of the first fit with the largest cosine, of 16 lanes; 0 where none has one. Lanes without a fit have 0 / 0, which is never
+ * better. */
+__device__ __forceinline__ int best_lane(const struct fitted &c)
+{
+    const float cosine = cosine_of(c), largest = half_warp_max(cosine);
+    const uint32_t best = __ballot_sync(~0u, cosine == largest);
+    return __ffs((int)(lane_number() & 16 ? best >> 16 : best & 0xffff)) - 1;
+}
+
+/* The factor of the best fit of a vector of this size. */
+template <class Numbers>
 __device__ __forceinline__ float best_factor(const struct dev_encoder *e, const Numbers &numbers, struct formula_levels levels, float size,
                                              bool tiny)
 {
-    constexpr int FITS = SPLIT ? (ENCODE_FITS + 1) / 2 : ENCODE_FITS;
-    const int lane = (int)lane_number() % 16, first = SPLIT ? (int)lane_number() / 16 * FITS : 0;
-    const float mine = tiny ? 0 : factor_of(e, min(first + fit_of_lane<FITS>(lane), ENCODE_FITS - 1), size);
+    constexpr int FITS = ENCODE_FITS;
+    const int lane = (int)lane_number() % 16;
+    const float mine = tiny ? 0 : factor_of(e, min(fit_of_lane<FITS>(lane), ENCODE_FITS - 1), size);
     struct fit_sums<FITS> s = {};
     float factor[FITS];
 #pragma unroll
@@ -361,8 +365,7 @@ __device__ __forceinline__ float best_factor(const struct dev_encoder *e, const 
                          s.size2[f] = __fadd_rn(s.size2[f], __fmul_rn(c, c));
                      }
                  });
-    const float dot = sum_of_lane(s.dot, lane), size2 = sum_of_lane(s.size2, lane);
-    return __shfl_sync(~0u, mine, best_lane<SPLIT>(dot, size2), SPLIT ? 32 : 16);
+    return __shfl_sync(~0u, mine, best_lane({sum_of_lane(s.dot, lane), sum_of_lane(s.size2, lane)}), 16);
 }
 
 #endif

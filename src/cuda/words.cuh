@@ -188,6 +188,14 @@ __device__ __forceinline__ const uint8_t *kept(const uint8_t *p)
     return q;
 }
 
+/* One more, by one lane, and what it was before. The compiler would have all lanes that are there counted first. */
+__device__ __forceinline__ uint32_t take_next(uint32_t *shared)
+{
+    uint32_t before;
+    asm volatile("atom.shared.add.u32 %0, [%1], 1;" : "=r"(before) : "r"((uint32_t)__cvta_generic_to_shared(shared)) : "memory");
+    return before;
+}
+
 /* A place in shared memory; still known to be there, so that it is one register and what is read takes the shorter way. */
 __device__ __forceinline__ uint8_t *kept_shared(uint8_t *p)
 {

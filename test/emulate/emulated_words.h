@@ -98,6 +98,11 @@ static inline const uint8_t *kept(const uint8_t *p)
     return p;
 }
 
+static inline uint32_t take_next(uint32_t *shared)
+{
+    return (*shared)++;
+}
+
 static inline uint8_t *kept_shared(uint8_t *p)
 {
     return p;
