@@ -25,10 +25,7 @@ __device__ __forceinline__ void store_running(SPACE &s, running<S> &run)
 #pragma unroll
         for (int r = 0; r < S::RL; r++) {
             const int row = lane_row<S>(nt, r);
-            float l = run.l[nt][r];
-            l += __shfl_xor_sync(~0u, l, 4);
-            l += __shfl_xor_sync(~0u, l, 8);
-            l += __shfl_xor_sync(~0u, l, 16);
+            const float l = row_sum(run.l[nt][r]);
 #pragma unroll
             for (int j = 0; j < S::PARTS; j++) {
                 const float *o = run.o[nt][r][j];

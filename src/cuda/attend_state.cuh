@@ -43,6 +43,7 @@ template <class S>
 struct running {
     float m[S::NT][S::RL], l[S::NT][S::RL];
     float o[S::NT][S::RL][S::PARTS][4];
+    float offsets[S::NT][S::RL]; /* within attend_tiles(): what o has too much of, times the offset of levels */
 };
 
 /* ---- queries ------------------------------------------------------------------------------------------------------- */
@@ -136,7 +137,7 @@ __device__ __forceinline__ void begin_running(running<S> &run, const row_info *r
 #pragma unroll
         for (int r = 0; r < S::RL; r++) {
             run.m[nt][r] = rows[lane_row<S>(nt, r)].there ? NOTHING : -NOTHING;
-            run.l[nt][r] = 0;
+            run.l[nt][r] = run.offsets[nt][r] = 0;
 #pragma unroll
             for (int j = 0; j < S::PARTS; j++)
 #pragma unroll
@@ -153,45 +154,76 @@ __device__ __forceinline__ float row_max(float x)
     return fmaxf(x, __shfl_xor_sync(~0u, x, 16));
 }
 
-/* Logits become weights 2^(logit - m). The maximum is followed only when it is left behind by more than `slack`: weights may
- * then be above 1, which nothing minds, and rescaling is rare. */
+__device__ __forceinline__ float row_sum(float x)
+{
+    x += __shfl_xor_sync(~0u, x, 4);
+    x += __shfl_xor_sync(~0u, x, 8);
+    return x + __shfl_xor_sync(~0u, x, 16);
+}
+
+/* Four weights, and their sum. */
+__device__ __forceinline__ float weights_of(float (&p)[4], const float (&logit)[4], float m)
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        p[i] = exp2_approx(logit[i] - m);
+    return (p[0] + p[1]) + (p[2] + p[3]);
+}
+
+template <class S>
+__device__ __forceinline__ void follow_maximum(const float (&s)[S::NT][S::RL][4], running<S> &run)
+{
+#pragma unroll
+    for (int nt = 0; nt < S::NT; nt++)
+#pragma unroll
+        for (int r = 0; r < S::RL; r++) {
+            float m = fmaxf(fmaxf(s[nt][r][0], s[nt][r][1]), fmaxf(s[nt][r][2], s[nt][r][3]));
+            m = fmaxf(row_max(m), run.m[nt][r]);
+            const float keep = exp2_approx(run.m[nt][r] - m);
+            run.m[nt][r] = m;
+            run.l[nt][r] *= keep;
+            run.offsets[nt][r] *= keep;
+#pragma unroll
+            for (int j = 0; j < S::PARTS; j++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    run.o[nt][r][j][i] *= keep;
+        }
+}
+
+/* Logits become weights 2^(logit - m). The maximum is followed only when it is left so far behind that a lane's weights add up to
+ * more than `most`: weights may then be above 1, which nothing minds, and rescaling is rare. Sums are needed anyway, so that looking
+ * costs one comparison per row; what overflowed is computed again. */
 template <class S>
 __device__ __forceinline__ void weigh(float (&s)[S::NT][S::RL][4], running<S> &run)
 {
-    const float slack = 4;
+    const float most = 64;
+    float p[S::NT][S::RL][4], sum[S::NT][S::RL];
     bool above = false;
 #pragma unroll
     for (int nt = 0; nt < S::NT; nt++)
 #pragma unroll
-        for (int r = 0; r < S::RL; r++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                above |= s[nt][r][i] > run.m[nt][r] + slack;
-    if (__any_sync(~0u, above))
+        for (int r = 0; r < S::RL; r++) {
+            sum[nt][r] = weights_of(p[nt][r], s[nt][r], run.m[nt][r]);
+            above |= sum[nt][r] > most;
+        }
+    if (__any_sync(~0u, above)) {
+        follow_maximum<S>(s, run);
 #pragma unroll
         for (int nt = 0; nt < S::NT; nt++)
 #pragma unroll
-            for (int r = 0; r < S::RL; r++) {
-                float m = fmaxf(fmaxf(s[nt][r][0], s[nt][r][1]), fmaxf(s[nt][r][2], s[nt][r][3]));
-                m = fmaxf(row_max(m), run.m[nt][r]);
-                float keep = exp2_approx(run.m[nt][r] - m);
-                run.m[nt][r] = m;
-                run.l[nt][r] *= keep;
-#pragma unroll
-                for (int j = 0; j < S::PARTS; j++)
-#pragma unroll
-                    for (int i = 0; i < 4; i++)
-                        run.o[nt][r][j][i] *= keep;
-            }
+            for (int r = 0; r < S::RL; r++)
+                sum[nt][r] = weights_of(p[nt][r], s[nt][r], run.m[nt][r]);
+    }
 #pragma unroll
     for (int nt = 0; nt < S::NT; nt++)
 #pragma unroll
-        for (int r = 0; r < S::RL; r++)
+        for (int r = 0; r < S::RL; r++) {
+            run.l[nt][r] += sum[nt][r];
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                s[nt][r][i] = exp2_approx(s[nt][r][i] - run.m[nt][r]);
-                run.l[nt][r] += s[nt][r][i];
-            }
+            for (int i = 0; i < 4; i++)
+                s[nt][r][i] = p[nt][r][i];
+        }
 }
 
 #endif

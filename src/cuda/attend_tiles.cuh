@@ -232,6 +232,47 @@ __device__ __forceinline__ void hide_columns(float (&logit)[S::NT][S::RL][4], in
         }
 }
 
+/* With one plane, sums of weights times bytes that are levels and an offset are below 2^24, and not negative: then a float of the same
+ * bits is the sum times 2^-149, and nothing need be converted. Offsets are added up on their own, and taken off when all tiles are done:
+ * they are no more than twice what levels can come to, and one plane has weights of 8 bits. Meanwhile o and offsets are in units of
+ * OUT_UNIT, because 2^149 is not a float. */
+template <class S>
+constexpr bool sums_are_bits = S::PL == 1 && code<S::KIND>::offset != 0;
+template <class S>
+constexpr float OUT_UNIT = sums_are_bits<S> ? 0x1p64f : 1;
+template <class S>
+constexpr float SUM_UNITS = sums_are_bits<S> ? 0x1p85f : 1; /* 2^149 / OUT_UNIT */
+
+template <class S>
+__device__ __forceinline__ void begin_sums(running<S> &run)
+{
+#pragma unroll
+    for (int nt = 0; nt < S::NT; nt++)
+#pragma unroll
+        for (int r = 0; r < S::RL; r++)
+#pragma unroll
+            for (int j = 0; j < S::PARTS; j++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    run.o[nt][r][j][i] *= 1 / OUT_UNIT<S>;
+}
+
+template <class S>
+__device__ __forceinline__ void end_sums(running<S> &run)
+{
+#pragma unroll
+    for (int nt = 0; nt < S::NT; nt++)
+#pragma unroll
+        for (int r = 0; r < S::RL; r++) {
+            const float offsets = code<S::KIND>::offset * row_sum(run.offsets[nt][r]);
+#pragma unroll
+            for (int j = 0; j < S::PARTS; j++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    run.o[nt][r][j][i] = (run.o[nt][r][j][i] - offsets) * OUT_UNIT<S>;
+        }
+}
+
 /* Weights times value scales, as bytes: the two columns of each column tile that this lane has, four tokens in a word. */
 template <class S>
 struct weights {
@@ -264,9 +305,9 @@ __device__ __forceinline__ void round_weights(weights<S> &w, const float (&p)[S:
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 x[i] = p[nt][r][i] * scale[i];
-            top = row_max(fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3])));
-            const float to_integer = top >= 0x1p-100f ? __fdividef(most, top) : 0;
-            w.factor[nt][r] = top >= 0x1p-100f ? top * (1 / most) * step : 0;
+            top = fmaxf(row_max(fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3]))), 0x1p-100f); /* as good as nothing */
+            const float to_integer = most * reciprocal_approx(top);
+            w.factor[nt][r] = top * (SUM_UNITS<S> / most) * step;
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 x[i] = fmaf(x[i], to_integer, WHOLE);
@@ -274,6 +315,28 @@ __device__ __forceinline__ void round_weights(weights<S> &w, const float (&p)[S:
             if (S::RL == 1)
                 w.byte[nt][1] = S::PL == 1 ? 0 : bytes_of(x, LOWEST_BYTES);
         }
+}
+
+/* What the sums of values begin with. */
+template <class S>
+__device__ __forceinline__ void value_begin(int (&begin)[4], const uint32_t (&byte)[2])
+{
+    begin[0] = begin[1] = S::PL == 1 && !sums_are_bits<S> ? WHOLE_BITS : 0;
+    if (S::PL == 2 && code<S::KIND>::offset) {
+        uint32_t sum = __dp4a(byte[0], 0x01010101u, 0u) + (__dp4a(byte[1], 0x01010101u, 0u) << 16);
+        sum += __shfl_xor_sync(~0u, sum, 4);
+        sum += __shfl_xor_sync(~0u, sum, 8);
+        sum += __shfl_xor_sync(~0u, sum, 16);
+        begin[0] -= code<S::KIND>::offset * (int)(sum & 0xffff);
+        begin[1] -= code<S::KIND>::offset * (int)(sum >> 16);
+    }
+    begin[2] = begin[0], begin[3] = begin[1];
+}
+
+template <class S>
+__device__ __forceinline__ float value_sum_of(const int (&c)[4], int second, int r)
+{
+    return sums_are_bits<S> ? __int_as_float(c[2 * second + (S::RL == 1 ? 0 : r)]) : sum_of<S>(c, second, r);
 }
 
 template <class S>
@@ -297,16 +360,10 @@ __device__ __forceinline__ void value_tile(running<S> &run, const weights<S> &w,
             }
         }
         in_group_order<S::KIND>(b[nt], tokens[0], tokens[1]);
-        begin[nt][0] = begin[nt][1] = S::PL == 1 ? WHOLE_BITS : 0;
-        if (code<S::KIND>::offset) {
-            uint32_t sum = __dp4a(w.byte[nt][0], 0x01010101u, 0u) + (__dp4a(w.byte[nt][1], 0x01010101u, 0u) << 16);
-            sum += __shfl_xor_sync(~0u, sum, 4);
-            sum += __shfl_xor_sync(~0u, sum, 8);
-            sum += __shfl_xor_sync(~0u, sum, 16);
-            begin[nt][0] -= code<S::KIND>::offset * (int)(sum & 0xffff);
-            begin[nt][1] = S::PL == 1 && S::RL == 1 ? begin[nt][0] : begin[nt][1] - code<S::KIND>::offset * (int)(sum >> 16);
-        }
-        begin[nt][2] = begin[nt][0], begin[nt][3] = begin[nt][1];
+        value_begin<S>(begin[nt], w.byte[nt]);
+#pragma unroll
+        for (int r = 0; r < S::RL && sums_are_bits<S>; r++)
+            run.offsets[nt][r] = fmaf(__uint_as_float(__dp4a(w.byte[nt][r], 0x01010101u, 0u)), w.factor[nt][r], run.offsets[nt][r]);
     }
 #pragma unroll
     for (int j = 0; j < S::PARTS; j++)
@@ -322,7 +379,7 @@ __device__ __forceinline__ void value_tile(running<S> &run, const weights<S> &w,
 #pragma unroll
                     for (int i = 0; i < 2; i++)
                         run.o[nt][r][j][2 * pair + i] =
-                            fmaf(sum_of<S>(sum, i, r), w.factor[nt][r], run.o[nt][r][j][2 * pair + i]);
+                            fmaf(value_sum_of<S>(sum, i, r), w.factor[nt][r], run.o[nt][r][j][2 * pair + i]);
             }
         }
 }
@@ -402,6 +459,8 @@ __device__ __forceinline__ void attend_tiles(attend_space<S> &s, const struct de
     at.plain = (all_begin + AURA_TILE - 1) / AURA_TILE;
     at.plain_end = max(all_end / AURA_TILE, at.plain);
     turn_page<S>(c, s, a, g, at);
+    if (sums_are_bits<S>)
+        begin_sums<S>(run);
     const bool always_edge = a.options || a.trace;
     while (at.tile < end) {
         if (!always_edge && at.tile >= at.plain && at.tile < at.plain_end)
@@ -409,6 +468,8 @@ __device__ __forceinline__ void attend_tiles(attend_space<S> &s, const struct de
         else
             attend_run<S, true>(s, a, g, run, c, f, at, !always_edge && at.tile < at.plain ? min(end, at.plain) : end, table, lane);
     }
+    if (sums_are_bits<S>)
+        end_sums<S>(run);
 }
 
 #endif
