@@ -152,7 +152,7 @@ struct values {
     static constexpr int parts = D / 32, per_part = KIND == 3 || KIND == 4 ? 1 : 2, n = parts * per_part;
 
     /* Vector i is word lane_word of the tile, part i / per_part of the channels. With 3 bits, lanes of the fourth group have
-     * nothing to load. */
+     * no word of their own: decode() counts on the first. */
     static __device__ constexpr bool is_second(int i)
     {
         return i % per_part;
@@ -162,7 +162,7 @@ struct values {
         if (KIND == 8)
             return 2 * t + second;
         if (!second)
-            return KIND == 3 && t == 3 ? 0 : t;
+            return KIND == 3 ? t % 3 : t;
         return KIND == 5 ? 4 : 4 + t / 2;
     }
 
@@ -176,11 +176,11 @@ struct values {
             e.r[0][1] = part(w[j * per_part + 1], i);
         } else if (KIND == 4) {
             e = lookup<4>(x, table);
-        } else if (KIND == 3) { /* the three words of a channel are in three lanes */
-            uint32_t bits = t == 3 ? 0 : x >> (3 - t) & 0x11111111u << t;
-            bits |= __shfl_xor_sync(~0u, bits, 1);
-            bits |= __shfl_xor_sync(~0u, bits, 2);
-            e = lookup<3>(t == 3 ? bits : x & 0x77777777u, table);
+        } else if (KIND == 3) { /* the three words of a channel are in lanes 0 to 2, the first one in lane 3 too */
+            const int word = t % 3;
+            const uint32_t bits = x >> (3 - word) & 0x11111111u << word;
+            const uint32_t fourth = bits | __shfl_xor_sync(~0u, bits, 1) | __shfl_xor_sync(~0u, bits, 2);
+            e = lookup<3>(t == 3 ? fourth : x & 0x77777777u, table);
         } else {
             uint32_t high = part(w[j * per_part + 1], i);
             e = KIND == 5 ? join<5>(x, high >> 2 * t, 0) : join<6>(x, high >> 4 * (t % 2), 0);
