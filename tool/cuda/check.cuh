@@ -57,6 +57,33 @@ void complain(const struct scene &s, const char *format, ...) __attribute__((for
         }                                                                                                              \
     } while (0)
 
+/* Calls on a stream that are captured once and done again and again; goes with its scope. */
+struct captured {
+    cudaStream_t stream = NULL;
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t exec = NULL;
+    template <class CALLS> captured(const struct scene &s, CALLS calls)
+    {
+        TRY_CUDA(cudaStreamCreate(&stream));
+        TRY_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+        calls(stream);
+        TRY_CUDA(cudaStreamEndCapture(stream, &graph));
+        TRY_CUDA(cudaGraphInstantiate(&exec, graph, 0));
+    }
+    captured(const captured &) = delete;
+    void replay(const struct scene &s)
+    {
+        TRY_CUDA(cudaGraphLaunch(exec, stream));
+        TRY_CUDA(cudaStreamSynchronize(stream));
+    }
+    ~captured()
+    {
+        cudaGraphExecDestroy(exec);
+        cudaGraphDestroy(graph);
+        cudaStreamDestroy(stream);
+    }
+};
+
 /* Device memory that goes with its scope; every byte is 0xff, NaN in every type, before it is written. */
 struct device_array {
     void *p = NULL;

@@ -51,10 +51,7 @@ void run_append(const struct scene &s, uint32_t most)
     aura_cuda_append_args args = AURA_CUDA_APPEND_ARGS_INIT;
     args.seqs = (const aura_cuda_seq *)ids.p, args.n_seqs = n, args.tokens = most, args.counts = (const uint32_t *)counts.p;
     args.k.data = dk.p, args.v.data = dv.p, args.k.dtype = args.v.dtype = s.q_dtype;
-    cudaStream_t stream;
-    cudaGraph_t graph = NULL;
-    cudaGraphExec_t replay = NULL;
-    TRY_CUDA(cudaStreamCreate(&stream));
+    struct captured graph(s, [&](cudaStream_t stream) { TRY(aura_cuda_append(d.cache, &args, stream)); });
     for (int step = 0;; step++) {
         uint32_t left = 0;
         for (uint32_t i = 0; i < n; i++) {
@@ -68,21 +65,13 @@ void run_append(const struct scene &s, uint32_t most)
         if (!left)
             break;
         TRY_CUDA(cudaMemcpy(counts.p, count.data(), n * 4, cudaMemcpyHostToDevice));
-        if (step == 2) { /* from here on it is a graph */
-            TRY_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-            TRY(aura_cuda_append(d.cache, &args, stream));
-            TRY_CUDA(cudaStreamEndCapture(stream, &graph));
-            TRY_CUDA(cudaGraphInstantiate(&replay, graph, 0));
+        if (step >= 2) {
+            graph.replay(s);
+        } else {
+            TRY(aura_cuda_append(d.cache, &args, graph.stream));
+            TRY_CUDA(cudaStreamSynchronize(graph.stream));
         }
-        if (replay)
-            TRY_CUDA(cudaGraphLaunch(replay, stream));
-        else
-            TRY(aura_cuda_append(d.cache, &args, stream));
-        TRY_CUDA(cudaStreamSynchronize(stream));
     }
-    cudaGraphExecDestroy(replay);
-    cudaGraphDestroy(graph);
-    cudaStreamDestroy(stream);
     compare_appended(s, f, d, config.cache);
     end_case(s, before, "append: bytes equal");
 }
@@ -116,19 +105,13 @@ static void run_graph()
     attend.seqs = (const aura_cuda_seq *)ids.p, attend.n_seqs = n, attend.queries = 1;
     attend.q.data = dq.p, attend.out.data = out.p, attend.lse = (float *)lse.p;
     TRY(aura_cuda_workspace_create(d.cache, n, 1, &d.workspace));
-    cudaStream_t stream;
-    cudaGraph_t graph;
-    cudaGraphExec_t replay;
-    TRY_CUDA(cudaStreamCreate(&stream));
-    TRY_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-    TRY(aura_cuda_append(d.cache, &append, stream));
-    TRY(aura_cuda_attend(d.cache, d.workspace, &attend, stream));
-    TRY_CUDA(cudaStreamEndCapture(stream, &graph));
-    TRY_CUDA(cudaGraphInstantiate(&replay, graph, 0));
+    struct captured graph(s, [&](cudaStream_t stream) {
+        TRY(aura_cuda_append(d.cache, &append, stream));
+        TRY(aura_cuda_attend(d.cache, d.workspace, &attend, stream));
+    });
     for (uint32_t step = 0; step < steps; step++) {
-        TRY_CUDA(cudaMemcpyAsync(dx.p, x.data() + step * n * token, n * token * 4, cudaMemcpyHostToDevice, stream));
-        TRY_CUDA(cudaGraphLaunch(replay, stream));
-        TRY_CUDA(cudaStreamSynchronize(stream));
+        TRY_CUDA(cudaMemcpyAsync(dx.p, x.data() + step * n * token, n * token * 4, cudaMemcpyHostToDevice, graph.stream));
+        graph.replay(s);
     }
     std::vector<float> got(q.size()), got_lse(n * 8);
     TRY_CUDA(cudaMemcpy(got.data(), out.p, got.size() * 4, cudaMemcpyDeviceToHost));
@@ -147,9 +130,6 @@ static void run_graph()
     struct worst w = compare_call(s, f.cache, back, call, wrong, first_bad);
     if (w.ratio > 1)
         complain(s, "error %.2e, %.1f times what is allowed", w.row, w.ratio);
-    cudaGraphExecDestroy(replay);
-    cudaGraphDestroy(graph);
-    cudaStreamDestroy(stream);
     if (failures == before)
         report("ok", s.name, "error %8.1e", w.row);
 }

@@ -125,15 +125,10 @@ static void run_draft()
     aura_cuda_append_args args = AURA_CUDA_APPEND_ARGS_INIT;
     args.seqs = (const aura_cuda_seq *)ids.p, args.n_seqs = 1, args.tokens = draft;
     args.k.data = args.v.data = x.p;
-    cudaStream_t stream;
-    cudaGraph_t graph;
-    cudaGraphExec_t replay;
-    TRY_CUDA(cudaStreamCreate(&stream));
-    TRY_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-    TRY(aura_cuda_append(d.cache, &args, stream));
-    TRY(aura_cuda_truncate(d.cache, args.seqs, (const uint32_t *)left.p, 1, stream));
-    TRY_CUDA(cudaStreamEndCapture(stream, &graph));
-    TRY_CUDA(cudaGraphInstantiate(&replay, graph, 0));
+    struct captured graph(s, [&](cudaStream_t stream) {
+        TRY(aura_cuda_append(d.cache, &args, stream));
+        TRY(aura_cuda_truncate(d.cache, args.seqs, (const uint32_t *)left.p, 1, stream));
+    });
     uint32_t tokens = s.tokens[0];
     for (uint32_t step = 0; step < steps; step++) {
         std::vector<float> some = some_tokens(200 + step, draft, 2, 128, false);
@@ -145,12 +140,8 @@ static void run_draft()
         tokens += accepted;
         TRY_CUDA(cudaMemcpy(x.p, some.data(), some.size() * 4, cudaMemcpyHostToDevice));
         TRY_CUDA(cudaMemcpy(left.p, &tokens, 4, cudaMemcpyHostToDevice));
-        TRY_CUDA(cudaGraphLaunch(replay, stream));
-        TRY_CUDA(cudaStreamSynchronize(stream));
+        graph.replay(s);
     }
-    cudaGraphExecDestroy(replay);
-    cudaGraphDestroy(graph);
-    cudaStreamDestroy(stream);
     compare_both(s, f, d, a, "in the end");
     end_case(s, before, "bytes equal");
 }

@@ -114,15 +114,10 @@ static void run_window_graph(struct scene s)
     append.k.data = append.v.data = x.p;
     aura_cuda_attend_args attend = AURA_CUDA_ATTEND_ARGS_INIT;
     attend.seqs = append.seqs, attend.n_seqs = 1, attend.queries = 1, attend.q.data = q.p, attend.out.data = out.p;
-    cudaStream_t stream;
-    cudaGraph_t graph;
-    cudaGraphExec_t replay;
-    TRY_CUDA(cudaStreamCreate(&stream));
-    TRY_CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-    TRY(aura_cuda_append(d.cache, &append, stream));
-    TRY(aura_cuda_attend(d.cache, d.workspace, &attend, stream));
-    TRY_CUDA(cudaStreamEndCapture(stream, &graph));
-    TRY_CUDA(cudaGraphInstantiate(&replay, graph, 0));
+    struct captured graph(s, [&](cudaStream_t stream) {
+        TRY(aura_cuda_append(d.cache, &append, stream));
+        TRY(aura_cuda_attend(d.cache, d.workspace, &attend, stream));
+    });
     for (uint32_t step = 0; step < steps; step++) {
         std::vector<float> some = some_tokens(200 + step, each, s.config.kv_heads, s.config.k_dim, false);
         std::vector<float> ask = some_numbers(step, (size_t)s.config.q_heads * s.config.k_dim);
@@ -131,12 +126,8 @@ static void run_window_graph(struct scene s)
         TRY(aura_append(f.cache, &job, 1));
         TRY_CUDA(cudaMemcpy(x.p, some.data(), some.size() * 4, cudaMemcpyHostToDevice));
         TRY_CUDA(cudaMemcpy(q.p, ask.data(), ask.size() * 4, cudaMemcpyHostToDevice));
-        TRY_CUDA(cudaGraphLaunch(replay, stream));
-        TRY_CUDA(cudaStreamSynchronize(stream));
+        graph.replay(s);
     }
-    cudaGraphExecDestroy(replay);
-    cudaGraphDestroy(graph);
-    cudaStreamDestroy(stream);
     attend_both(s, f, d, a, 1);
     check_pages(s, d, a);
     compare_both(s, f, d, a, "in the end");
