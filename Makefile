@@ -54,7 +54,7 @@ test-long:
 
 # New inputs that reach something new stay in build/fuzz/corpus; what breaks a target is written to build/fuzz/crash-*.
 FUZZ_SECONDS ?= 30
-fuzz_targets = $(filter-out replay,$(patsubst fuzz/%.c,%,$(wildcard fuzz/*.c)))
+fuzz_targets = $(filter-out replay,$(patsubst test/fuzz/%.c,%,$(wildcard test/fuzz/*.c)))
 fuzz:
 	@tool/setup.sh fuzz
 	@cmake -S . -B build/fuzz -DCMAKE_C_COMPILER=clang -DAURA_FUZZ=ON
@@ -63,7 +63,7 @@ fuzz:
 		mkdir -p build/fuzz/corpus/$$name; \
 		echo "fuzz_$$name, $(FUZZ_SECONDS) seconds"; \
 		build/fuzz/fuzz_$$name -max_total_time=$(FUZZ_SECONDS) -max_len=60000 -timeout=60 -print_final_stats=1 \
-			-artifact_prefix=build/fuzz/crash-$$name- build/fuzz/corpus/$$name fuzz/corpus/$$name \
+			-artifact_prefix=build/fuzz/crash-$$name- build/fuzz/corpus/$$name test/fuzz/corpus/$$name \
 			>build/fuzz/$$name.log 2>&1 || { tail -n 40 build/fuzz/$$name.log; exit 1; }; \
 		grep number_of_executed build/fuzz/$$name.log; \
 	done
@@ -71,9 +71,9 @@ fuzz:
 model:
 	@tool/model.sh
 
-# PEERS_DIR says where llama.cpp goes; see bench/peers/run.sh for the rest.
+# PEERS_DIR says where llama.cpp goes; see tool/bench/peers/run.sh for the rest.
 peers: build model
-	@bench/peers/run.sh
+	@tool/bench/peers/run.sh
 
 clean:
 	rm -rf build

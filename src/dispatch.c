@@ -1,5 +1,5 @@
 /* CPU and system features, and the table of kernels. No vector code here: this file runs on any CPU. */
-#include "exact.h"
+#include "base/exact.h"
 #include "dispatch.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
 /* Sizes and levels of each kind of side. */
-#include "exact.h"
+#include "base/exact.h"
 #include "format.h"
 
 #include <math.h>

@@ -1,13 +1,13 @@
 /* What every stage means. Plain loops, any width of 1 to 8 bits, any dim; no vectors, no tricks. Where a document and
  * this file disagree, this file is right. First the stages whose results are stored or compared bit by bit, in f32 and
  * in one order; then the same in double, which bounds them; then attention, in double. */
-#include "exact.h"
+#include "base/exact.h"
 #include "ref.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "dtype.h"
+#include "base/dtype.h"
 #include "rotation.h"
 
 /* ---- exact, in f32 ----------------------------------------------------------------------------------------------- */

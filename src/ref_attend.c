@@ -11,13 +11,13 @@
  *   window 0                  no window; window W >= 1 keeps the last min(W, n) tokens, for any W up to 2^64 - 1
  *   key with scale 0          score 0: the token is visible and has its weight
  *   value with scale 0        adds nothing to the output, its weight to the sum */
-#include "exact.h"
+#include "base/exact.h"
 #include "ref.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "dtype.h"
+#include "base/dtype.h"
 
 double aura_ref_coordinate(const struct aura_rows *rows, size_t t, uint32_t d)
 {

@@ -1,12 +1,12 @@
 /* What the stages of a tile mean: the integers that every backend agrees on, and the floats around them. Plain loops over
  * codes, any kind of side, any dim. */
-#include "exact.h"
+#include "base/exact.h"
 #include "ref.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "dtype.h"
+#include "base/dtype.h"
 
 /* The indices of encode, not packed. */
 void aura_codes_ref(uint8_t *code, float *scale, const float *y, const struct aura_codec_plan *plan, size_t n)

@@ -3,7 +3,7 @@
  * dim = odd * 2^e. A power of two takes Sylvester's matrix, entry (-1)^popcount(i & j). Otherwise the matrix is a
  * Kronecker product Paley(m) (x) Sylvester(dim / m) with the smallest m = odd * 2^f, f >= 2, that Paley's construction
  * gives over a prime field: 80 = 20 * 4, 96 = 12 * 8, 112 = 28 * 4, 192 = 12 * 16, 320 = 20 * 16, 576 = 36 * 16. */
-#include "exact.h"
+#include "base/exact.h"
 #include "rotation.h"
 
 #include <math.h>

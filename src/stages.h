@@ -12,7 +12,7 @@
  * What a stage computes is defined in ref.c, from score on in ref_attend.c, for tiles in ref_tile.c. What a kernel may
  * assume is said here:
  *
- *  - Arguments were checked at the border (border.c); kernels allocate nothing and cannot fail.
+ *  - Arguments were checked at the border (base/arguments.c); kernels allocate nothing and cannot fail.
  *  - The float environment is IEEE default: round to nearest even, no flush to zero (fpmode.h).
  *  - dim is a multiple of 8 and at most AURA_MAX_DIM; n may be 0.
  *  - Rows are contiguous. A kernel reads and writes exactly the rows it is given: not a byte before or after.

@@ -5,11 +5,11 @@
 #include <string.h>
 
 #include "../src/codebook.h"
-#include "../src/dtype.h"
+#include "../src/base/dtype.h"
 #include "../src/ref.h"
 #include "../src/rotation.h"
-#include "../src/rows.h"
-#include "../tool/inputs.h"
+#include "../src/rows/rows.h"
+#include "../tool/parts/inputs.h"
 #include "test.h"
 
 static uint64_t state = 20261115;

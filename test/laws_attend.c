@@ -7,8 +7,8 @@
 #include "../src/codebook.h"
 #include "../src/ref.h"
 #include "../src/rotation.h"
-#include "../src/rows.h"
-#include "../tool/inputs.h"
+#include "../src/rows/rows.h"
+#include "../tool/parts/inputs.h"
 #include "test.h"
 
 enum { DIM = 64, N = 100 };

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 
 #include "../include/aura.h"
-#include "../src/dtype.h"
-#include "../tool/inputs.h"
+#include "../src/base/dtype.h"
+#include "../tool/parts/inputs.h"
 #include "test.h"
 
 /* Keys and values as numbers, [token][dim], and which tokens are seen. */

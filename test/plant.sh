@@ -245,7 +245,7 @@ one_isa() {
 rm -rf "$dir"
 mkdir -p "$dir/lib" "$dir/tool"
 (cd "$dir/lib" && $cc -O1 -c "$top"/src/*.c "$top"/src/*/*.c && ar rc ../libaura.a ./*.o) || exit 1
-(cd "$dir/tool" && $cc -O2 -c $(ls "$top"/tool/*.c | grep -v /make_codebook) && $cc -O0 -c "$top"/tool/model/*.c) || exit 1 # models are not run
+(cd "$dir/tool" && $cc -O2 -c $(ls "$top"/tool/*.c "$top"/tool/*/*.c | grep -v /make_codebook) && $cc -O0 -c "$top"/model/*.c) || exit 1 # models are not run
 for isa in "$@"; do
     one_isa "$isa" || echo "FAIL plant $isa: does not build"
 done

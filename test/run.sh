@@ -65,7 +65,7 @@ program() {
 programs() {
     local dir=$1 name
     shift
-    for name in $(cd test && ls ./*.c | sed 's,./\(.*\)\.c,\1,' | grep -vx header); do
+    for name in $(ls test/*.c test/*/*.c | grep -v ^test/fuzz/ | sed 's,.*/\(.*\)\.c,\1,'); do
         case " ${except-} " in *" $name "*) ;; *) program "$name" "$@" "$dir/test_$name" ;; esac
     done
 }
@@ -73,8 +73,8 @@ programs() {
 # replays DIR: every fuzz target of a build over its corpus and changes of it, for some seconds each.
 replays() {
     local name
-    for name in $(cd fuzz && ls ./*.c | sed 's,./\(.*\)\.c,\1,' | grep -vx replay); do
-        program "fuzz_$name" "$1/fuzz_$name" "fuzz/corpus/$name"
+    for name in $(cd test/fuzz && ls ./*.c | sed 's,./\(.*\)\.c,\1,' | grep -vx replay); do
+        program "fuzz_$name" "$1/fuzz_$name" "test/fuzz/corpus/$name"
     done
 }
 
@@ -163,8 +163,8 @@ job_neon() {
         -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DCMAKE_EXE_LINKER_FLAGS=-static || return
     # An emulated second is thirty: of the cache, what depends on the instruction set, its bytes and its attention.
     local except='alloc_fail cache_cover cache_edges cache_fork cache_misuse cache_pool cache_same cache_slots cache_threads
-        cache_truncate cache_walk cache_window calibrate conversation cuda_cut cuda_paging eval family_b formats import llm merge model_cache model_threads
-        profile quality recorded safetensors
+        cache_truncate cache_walk cache_window calibrate conversation cuda_cut eval format_names import llm merge mlx_kernels model_cache model_threads
+        page_table profile quality recorded safetensors
         snapshot snapshot_parts threads threads_start view'
     except=$(echo $except)
     programs $out/neon qemu-aarch64 -cpu max
@@ -262,7 +262,7 @@ job_plant-neon() { test/plant.sh neon dotprod i8mm; }
 # ---- the tool's commands --------------------------------------------------------------------------------------------
 
 # That they run, print what they say, and end with the code that --help promises. How near and how fast the results are is
-# the business of test/recorded.c and of whoever reads `aura bench`.
+# the business of test/cache/recorded.c and of whoever reads `aura bench`.
 job_tool() {
     local aura=$out/gcc/aura file=data/smollm2-attention.safetensors
     gcc_build || return
@@ -570,13 +570,13 @@ holds() {
 # A real model, beside what llama.cpp made of it.
 job_model() {
     gcc_build || return
-    test/model.sh $out/gcc/aura
+    test/model/model.sh $out/gcc/aura
 }
 
 # What caches do to it.
 job_quality() {
     gcc_build || return
-    test/quality.sh $out/gcc/aura $out
+    test/model/quality.sh $out/gcc/aura $out
 }
 
 # ---- what others see ------------------------------------------------------------------------------------------------
@@ -612,10 +612,7 @@ job_header() {
 }
 
 header() {
-    local source
-    for source in $out/header.c test/header.c; do
-        [ ! -e $source ] || "$@" -Wall -Wextra -Wpedantic -Werror -Iinclude -fsyntax-only $source || return
-    done
+    "$@" -Wall -Wextra -Wpedantic -Werror -Iinclude -fsyntax-only $out/header.c
 }
 
 job_tables() {
@@ -625,7 +622,7 @@ job_tables() {
         $out/make_codebook >$out/codebook.c
         try "tables $compiler: src/codebook.c is what the generator prints" diff $out/codebook.c src/codebook.c
     done
-    try 'tables: classes of characters' tool/make_unicode.py --check tool/model/unicode.c
+    try 'tables: classes of characters' tool/make_unicode.py --check model/unicode.c
     gcc_build || return
     $out/gcc/aura man >$out/aura.1
     try 'tables: doc/aura.1 is what `aura man` prints' diff $out/aura.1 doc/aura.1

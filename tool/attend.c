@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "../include/aura.h"
-#include "recording.h"
+#include "parts/recording.h"
 #include "tool.h"
 
 enum { ALL = 1000000000 }; /* as a layer: one that no file has */

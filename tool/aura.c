@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "../include/aura.h"
-#include "suggest.h"
+#include "parts/suggest.h"
 #include "tool.h"
 
 #define ADDRESS(name) &command_##name,

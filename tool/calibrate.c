@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "terminal.h"
-#include "text_model.h"
+#include "parts/terminal.h"
+#include "parts/text_model.h"
 #include "tool.h"
 
 enum { LEAST_TOKENS = 64 }; /* of a chunk: two tiles, of which the first has pinned tokens */

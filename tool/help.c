@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "terminal.h"
+#include "parts/terminal.h"
 #include "tool.h"
 
 const char exit_codes[] = "exit codes: 0 good; 1 a check failed or the work could not be done; 2 bad usage\n";

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "../src/dispatch.h"
-#include "cuda/cuda_tool.h"
+#include "cuda_tool.h"
 #include "tool.h"
 
 /* What a context with this mask would call for the slot of v. */

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The table of letters, numbers and spaces, which the tokenizers split text by.
 
-    tool/make_unicode.py >tool/model/unicode.c          the table; needs the tables of Unicode of that version
-    tool/make_unicode.py --check tool/model/unicode.c   compares it with whatever version this Python has
+    tool/make_unicode.py >model/unicode.c          the table; needs the tables of Unicode of that version
+    tool/make_unicode.py --check model/unicode.c   compares it with whatever version this Python has
 
 The version is the one whose categories llama.cpp has too. Python 3.12 has it; for another Python the package unicodedata2,
 version 15.0.0, has it.
@@ -46,7 +46,7 @@ def ranges(module):
 
 def source(found):
     lines = [
-        "/* Made by `tool/make_unicode.py >tool/model/unicode.c`: Unicode " + VERSION + ". */",
+        "/* Made by `tool/make_unicode.py >model/unicode.c`: Unicode " + VERSION + ". */",
         '#include "unicode.h"',
         "",
         "const uint32_t unicode_ranges[] = {",

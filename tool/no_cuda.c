@@ -2,8 +2,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cuda/cuda_tool.h"
-#include "json.h"
+#include "cuda_tool.h"
+#include "parts/json.h"
 
 int cuda_skip(const char *why, int json)
 {

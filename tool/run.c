@@ -8,12 +8,12 @@
 #include <string.h>
 #include <time.h>
 
-#include "model/chat.h"
-#include "model/conversation.h"
-#include "model/sample.h"
-#include "model/stream.h"
-#include "model/tokenizer.h"
-#include "terminal.h"
+#include "../model/chat.h"
+#include "../model/conversation.h"
+#include "../model/sample.h"
+#include "../model/stream.h"
+#include "../model/tokenizer.h"
+#include "parts/terminal.h"
 #include "tool.h"
 
 enum { PROMPT_PART = 512, INTERRUPTED = 130 }; /* tokens of a prompt at a time; the exit code after Ctrl-C */

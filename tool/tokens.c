@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/tokenizer.h"
+#include "../model/tokenizer.h"
 #include "tool.h"
 
 struct arguments {

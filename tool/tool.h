@@ -4,8 +4,8 @@
 
 #include <stdio.h>
 
-#include "json.h"
-#include "options.h"
+#include "parts/json.h"
+#include "parts/options.h"
 
 /* Every command, in the order in which `aura --help` shows them. command_NAME is defined in the file that does the work. */
 #define COMMANDS(COMMAND) \

@@ -1,6 +1,6 @@
 /* avx2: every stage over the words of avx2.h. */
 #if defined(__x86_64__)
-#include "../exact.h"
+#include "../base/exact.h"
 
 #include <immintrin.h>
 #include <math.h>

@@ -1,6 +1,6 @@
 /* avx512vnni: the words of avx512.h with VNNI and VBMI, for the integer stages of a tile. */
 #if defined(__x86_64__)
-#include "../exact.h"
+#include "../base/exact.h"
 
 #include <immintrin.h>
 #include <math.h>

@@ -1,6 +1,6 @@
 /* avxvnni: the words of avx2.h with the dot products of AVX-VNNI, for the integer stages of a tile. */
 #if defined(__x86_64__)
-#include "../exact.h"
+#include "../base/exact.h"
 
 #include <immintrin.h>
 #include <math.h>

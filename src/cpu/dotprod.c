@@ -1,6 +1,6 @@
 /* dotprod: the words of neon.h with the dot products of ARMv8.2, for the integer stages of a tile. */
 #if defined(__aarch64__)
-#include "../exact.h"
+#include "../base/exact.h"
 
 #include <arm_neon.h>
 #include <math.h>

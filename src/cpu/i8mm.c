@@ -1,7 +1,7 @@
 /* i8mm: the words of neon.h with the dot products of ARMv8.2 and, for weights, those of unsigned and signed bytes that came
  * with I8MM; for the integer stages of a tile. */
 #if defined(__aarch64__)
-#include "../exact.h"
+#include "../base/exact.h"
 
 #include <arm_neon.h>
 #include <math.h>

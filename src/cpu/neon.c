@@ -1,6 +1,6 @@
 /* neon: every stage over the words of neon.h. */
 #if defined(__aarch64__)
-#include "../exact.h"
+#include "../base/exact.h"
 
 #include <arm_neon.h>
 #include <math.h>

@@ -8,8 +8,8 @@
 
 #define _Alignas(n) alignas(n) /* stages.h is C */
 extern "C" {
-#include "../raw.h"
-#include "paging.h"
+#include "../cache/backend.h"
+#include "../cache/page_table.h"
 }
 #undef _Alignas
 #include "cut.h"
@@ -17,7 +17,7 @@ extern "C" {
 /* A sequence on the device. Tokens are below 2^31. len and closed are read together. */
 struct alignas(16) dev_seq {
     uint32_t len, closed;
-    uint32_t own, reserved; /* the pages of tokens [own, reserved) are there and nobody else's: paging.h */
+    uint32_t own, reserved; /* the pages of tokens [own, reserved) are there and nobody else's: page_table.h */
     uint32_t status;   /* AURA_CUDA_... */
     uint32_t arrived;  /* blocks of an append that are done with it, 0 between calls */
     uint32_t top;      /* the most tokens that it had, when it was last cut; 0: it was not, since it was last empty */

@@ -1,4 +1,4 @@
-/* Sequences of the device: the host hands out their pages (paging.h), the device has their lengths. */
+/* Sequences of the device: the host hands out their pages (page_table.h), the device has their lengths. */
 #include "cache.cuh"
 
 aura_status aura_cuda_check_seq(const aura_cuda_cache *c, const char *call, aura_cuda_seq seq)

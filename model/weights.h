@@ -1,0 +1,75 @@
+/* Weights: what the tensor types of a file mean, and the form in which matrices are multiplied.
+ *
+ * A quantised type is blocks of numbers, a block is parts with a factor of their own, and a number is
+ *     x = d * scale[part] * (code - zero) + m * min[part]
+ * with d and m in f16 for the block, and scale and min small integers for the part (1 where a block is one part). So every type
+ * is a row of one table, unpacking it is a function of its own, and all that follows is common. */
+#ifndef AURA_WEIGHTS_H
+#define AURA_WEIGHTS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "../include/aura.h"
+#include "gguf.h"
+
+/* X(type, bits of a code, numbers of a part, parts of a block, zero, is there a min) */
+#define WEIGHT_TYPES(X)      \
+    X(Q8_0, 8, 32, 1, 128, 0) \
+    X(Q4_0, 4, 32, 1, 8, 0)   \
+    X(Q4_1, 4, 32, 1, 0, 1)   \
+    X(Q5_0, 5, 32, 1, 16, 0)  \
+    X(Q5_1, 5, 32, 1, 0, 1)   \
+    X(Q4_K, 4, 32, 8, 0, 1)   \
+    X(Q5_K, 5, 32, 8, 0, 1)   \
+    X(Q6_K, 6, 16, 16, 32, 0)
+
+/* X(type, bytes of a number): not quantised */
+#define WEIGHT_FLOATS(X) \
+    X(F32, 4)            \
+    X(F16, 2)            \
+    X(BF16, 2)
+
+enum { WEIGHT_BLOCK = 256, WEIGHT_PARTS = 16 }; /* the most of any type */
+
+struct weight_block {
+    uint8_t code[WEIGHT_BLOCK];
+    uint16_t d, m;             /* f16 */
+    int8_t scale[WEIGHT_PARTS];
+    uint8_t min[WEIGHT_PARTS];
+};
+
+/* Number `block` of a row, of a quantised type. */
+void weight_unpack(uint32_t type, const void *row, size_t block, struct weight_block *out);
+
+/* A row as numbers: what the type means. cols is a multiple of the type's block. */
+void weight_row(uint32_t type, const void *row, size_t cols, float *out);
+
+/* ---- matrices ---------------------------------------------------------------------------------------------------------
+ *
+ * 16 rows are a panel, the last one filled up with rows of zeros. In a panel the blocks of the rows stand one after the other,
+ * those of all 16 rows together, so that a vector holds the same place of many rows and a product needs no sum over lanes:
+ *     f16 d[16]; f16 m[16] where there is a min;
+ *     for each part: int8 scale[16] and uint8 min[16] where there are several parts, and the codes.
+ * Codes go in groups of 4 columns, byte 4 r + c being column c of row r: so a group is 64 bytes, or 64 nibbles. Two groups share 64
+ * bytes where codes have less than 8 bits, the first in the low nibbles; then follow the bits above 4, 8 bytes for each of the two
+ * groups, first all of the lower plane.
+ * Floats stand column by column, 16 rows together, columns filled up to a multiple of 32. */
+enum { PANEL_ROWS = 16, PANEL_COLS = 32 };
+
+struct matrix {
+    uint32_t type;
+    size_t rows, cols;  /* of the tensor: it maps cols numbers to rows numbers */
+    size_t blocks;      /* of a row; of floats, blocks of PANEL_COLS */
+    size_t panels, panel_bytes;
+    uint8_t *data;      /* [panels][panel_bytes], aligned to 64 */
+};
+
+/* Makes a matrix of a tensor [rows][cols] whose type gguf_type_info() knows; ctx lends its threads. 0 when good; -1: no memory. */
+int matrix_create(const aura_ctx *ctx, uint32_t type, const void *data, size_t rows, size_t cols, struct matrix *matrix);
+void matrix_destroy(struct matrix *matrix); /* one of zeros is allowed */
+
+/* Bytes of a block of a panel. */
+size_t panel_block_bytes(uint32_t type);
+
+#endif

@@ -1,0 +1,188 @@
+/* Tokens into the cache: rotate, keep in f16, and encode a tile when it closes.
+ *
+ *     K,V ─ balance ─ rotate ─ f16 row ─┬─▶ pinned and open tokens
+ *                                       └─ tile closes: reference ─ codes ─ pack ─▶ tile
+ *
+ * A KV head of a sequence depends on no other, so (job, KV head) is the unit of work. */
+#include "../base/exact.h"
+#include "tile.h"
+
+#include "../base/dtype.h"
+
+/* One call. */
+struct append {
+    aura_cache *cache;
+    const aura_append_job *jobs;
+    size_t n_jobs;
+};
+
+static struct aura_sequence *seq_of(const aura_cache *cache, aura_seq id)
+{
+    struct aura_call call = {cache->ctx, "aura_append"};
+    return aura_find_seq(call, cache, id);
+}
+
+/* ---- tiles that close ---------------------------------------------------------------------------------------------- */
+
+/* The mean of the unpinned keys of a tile, all of them open. The sum runs in token order. */
+static void make_reference(const aura_cache *cache, const struct aura_sequence *seq, uint64_t tile, uint32_t h, uint8_t *head)
+{
+    uint32_t dim = cache->config.k_dim, count = 0;
+    float mean[AURA_TILE_DIM] = {0}, y[AURA_TILE_DIM];
+    for (uint64_t t = tile * AURA_TILE; t < (tile + 1) * AURA_TILE; t++) {
+        if (t < cache->pinned)
+            continue;
+        aura_load_row(y, aura_row_of(cache, seq->k, dim, h, t), AURA_F16, 0, dim);
+        for (uint32_t d = 0; d < dim; d++)
+            mean[d] = mean[d] + y[d];
+        count++;
+    }
+    for (uint32_t d = 0; d < dim; d++)
+        mean[d] = mean[d] / (float)count;
+    aura_store_reference(cache, head, mean);
+}
+
+static void close_keys(const aura_cache *cache, const struct aura_sequence *seq, uint64_t tile, uint32_t h,
+                       uint64_t closed, uint32_t first, uint32_t end)
+{
+    uint64_t page = tile / AURA_PAGE_TILES;
+    uint8_t *head = aura_head_of(cache, seq, (size_t)page, h);
+    int reference = aura_has_reference(cache, UINT64_MAX, page);
+    const uint16_t *rows[AURA_TILE];
+    float r[AURA_TILE_DIM];
+    if (reference && !aura_has_reference(cache, closed, page))
+        make_reference(cache, seq, tile, h, head);
+    if (reference)
+        aura_load_reference(r, cache, head);
+    for (uint32_t c = first; c < end; c++)
+        rows[c] = aura_row_of(cache, seq->k, cache->config.k_dim, h, tile * AURA_TILE + c);
+    aura_encode_keys(cache, aura_tile_of(cache, seq, tile, h), first, end, rows, reference ? r : NULL);
+}
+
+static void close_values(const aura_cache *cache, const struct aura_sequence *seq, uint64_t tile, uint32_t h,
+                         uint32_t first, uint32_t end)
+{
+    const uint16_t *rows[AURA_TILE];
+    for (uint32_t c = first; c < end; c++)
+        rows[c] = aura_row_of(cache, seq->v, cache->config.v_dim, h, tile * AURA_TILE + c);
+    aura_encode_values(cache, aura_tile_of(cache, seq, tile, h), first, end, rows);
+}
+
+/* Encodes the tokens [closed, end) of one head; they are of one tile. */
+static void close_tokens(const aura_cache *cache, const struct aura_sequence *seq, uint32_t h, uint64_t closed,
+                         uint64_t end)
+{
+    uint64_t tile = closed / AURA_TILE, first = closed > cache->pinned ? closed : cache->pinned;
+    if (first >= end || !aura_has_page(cache, seq, (size_t)(tile / AURA_PAGE_TILES)))
+        return; /* pinned tokens only, which are never encoded; or tokens that have slid out of the window */
+    uint32_t from = (uint32_t)(first - tile * AURA_TILE), to = (uint32_t)(end - tile * AURA_TILE);
+    if (seq->k)
+        close_keys(cache, seq, tile, h, closed, from, to);
+    if (seq->v)
+        close_values(cache, seq, tile, h, from, to);
+}
+
+/* ---- tokens ------------------------------------------------------------------------------------------------------- */
+
+/* One vector to where it is kept first. */
+static void store_row(const aura_cache *cache, const struct aura_sequence *seq, uint64_t token, uint32_t head, float *x,
+                      int values)
+{
+    uint32_t dim = values ? cache->config.v_dim : cache->config.k_dim;
+    uint16_t *rows = values ? seq->v : seq->k;
+    if (!rows) {
+        aura_store_plain(cache, aura_tile_of(cache, seq, token / AURA_TILE, head), (uint32_t)(token % AURA_TILE), x, values);
+        return;
+    }
+    cache->ctx->kernels.rotate[0](x, x, values ? &cache->v.turn : &cache->k.turn, 1);
+    aura_store_row(aura_row_of(cache, rows, dim, head, token), AURA_F16, 0, x, dim);
+}
+
+static void append_item(void *work, size_t i)
+{
+    struct append *a = work;
+    const aura_cache *cache = a->cache;
+    uint32_t heads = cache->config.kv_heads, head = (uint32_t)(i % heads);
+    const aura_append_job *job = &a->jobs[i / heads];
+    const struct aura_sequence *seq = seq_of(cache, job->seq);
+    uint64_t closed = seq->closed;
+    float x[AURA_TILE_DIM];
+    for (size_t t = 0; t < job->tokens; t++) {
+        aura_load_vector(x, cache, &job->k, t, head, 0);
+        store_row(cache, seq, seq->len + t, head, x, 0);
+        aura_load_vector(x, cache, &job->v, t, head, 1);
+        store_row(cache, seq, seq->len + t, head, x, 1);
+        uint64_t end = aura_closed_of(cache, closed, seq->len + t + 1);
+        if (end > closed)
+            close_tokens(cache, seq, head, closed, end);
+        closed = end;
+    }
+}
+
+/* ---- the call ----------------------------------------------------------------------------------------------------- */
+
+static aura_status check_job(struct aura_call call, const aura_cache *cache, const aura_append_job *jobs, size_t i)
+{
+    const aura_config *c = &cache->config;
+    const aura_append_job *job = &jobs[i];
+    aura_status status = aura_check_call(call, job, sizeof *job);
+    struct aura_sequence *seq = status ? NULL : aura_find_seq(call, cache, job->seq);
+    if (status)
+        return status;
+    if (!seq)
+        return AURA_BAD_ARGUMENT;
+    for (size_t j = 0; j < i; j++)
+        if (jobs[j].seq == job->seq)
+            return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: jobs %zu and %zu are both of sequence %u", call.name, j, i,
+                             job->seq);
+    if (c->window && job->tokens > c->max_queries)
+        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: %u tokens at once; a cache with a window takes max_queries = %u",
+                         call.name, job->tokens, c->max_queries);
+    return aura_check_input(call, cache, job->tokens, &job->k, &job->v);
+}
+
+static struct aura_input input_of(const void *jobs, size_t i)
+{
+    const aura_append_job *job = (const aura_append_job *)jobs + i;
+    struct aura_input in = {job->tokens, &job->k, &job->v};
+    return in;
+}
+
+/* The sequences of all jobs, in their order, each with the length it is to have. */
+static struct aura_sequence *list_of(const struct append *a)
+{
+    struct aura_sequence *list = NULL;
+    for (size_t i = a->n_jobs; i-- > 0;) {
+        struct aura_sequence *seq = seq_of(a->cache, a->jobs[i].seq);
+        seq->next = list;
+        seq->wanted = seq->len + a->jobs[i].tokens;
+        list = seq;
+    }
+    return list;
+}
+
+aura_status aura_append(aura_cache *cache, const aura_append_job *jobs, size_t n_jobs)
+{
+    struct aura_call call = {cache ? cache->ctx : NULL, "aura_append"};
+    struct append a = {cache, jobs, n_jobs};
+    aura_status status = AURA_OK;
+    if (!cache || (!jobs && n_jobs))
+        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: %s is NULL", call.name, cache ? "jobs" : "cache");
+    for (size_t i = 0; i < n_jobs; i++)
+        if ((status = check_job(call, cache, jobs, i)))
+            return status;
+    if ((status = aura_check_vectors(call, cache, input_of, jobs, n_jobs)))
+        return status;
+    struct aura_sequence *list = list_of(&a);
+    if ((status = aura_pages_grow(call, cache, list)))
+        return status;
+    aura_run(cache->ctx, n_jobs * cache->config.kv_heads, append_item, &a);
+    pthread_mutex_lock(&cache->lock);
+    for (struct aura_sequence *seq = list; seq; seq = seq->next) {
+        seq->len = seq->wanted;
+        seq->closed = aura_closed_of(cache, seq->closed, seq->len);
+        aura_count_tokens(cache, seq);
+    }
+    pthread_mutex_unlock(&cache->lock);
+    return AURA_OK;
+}

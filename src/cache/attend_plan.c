@@ -1,0 +1,267 @@
+/* An attention call checked, counted and laid out. */
+#include "../base/exact.h"
+#include "attend.h"
+
+#include <math.h>
+#include <string.h>
+
+static uint32_t planes_of(uint32_t kind, uint32_t asked)
+{
+    return asked ? asked : kind <= 5 ? 1 : 2;
+}
+
+/* ---- checks ------------------------------------------------------------------------------------------------------- */
+
+static aura_status check_numbers(struct aura_call call, const char *what, const float *x, uint32_t n)
+{
+    for (uint32_t i = 0; x && i < n; i++)
+        if (!isfinite(x[i]))
+            return aura_fail(call.ctx, AURA_BAD_VALUE, "%s: %s[%u] is %g", call.name, what, i, (double)x[i]);
+    return AURA_OK;
+}
+
+aura_status aura_attend_set(struct aura_call call, struct aura_attend *a, const aura_attend_options *given)
+{
+    static const aura_attend_options defaults = AURA_ATTEND_OPTIONS_INIT;
+    const aura_config *c = &a->cache->config;
+    aura_attend_options *o = &a->options;
+    aura_status status;
+    if (!given)
+        given = &defaults;
+    if ((status = aura_check_call(call, given, sizeof *given)) || (status = check_numbers(call, "alibi", given->alibi, c->q_heads)))
+        return status;
+    *o = *given;
+    o->scale = o->scale != 0 ? o->scale : 1 / sqrtf((float)c->k_dim);
+    if (!isfinite(o->scale) || !(o->softcap >= 0 && isfinite(o->softcap)) || o->planes > 2 || o->not_causal > 1)
+        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: scale %g, softcap %g, planes %u or not_causal %u is out of range",
+                         call.name, (double)o->scale, (double)o->softcap, o->planes, o->not_causal);
+    if (c->window && o->window > c->window)
+        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: a window of %llu; the cache keeps %llu tokens", call.name,
+                         (unsigned long long)o->window, (unsigned long long)c->window);
+    o->window = o->window ? o->window : c->window;
+    a->unit = o->scale * 1.44269504f;
+    a->k_planes = planes_of(a->cache->layout.k.kind, o->planes);
+    a->v_planes = planes_of(a->cache->layout.v.kind, o->planes);
+    return AURA_OK;
+}
+
+/* What a job attends to; NULL, with a message, where there is nothing of the kind. */
+static const struct aura_sequence *seq_of(struct aura_call call, const aura_cache *cache, const aura_attend_job *job)
+{
+    if (!cache->slots && !job->tiles && !job->tokens)
+        return aura_find_seq(call, cache, job->seq);
+    if (cache->slots && !job->seq)
+        return cache->slots;
+    aura_fail(call.ctx, AURA_BAD_ARGUMENT,
+              cache->slots ? "%s: sequence %u of a cache of slots; seq is 0 there, and tokens and tiles say what to attend to"
+                           : "%s: tokens or tiles with sequence %u; they are for a cache of slots",
+              call.name, job->seq);
+    return NULL;
+}
+
+static uint64_t len_of(const aura_cache *cache, const aura_attend_job *job, const struct aura_sequence *seq)
+{
+    return cache->slots ? job->tokens : seq->len;
+}
+
+static aura_status check_tiles(struct aura_call call, const aura_config *c, const aura_attend_job *job)
+{
+    uint64_t tiles = (c->slots + AURA_TILE - 1) / AURA_TILE;
+    if (!job->tiles && job->tokens > c->slots)
+        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: %llu tokens in %llu slots", call.name,
+                         (unsigned long long)job->tokens, (unsigned long long)c->slots);
+    for (uint64_t i = 0; job->tiles && i < job->tokens / AURA_TILE + (job->tokens % AURA_TILE > 0); i++)
+        if (job->tiles[i] >= tiles)
+            return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: tiles[%llu] is %u; %llu slots are %llu tiles", call.name,
+                             (unsigned long long)i, job->tiles[i], (unsigned long long)c->slots, (unsigned long long)tiles);
+    return AURA_OK;
+}
+
+/* The oldest token that a job sees, but for those of keep_first. */
+static uint64_t begin_of(const struct aura_attend *a, const aura_attend_job *job, uint64_t len)
+{
+    uint64_t end = a->options.not_causal || job->queries == 0 ? len : len - job->queries + 1, window = a->options.window;
+    return window && window < end ? end - window : 0;
+}
+
+static aura_status check_window(struct aura_call call, const struct aura_attend *a, const aura_attend_job *job,
+                                const struct aura_sequence *seq)
+{
+    const aura_config *c = &a->cache->config;
+    uint64_t begin = begin_of(a, job, seq->len);
+    if (job->queries > c->max_queries)
+        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: %u queries at once; a cache with a window takes max_queries = %u",
+                         call.name, job->queries, c->max_queries);
+    if (job->queries && !aura_tokens_exist(a->cache, seq, begin, seq->len))
+        return aura_fail(call.ctx, AURA_BAD_ARGUMENT,
+                         "%s: %u queries would see token %llu; after tokens were taken back, those below %llu are gone",
+                         call.name, job->queries, (unsigned long long)begin, (unsigned long long)seq->first * AURA_PAGE);
+    return AURA_OK;
+}
+
+static aura_status check_job(struct aura_call call, const struct aura_attend *a, const aura_attend_job *job,
+                             const struct aura_sequence *seq)
+{
+    const aura_config *c = &a->cache->config;
+    uint64_t len = len_of(a->cache, job, seq);
+    aura_status status;
+    if (!a->options.not_causal && job->queries > len)
+        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: %u queries at the newest positions of sequence %u, which has %llu tokens",
+                         call.name, job->queries, job->seq, (unsigned long long)len);
+    if (job->mask && (job->mask_keys > len || (job->mask_stride && job->mask_stride < job->mask_keys)))
+        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: a mask of %u keys with stride %zu over %llu tokens", call.name,
+                         job->mask_keys, job->mask_stride, (unsigned long long)len);
+    if (job->mask && aura_times(job->mask_stride, job->queries) > PTRDIFF_MAX / sizeof(float))
+        return aura_fail(call.ctx, AURA_TOO_LARGE, "%s: a mask of %u queries with stride %zu does not fit in memory", call.name,
+                         job->queries, job->mask_stride);
+    if ((c->slots && (status = check_tiles(call, c, job))) || (c->window && (status = check_window(call, a, job, seq))))
+        return status;
+    if (job->queries == 0)
+        return AURA_OK;
+    if ((status = aura_check_view(call, "q", &job->q)) || (status = aura_check_view(call, "out", &job->out)) ||
+        (status = aura_check_view_extent(call, "q", &job->q, job->queries, c->q_heads, c->k_dim)) ||
+        (status = aura_check_view_extent(call, "out", &job->out, job->queries, c->q_heads, c->v_dim)) ||
+        (status = aura_check_view_apart(call, "out", &job->out, job->queries, c->q_heads, c->v_dim)))
+        return status;
+    return AURA_OK;
+}
+
+/* ---- sizes -------------------------------------------------------------------------------------------------------- */
+
+static size_t splits_of(uint64_t tokens)
+{
+    return (size_t)(tokens / AURA_SPLIT + (tokens % AURA_SPLIT > 0));
+}
+
+/* One job counted, without its place. */
+static struct aura_attend_plan plan_of(const struct aura_attend *a, const aura_attend_job *job,
+                                       const struct aura_sequence *seq, uint64_t len)
+{
+    size_t rows = (size_t)job->queries * (a->cache->config.q_heads / a->cache->config.kv_heads);
+    struct aura_attend_plan plan = {job, seq, len, rows, (rows + a->block_rows - 1) / a->block_rows, 0, 0, 0, 0, 0, 0, 0};
+    uint64_t begin = begin_of(a, job, len), kept = aura_kept_apart(a, begin);
+    if (!kept && a->cache->config.keep_first)
+        begin = 0;
+    plan.kept_splits = splits_of(kept);
+    plan.first_split = (size_t)(begin / AURA_SPLIT);
+    if (plan.first_split < plan.kept_splits)
+        plan.first_split = plan.kept_splits;
+    plan.splits = splits_of(len) > plan.first_split ? plan.kept_splits + splits_of(len) - plan.first_split : plan.kept_splits;
+    return plan;
+}
+
+/* The most splits of a job whose sequence has `len` tokens or less. */
+static size_t most_splits_of(const struct aura_attend *a, const aura_attend_job *job, uint64_t len)
+{
+    const aura_config *c = &a->cache->config;
+    size_t all = splits_of(len), seen = splits_of(c->window + job->queries) + 1 + splits_of(c->keep_first);
+    return c->window && seen < all ? seen : all;
+}
+
+/* The arrays of the workspace, one after the other. A NULL base measures. */
+static size_t carve(struct aura_attend *a, uint8_t *base)
+{
+    const struct aura_layout *l = &a->cache->layout;
+    size_t at = 0;
+    int packed = aura_is_packed(l->k.kind);
+    struct {
+        void **array;
+        size_t bytes;
+    } parts[] = {
+        {(void **)&a->plan, a->n_jobs * sizeof *a->plan},
+        {(void **)&a->query, packed ? a->rows * sizeof *a->query : 0},
+        {(void **)&a->q, a->rows * l->k.dim * sizeof *a->q},
+        {(void **)&a->factor, packed ? a->rows * sizeof *a->factor : 0},
+        {(void **)&a->bad, a->rows},
+        {(void **)&a->partial, a->partials * sizeof *a->partial},
+        {(void **)&a->acc, a->partials * l->v.dim * sizeof *a->acc},
+    };
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        if (base)
+            *parts[i].array = base + at;
+        at += (parts[i].bytes + 63) / 64 * 64;
+    }
+    return at;
+}
+
+static aura_status count_jobs(struct aura_call call, struct aura_attend *a, uint64_t tokens, int plan_only)
+{
+    uint32_t heads = a->cache->config.kv_heads;
+    size_t split_partials = 0, most_splits = 0;
+    for (size_t i = 0; i < a->n_jobs; i++) {
+        const aura_attend_job *job = &a->jobs[i];
+        aura_status status = aura_check_call(call, job, sizeof *job);
+        const struct aura_sequence *seq = status ? NULL : seq_of(call, a->cache, job);
+        if (!seq)
+            return AURA_BAD_ARGUMENT;
+        if (!plan_only && (status = check_job(call, a, job, seq)))
+            return status;
+        struct aura_attend_plan plan = plan_of(a, job, seq, tokens ? tokens : len_of(a->cache, job, seq));
+        if (plan_only)
+            plan.splits = most_splits_of(a, job, plan.len);
+        if (a->rows > SIZE_MAX / 8192 / 4 || plan.rows > SIZE_MAX / 8192 / 4 / heads ||
+            plan.splits > SIZE_MAX / 8192 / 4 / heads / (plan.rows + 1))
+            return aura_fail(call.ctx, AURA_TOO_LARGE, "%s: %u queries over %llu tokens", call.name, job->queries,
+                             (unsigned long long)plan.len);
+        a->rows += plan.rows * heads;
+        a->units += plan.blocks * heads;
+        split_partials += plan.rows * heads * plan.splits;
+        most_splits = plan.splits > most_splits ? plan.splits : most_splits;
+        a->items += plan.blocks * heads * plan.splits;
+    }
+    /* With many units each is one item. With few, a unit is cut into runs of splits, so that one sequence with one KV head
+     * still uses all threads: runs as long as leave 64 items, for the sake of the memory's own prefetching. */
+    a->splits_per_item = a->units >= 64 ? 0 : a->items / 64 + 1 < 8 ? a->items / 64 + 1 : 8;
+    a->partials = a->splits_per_item ? split_partials : a->rows;
+    if (plan_only && !a->splits_per_item) { /* a call with fewer queries would have fewer units, and be cut by tokens */
+        size_t cut = 63 * a->block_rows * most_splits;
+        cut = cut < split_partials ? cut : split_partials;
+        a->partials = cut > a->rows ? cut : a->rows;
+    }
+    return AURA_OK;
+}
+
+aura_status aura_attend_measure(struct aura_call call, struct aura_attend *a, uint64_t tokens, int plan_only, size_t *bytes)
+{
+    size_t most = AURA_BLOCK_FLOATS / a->cache->config.v_dim;
+    a->block_rows = most < AURA_BLOCK_ROWS ? most : AURA_BLOCK_ROWS;
+    a->rows = a->units = a->items = a->partials = 0;
+    aura_status status = count_jobs(call, a, tokens, plan_only);
+    if (!status)
+        *bytes = carve(a, NULL);
+    return status;
+}
+
+void aura_attend_place(struct aura_attend *a, void *workspace)
+{
+    struct aura_call call = {a->cache->ctx, "aura_attend"};
+    uint32_t heads = a->cache->config.kv_heads;
+    carve(a, workspace);
+    a->rows = a->units = a->items = a->partials = 0;
+    for (size_t i = 0; i < a->n_jobs; i++) {
+        const struct aura_sequence *seq = seq_of(call, a->cache, &a->jobs[i]);
+        struct aura_attend_plan *plan = &a->plan[i];
+        *plan = plan_of(a, &a->jobs[i], seq, len_of(a->cache, &a->jobs[i], seq));
+        plan->first_row = a->rows;
+        plan->first_unit = a->units;
+        plan->first_item = a->items;
+        plan->first_partial = a->partials;
+        size_t runs = a->splits_per_item ? (plan->splits + a->splits_per_item - 1) / a->splits_per_item : 1;
+        a->rows += plan->rows * heads;
+        a->units += plan->blocks * heads;
+        a->items += plan->blocks * heads * runs;
+        a->partials += plan->rows * heads * (a->splits_per_item ? plan->splits : 1);
+    }
+}
+
+/* ---- the calls ---------------------------------------------------------------------------------------------------- */
+
+aura_status aura_attend_workspace(const aura_cache *cache, const aura_attend_job *jobs, size_t n_jobs, uint64_t tokens,
+                                  size_t *bytes)
+{
+    struct aura_call call = {cache ? cache->ctx : NULL, "aura_attend_workspace"};
+    struct aura_attend a = {.cache = cache, .jobs = jobs, .n_jobs = n_jobs};
+    if (!cache || (!jobs && n_jobs) || !bytes)
+        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: %s is NULL", call.name, !cache ? "cache" : !bytes ? "bytes" : "jobs");
+    return aura_attend_measure(call, &a, tokens, 1, bytes);
+}

@@ -1,0 +1,269 @@
+/* Caches: create, describe, destroy. */
+#include "../base/exact.h"
+#include "cache.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "../base/fpmode.h"
+#include "../rotation.h"
+#include "../rows/rows.h"
+
+static const uint32_t cache_dims[] = {64, 80, 96, 112, 128, 192, 256, 512};
+
+static int is_cache_dim(uint32_t dim)
+{
+    for (size_t i = 0; i < sizeof cache_dims / sizeof *cache_dims; i++)
+        if (cache_dims[i] == dim)
+            return 1;
+    return 0;
+}
+
+static int is_kind(aura_kind kind)
+{
+    return (kind >= AURA_KIND_B2 && kind <= AURA_KIND_BF16 && kind != 7);
+}
+
+static aura_status check_balance(struct aura_call call, const aura_config *c)
+{
+    if (!c->balance)
+        return AURA_OK;
+    if (!aura_is_packed((uint32_t)c->format.k))
+        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: plain keys take no balance", call.name);
+    return aura_check_balance(call, c->balance, c->kv_heads, c->k_dim);
+}
+
+static aura_status check_windows_and_slots(struct aura_call call, const aura_config *c)
+{
+    if (!c->window && (c->max_queries || c->keep_first))
+        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: max_queries %u and keep_first %u are of a window; there is none",
+                         call.name, c->max_queries, c->keep_first);
+    if (c->window && c->slots)
+        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: a window of slots; give the window to aura_attend", call.name);
+    if (c->window > UINT64_MAX / 4 || c->slots > SIZE_MAX / 2)
+        return aura_fail(call.ctx, AURA_TOO_LARGE, "%s: window %llu or slots %llu", call.name, (unsigned long long)c->window,
+                         (unsigned long long)c->slots);
+    return AURA_OK;
+}
+
+/* The configuration with its defaults, checked. */
+static aura_status complete_config(struct aura_call call, aura_config *c, const aura_config *given)
+{
+    const uint32_t known = AURA_NO_REFERENCE | AURA_NO_PINNED | AURA_NO_ROLLBACK | AURA_NO_OPEN | AURA_NO_SEARCH;
+    aura_status status = aura_check_call(call, given, sizeof *given);
+    if (status)
+        return status;
+    *c = *given;
+    c->format.k = c->format.k ? c->format.k : AURA_KIND_B4;
+    c->format.v = c->format.v ? c->format.v : AURA_KIND_B4;
+    c->v_dim = c->v_dim ? c->v_dim : c->k_dim;
+    c->rollback = c->rollback ? c->rollback : 16;
+    c->max_queries = c->window && !c->max_queries ? 512 : c->max_queries;
+    c->flags |= c->slots ? AURA_NO_PINNED | AURA_NO_OPEN : 0;
+    if (!is_kind(c->format.k) || !is_kind(c->format.v))
+        return aura_fail(call.ctx, AURA_UNSUPPORTED, "%s: format {%d, %d}: a side has 2, 3, 4, 5, 6 or 8 bits or is f32, f16, bf16",
+                         call.name, (int)c->format.k, (int)c->format.v);
+    if (!is_cache_dim(c->k_dim) || !is_cache_dim(c->v_dim))
+        return aura_fail(call.ctx, AURA_UNSUPPORTED, "%s: k_dim %u, v_dim %u; there are 64, 80, 96, 112, 128, 192, 256 and 512",
+                         call.name, c->k_dim, c->v_dim);
+    if ((status = aura_check_heads(call, c->q_heads, c->kv_heads)))
+        return status;
+    if (c->q_heads > 1u << 16)
+        return aura_fail(call.ctx, AURA_TOO_LARGE, "%s: %u query heads; at most 65536", call.name, c->q_heads);
+    if (c->rollback > 32 || (c->flags & ~known))
+        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: rollback %u (1 to 32) or flags 0x%x (within 0x%x)", call.name,
+                         c->rollback, c->flags, known);
+    if (c->flags & AURA_NO_OPEN && !(c->flags & AURA_NO_REFERENCE) && !c->slots && aura_is_packed((uint32_t)c->format.k))
+        return aura_fail(call.ctx, AURA_BAD_ARGUMENT,
+                         "%s: AURA_NO_OPEN needs AURA_NO_REFERENCE: a reference is made of 32 tokens before they are encoded",
+                         call.name);
+    if ((status = check_windows_and_slots(call, c)))
+        return status;
+    return check_balance(call, c);
+}
+
+static void codec_init(struct aura_codec_side *side, const aura_config *c, uint32_t stream, uint32_t kind, uint32_t dim)
+{
+    uint8_t signs[AURA_MAX_DIM / 8];
+    aura_codebook book;
+    aura_scale_rule rule = stream == 1 && kind <= 3 ? AURA_SCALE_UNBIASED : AURA_SCALE_MATCHED;
+    if (!aura_is_packed(kind))
+        return;
+    aura_signs(c->seed, stream, dim, signs);
+    aura_rotation_plan_init(&side->turn, dim, signs, NULL, 0);
+    aura_rotation_plan_init(&side->undo, dim, signs, NULL, 1);
+    aura_codebook_get(AURA_TABLE_GRID, kind, &book);
+    aura_codec_plan_init(&side->codec, &book, dim, rule, !(c->flags & AURA_NO_SEARCH));
+}
+
+/* A page is needed as long as one of its tokens is among the last window + slack. So many tokens touch at most `ring` pages. */
+static void window_init(aura_cache *cache)
+{
+    const aura_config *c = &cache->config;
+    cache->ring = cache->ring_mask = SIZE_MAX;
+    if (!c->window)
+        return;
+    cache->slack = c->max_queries > cache->rollback ? c->max_queries : cache->rollback;
+    cache->kept = aura_pages_of(c->keep_first);
+    cache->ring = aura_pages_of(c->window + cache->slack) + 1;
+    cache->ring_mask = 1;
+    while (cache->ring_mask < cache->ring - 1)
+        cache->ring_mask = 2 * cache->ring_mask + 1;
+}
+
+/* Everything that follows from the configuration. */
+static void cache_init(aura_cache *cache, aura_ctx *ctx, const aura_config *c)
+{
+    struct aura_layout *l = &cache->layout;
+    aura_codebook book;
+    memset(cache, 0, sizeof *cache);
+    cache->ctx = ctx;
+    cache->config = *c;
+    cache->bytes = sizeof *cache;
+    cache->budget = &cache->own_budget;
+    cache->own_budget.limit = c->budget_bytes;
+    atomic_init(&cache->own_budget.bytes, sizeof *cache);
+    aura_layout_init(l, c->format, c->k_dim, c->v_dim);
+    codec_init(&cache->k, c, 0, l->k.kind, c->k_dim);
+    codec_init(&cache->v, c, 1, l->v.kind, c->v_dim);
+    aura_codebook_get(AURA_TABLE_GRID, 8, &book);
+    aura_codec_plan_init(&cache->reference_codec, &book, c->k_dim, AURA_SCALE_MATCHED, !(c->flags & AURA_NO_SEARCH));
+    cache->pinned = c->flags & AURA_NO_PINNED ? 0 : AURA_PINNED;
+    cache->rollback = c->flags & (AURA_NO_ROLLBACK | AURA_NO_OPEN) ? 0 : c->rollback;
+    cache->rows = cache->pinned + (c->flags & AURA_NO_OPEN ? 1 : AURA_RING);
+    cache->page_bytes = (size_t)c->kv_heads * l->head_bytes;
+    window_init(cache);
+    size_t row_bytes = 2 * ((aura_is_packed(l->k.kind) ? c->k_dim : 0) + (aura_is_packed(l->v.kind) ? c->v_dim : 0));
+    cache->rows_bytes = (size_t)c->kv_heads * cache->rows * row_bytes;
+    cache->seq_bytes = (sizeof(struct aura_sequence) + 63) / 64 * 64 + cache->rows_bytes;
+    cache->slab_pages = ((size_t)16 << 20) / cache->page_bytes;
+    if (!cache->slab_pages)
+        cache->slab_pages = 1;
+}
+
+static aura_status copy_balance(struct aura_call call, aura_cache *cache)
+{
+    const aura_config *c = &cache->config;
+    size_t n = (size_t)c->kv_heads * c->k_dim;
+    void *memory;
+    if (!c->balance)
+        return AURA_OK;
+    aura_status status = aura_cache_alloc(call, cache, 2 * n * sizeof(float), 64, &memory);
+    if (status)
+        return status;
+    cache->balance = memory;
+    cache->inverse_balance = cache->balance + n;
+    for (size_t i = 0; i < n; i++) {
+        cache->balance[i] = c->balance[i];
+        cache->inverse_balance[i] = 1 / c->balance[i];
+    }
+    cache->config.balance = cache->balance;
+    return AURA_OK;
+}
+
+aura_status aura_cache_make(struct aura_call call, aura_ctx *ctx, const aura_config *config, struct aura_model_cache *model,
+                            struct aura_budget *budget, aura_cache **cache)
+{
+    aura_config c;
+    aura_status status = complete_config(call, &c, config);
+    if (status)
+        return status;
+    if (!cache)
+        return aura_fail(ctx, AURA_BAD_ARGUMENT, "%s: cache is NULL", call.name);
+    aura_cache *made = ctx->allocator.alloc(ctx->allocator.user, sizeof *made, 64);
+    if (!made)
+        return aura_fail(ctx, AURA_OUT_OF_MEMORY, "%s: the allocator has no %zu bytes", call.name, sizeof *made);
+    uint64_t mode = aura_fpmode_enter();
+    cache_init(made, ctx, &c);
+    if (pthread_mutex_init(&made->lock, NULL)) {
+        aura_fpmode_leave(mode);
+        ctx->allocator.free(ctx->allocator.user, made, sizeof *made);
+        return aura_fail(ctx, AURA_OUT_OF_MEMORY, "%s: the system has no mutex left", call.name);
+    }
+    size_t least = sizeof *made + made->seq_bytes + made->page_bytes + 4096;
+    if (model) {
+        made->model = model;
+        made->budget = budget;
+        if (!aura_budget_take(budget, sizeof *made)) {
+            atomic_fetch_add(&budget->bytes, sizeof *made); /* which aura_cache_unmake gives back */
+            status = aura_fail(ctx, AURA_OUT_OF_PAGES, "%s: a budget of %zu bytes is too small for such a model", call.name,
+                               budget->limit);
+        }
+    }
+    if (c.budget_bytes && c.budget_bytes < least)
+        status = aura_fail(ctx, AURA_OUT_OF_PAGES, "%s: in a budget of %zu bytes no page fits; give %zu or more", call.name,
+                           c.budget_bytes, least);
+    if (!status)
+        status = copy_balance(call, made);
+    aura_fpmode_leave(mode);
+    if (!status && c.slots)
+        status = aura_slots_make(call, made);
+    if (status)
+        aura_cache_unmake(made);
+    else
+        *cache = made;
+    return status;
+}
+
+aura_status aura_cache_create(aura_ctx *ctx, const aura_config *config, aura_cache **cache)
+{
+    struct aura_call call = {ctx, "aura_cache_create"};
+    return aura_cache_make(call, ctx, config, NULL, NULL, cache);
+}
+
+void aura_cache_destroy(aura_cache *cache)
+{
+    if (cache && !cache->model) /* a layer goes with its model */
+        aura_cache_unmake(cache);
+}
+
+void aura_cache_unmake(aura_cache *cache)
+{
+    const aura_ctx *ctx = cache->ctx;
+    aura_seqs_free(cache);
+    if (cache->slots)
+        aura_seq_unmake(cache, cache->slots);
+    aura_pool_free(cache);
+    aura_cache_free(cache, cache->balance, 2 * (size_t)cache->config.kv_heads * cache->config.k_dim * sizeof(float));
+    pthread_mutex_destroy(&cache->lock);
+    atomic_fetch_sub(&cache->budget->bytes, sizeof *cache);
+    ctx->allocator.free(ctx->allocator.user, cache, sizeof *cache);
+}
+
+/* ---- information --------------------------------------------------------------------------------------------------- */
+
+size_t aura_cache_bytes(const aura_cache *cache)
+{
+    if (!cache)
+        return 0;
+    pthread_mutex_lock((pthread_mutex_t *)&cache->lock);
+    size_t bytes = cache->bytes;
+    pthread_mutex_unlock((pthread_mutex_t *)&cache->lock);
+    return bytes;
+}
+
+aura_status aura_cache_get_info(const aura_cache *cache, aura_cache_info *info)
+{
+    struct aura_call call = {cache ? cache->ctx : NULL, "aura_cache_get_info"};
+    aura_status status;
+    if (!cache)
+        return aura_fail(NULL, AURA_BAD_ARGUMENT, "%s: cache is NULL", call.name);
+    if ((status = aura_check_call(call, info, sizeof *info)))
+        return status;
+    const aura_config *c = &cache->config;
+    pthread_mutex_lock((pthread_mutex_t *)&cache->lock);
+    info->bytes = cache->bytes;
+    info->pages = cache->pages;
+    info->free_pages = cache->free_pages;
+    info->seqs = cache->seqs;
+    info->shared_pages = cache->shared_pages;
+    info->references = cache->references;
+    info->tokens = cache->tokens;
+    pthread_mutex_unlock((pthread_mutex_t *)&cache->lock);
+    info->token_slots = (uint64_t)info->references * AURA_PAGE;
+    info->config = *c;
+    info->page_bytes = cache->page_bytes;
+    info->seq_bytes = cache->seq_bytes;
+    info->bits_per_value = 8.0 * cache->layout.head_bytes / ((double)AURA_PAGE * (c->k_dim + c->v_dim));
+    return AURA_OK;
+}

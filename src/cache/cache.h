@@ -1,0 +1,232 @@
+/* The cache: what it is made of. cache.c makes and describes it, seq.c has its sequences, pool.c owns its memory, append.c
+ * takes tokens, tile.c encodes them, slots.c is the cache without sequences, decode.c reads tokens back, attend.c attends. */
+#ifndef AURA_CACHE_H
+#define AURA_CACHE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "../base/arguments.h"
+
+enum {
+    AURA_RING = 64,      /* f16 rows per head and sequence: up to 32 open tokens of a tile, and 32 of rollback */
+    AURA_SEQ_CHUNKS = 15, /* of 64, 128, 256 ... sequences: 2^21 in all */
+    AURA_PAGE_HEAD = 64  /* bytes before every page */
+};
+
+/* One side of the codec. */
+struct aura_codec_side {
+    struct aura_rotation_plan turn, undo;
+    struct aura_codec_plan codec;
+};
+
+/* What one cache, or all caches of a model together, may allocate. */
+struct aura_budget {
+    size_t limit; /* 0: none */
+    _Atomic size_t bytes;
+};
+
+/* In front of every page; AURA_PAGE_HEAD bytes are set aside for it. Under the cache's lock, but for what is of slots. */
+struct aura_page_head {
+    uint8_t *next;                    /* a free page: the next one */
+    uint32_t references;              /* sequences that have the page; one that has several writes to a copy of its own */
+    uint32_t leaving;                 /* of these, how many the running call will take away: pool.c */
+    uint32_t busy[AURA_PAGE_TILES];   /* slots: columns of a tile that the running call writes to; 0 between calls */
+    uint8_t written[AURA_PAGE_TILES]; /* slots: whether a tile was ever written to */
+};
+
+/* A sequence. Token t is in page t / 256. Tokens below `pinned` of the cache and from `closed` on are f16 rows, all others
+ * are codes; a plain side is in the pages alone.
+ * Pages below `kept` of the cache, as far as there are any, and [first, end) are there: with a window, first moves up as the
+ * sequence grows; without, kept and first are 0. */
+struct aura_sequence {
+    uint64_t len, closed;
+    uint8_t **page;      /* [capacity], by aura_entry_of() */
+    size_t first, end, capacity;
+    size_t reserved;     /* pages that truncate must leave */
+    uint64_t counted;    /* tokens of this sequence in cache->tokens */
+    aura_seq id;
+    uint16_t *k, *v;     /* [kv_heads][rows][dim]: open tokens by their position modulo 64, then the pinned ones */
+
+    struct aura_sequence *next; /* of those that a call is about; and how long each is to become */
+    uint64_t wanted;
+};
+
+struct aura_cache {
+    aura_ctx *ctx;
+    aura_config config;  /* with the defaults filled in */
+    struct aura_layout layout;
+    struct aura_codec_side k, v;
+    struct aura_codec_plan reference_codec;
+    float *balance, *inverse_balance; /* [kv_heads][k_dim], or NULL */
+    uint32_t pinned, rollback, rows;  /* rows: f16 rows per head of a sequence */
+    size_t page_bytes, seq_bytes, rows_bytes; /* seq_bytes: struct and rows */
+    size_t slab_pages;   /* at most so many come at once */
+    uint64_t slack;      /* window: tokens that are kept besides, so that some can be taken back or asked about at once */
+    size_t kept;         /* window: pages of the first tokens, which stay */
+    size_t ring;         /* window: most pages besides; SIZE_MAX without */
+    size_t ring_mask;    /* the least 2^n - 1 of at least ring - 1 */
+    struct aura_model_cache *model; /* whose layer it is; NULL: nobody's */
+    struct aura_budget *budget, own_budget; /* the model's, or its own */
+    struct aura_sequence *slots; /* the pages of a cache of slots, all of them closed; NULL: there are sequences */
+
+    pthread_mutex_t lock; /* of everything below, and nothing above */
+    size_t bytes;         /* allocated, this struct included */
+    uint8_t *free_page;   /* a list through the heads of the pages */
+    uint8_t *slabs;       /* a list through the last bytes of the slabs */
+    size_t pages, free_pages, seqs;
+    size_t shared_pages, references; /* pages with several references; all references */
+    uint64_t tokens;      /* that sequences have, each counted for itself */
+    uint32_t next_seq;    /* where a free place is looked for first */
+    uint32_t generation;  /* of the last id */
+    _Atomic(_Atomic(struct aura_sequence *) *) chunk[AURA_SEQ_CHUNKS];
+};
+
+/* ---- cache.c ---- */
+
+/* aura_cache_create(), also of a layer of a model. */
+aura_status aura_cache_make(struct aura_call call, aura_ctx *ctx, const aura_config *config, struct aura_model_cache *model,
+                            struct aura_budget *budget, aura_cache **cache);
+void aura_cache_unmake(aura_cache *cache);
+
+/* ---- pool.c: every byte that a cache allocates is counted, and none beyond its budget ---- */
+
+/* Takes bytes out of a budget; 0: it has no so many left. */
+int aura_budget_take(struct aura_budget *budget, size_t bytes);
+/* Fails with AURA_OUT_OF_PAGES or AURA_OUT_OF_MEMORY. The lock is held. */
+aura_status aura_cache_alloc(struct aura_call call, aura_cache *cache, size_t bytes, size_t align, void **memory);
+void aura_cache_free(aura_cache *cache, void *memory, size_t bytes);
+
+/* Makes the sequences of a list able to have `wanted` tokens, each: pages for all, none of those that will be written to
+ * shared with anyone, pages that slid out of the window given back. All or nothing: fails with nothing changed but, maybe,
+ * the capacity of page tables. */
+aura_status aura_pages_grow(struct aura_call call, aura_cache *cache, struct aura_sequence *list);
+/* The same for one sequence as a promise: nothing slides out yet, and what will is not shared. */
+aura_status aura_pages_reserve(struct aura_call call, aura_cache *cache, struct aura_sequence *seq, uint64_t tokens);
+/* Gives back what a sequence of its length does not need; the lock is held. Never allocates. */
+void aura_pages_trim(aura_cache *cache, struct aura_sequence *seq);
+/* Gives back pages [from, to) of those that are there; the lock is held. */
+void aura_pages_drop(aura_cache *cache, struct aura_sequence *seq, size_t from, size_t to);
+/* A page that nobody else has, with whatever is in it; the lock is held. Fails like aura_cache_alloc(). */
+aura_status aura_page_new(struct aura_call call, aura_cache *cache, uint8_t **page);
+/* One more reference to a page; the lock is held. */
+uint8_t *aura_page_share(aura_cache *cache, uint8_t *page);
+/* A table with an entry for every page below `end`; the lock is held. */
+aura_status aura_pages_table(struct aura_call call, aura_cache *cache, struct aura_sequence *seq, size_t end);
+/* Brings cache->tokens up to date; the lock is held. */
+void aura_count_tokens(aura_cache *cache, struct aura_sequence *seq);
+void aura_pool_free(aura_cache *cache);
+
+/* ---- seq.c ---- */
+
+/* NULL, with a message, where there is none of that id. */
+struct aura_sequence *aura_find_seq(struct aura_call call, const aura_cache *cache, aura_seq id);
+/* An empty sequence that no id leads to, and away with it. The lock is held. */
+aura_status aura_seq_make(struct aura_call call, aura_cache *cache, struct aura_sequence **seq);
+void aura_seq_unmake(aura_cache *cache, struct aura_sequence *seq);
+/* From now on an id leads to it: *id or, where that is 0, a new one, which is written there. Fails: AURA_OUT_OF_PAGES,
+ * AURA_OUT_OF_MEMORY, AURA_TOO_LARGE, AURA_BAD_ARGUMENT (an id that is taken). The lock is held. */
+aura_status aura_seq_publish(struct aura_call call, aura_cache *cache, struct aura_sequence *seq, aura_seq *id);
+/* From now on none does. The lock is held. */
+void aura_seq_withdraw(aura_cache *cache, struct aura_sequence *seq);
+/* New ids go on where those of another cache ended: `generation` was its cache->generation. */
+void aura_seqs_continue(aura_cache *cache, uint32_t generation);
+/* The first of the sequences, as many as fit, in the order of their places; returns how many. The lock is held. */
+size_t aura_seqs_list(const aura_cache *cache, struct aura_sequence **list, size_t most);
+/* aura_seq_create(), aura_seq_fork() and aura_seq_release(), for caches of a model too; *id as for aura_seq_publish(). */
+aura_status aura_seq_add(struct aura_call call, aura_cache *cache, aura_seq *id);
+aura_status aura_seq_branch(struct aura_call call, aura_cache *cache, aura_seq from, uint64_t tokens, aura_seq *id);
+void aura_seq_discard(aura_cache *cache, struct aura_sequence *seq);
+/* That a sequence can be cut to so many tokens. */
+aura_status aura_check_cut(struct aura_call call, const aura_cache *cache, const struct aura_sequence *seq, uint64_t tokens);
+/* All of them. */
+void aura_seqs_free(aura_cache *cache);
+
+/* ---- slots.c ---- */
+
+/* All pages of a cache of slots, empty. */
+aura_status aura_slots_make(struct aura_call call, aura_cache *cache);
+/* That the cache has slots, and these. */
+aura_status aura_check_slots(struct aura_call call, const aura_cache *cache, const uint64_t *slot, uint32_t tokens);
+
+/* ---- what a sequence has ---- */
+
+/* That tokens [first, end) have not slid out of the window. */
+int aura_tokens_exist(const aura_cache *cache, const struct aura_sequence *seq, uint64_t first, uint64_t end);
+
+/* How far a sequence of `len` tokens is closed that was closed up to `closed`. */
+uint64_t aura_closed_of(const aura_cache *cache, uint64_t closed, uint64_t len);
+
+/* ---- pages ---- */
+
+static inline size_t aura_pages_of(uint64_t tokens)
+{
+    return (size_t)((tokens + AURA_PAGE - 1) / AURA_PAGE);
+}
+
+static inline struct aura_page_head *aura_page_head(uint8_t *page)
+{
+    return (struct aura_page_head *)(void *)(page - AURA_PAGE_HEAD);
+}
+
+/* Where in the table a page is: a ring after the pages that are kept. */
+static inline size_t aura_entry_of(const aura_cache *cache, size_t page)
+{
+    return page < cache->kept ? page : cache->kept + (page & cache->ring_mask);
+}
+
+static inline uint8_t *aura_page_of(const aura_cache *cache, const struct aura_sequence *seq, size_t page)
+{
+    return seq->page[aura_entry_of(cache, page)];
+}
+
+/* Whether a page below `end` of the sequence is there. */
+static inline int aura_has_page(const aura_cache *cache, const struct aura_sequence *seq, size_t page)
+{
+    return page < cache->kept || page >= seq->first;
+}
+
+/* for (p = aura_first_page(); p < end; p = aura_next_page()): the pages that are there. */
+static inline size_t aura_first_page(const aura_cache *cache, const struct aura_sequence *seq)
+{
+    return cache->kept ? 0 : seq->first;
+}
+
+static inline size_t aura_next_page(const aura_cache *cache, const struct aura_sequence *seq, size_t page)
+{
+    return page + 1 == cache->kept ? seq->first : page + 1;
+}
+
+static inline size_t aura_count_pages(const aura_cache *cache, const struct aura_sequence *seq)
+{
+    return seq->end <= cache->kept ? seq->end : cache->kept + seq->end - seq->first;
+}
+
+/* The part of a page that belongs to a KV head, and a tile of it. */
+static inline uint8_t *aura_head_of(const aura_cache *cache, const struct aura_sequence *seq, size_t page, uint32_t head)
+{
+    return aura_page_of(cache, seq, page) + (size_t)head * cache->layout.head_bytes;
+}
+
+static inline uint8_t *aura_tile_of(const aura_cache *cache, const struct aura_sequence *seq, uint64_t tile, uint32_t head)
+{
+    return aura_head_of(cache, seq, (size_t)(tile / AURA_PAGE_TILES), head) +
+           (size_t)(tile % AURA_PAGE_TILES) * cache->layout.tile_bytes;
+}
+
+/* The f16 row of a token that is pinned or open. `rows` is k or v of the sequence. */
+static inline uint16_t *aura_row_of(const aura_cache *cache, uint16_t *rows, uint32_t dim, uint32_t head, uint64_t token)
+{
+    size_t ring = cache->rows - cache->pinned;
+    size_t row = (size_t)(token < cache->pinned ? ring + token : token % ring);
+    return rows + ((size_t)head * cache->rows + row) * dim;
+}
+
+/* A page has a reference from the moment its first unpinned token is encoded; its bytes mean nothing before. */
+static inline int aura_has_reference(const aura_cache *cache, uint64_t closed, uint64_t page)
+{
+    uint64_t first = page * AURA_PAGE > cache->pinned ? page * AURA_PAGE : cache->pinned;
+    return aura_is_packed(cache->layout.k.kind) && !(cache->config.flags & AURA_NO_REFERENCE) && closed > first;
+}
+
+#endif

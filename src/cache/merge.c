@@ -1,0 +1,79 @@
+/* Two attention results over different keys become the result over both. */
+#include "../base/exact.h"
+
+#include <math.h>
+
+#include "../base/arguments.h"
+#include "../base/dtype.h"
+#include "../base/fpmode.h"
+#include "../rows/group.h"
+
+/* `out` may be `in` itself: a row is read whole before it is written. */
+static aura_status check_same_or_apart(struct aura_call call, const struct aura_extent *out, const struct aura_extent *in)
+{
+    return out->data == in->data ? AURA_OK : aura_check_apart(call, out, in);
+}
+
+static aura_status check_merge(struct aura_call call, const aura_merge_args *args)
+{
+    aura_status status;
+    if ((status = aura_check_call(call, args, sizeof *args)) || (status = aura_check_dtype(call, "dtype", args->dtype)))
+        return status;
+    if (args->dim == 0 || args->dim > AURA_MAX_DIM)
+        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: dim %u is not 1 to %d", call.name, args->dim, AURA_MAX_DIM);
+    size_t element = aura_dtype_bytes(args->dtype), dim = args->dim, rows = args->rows;
+    struct aura_extent a = {"a", args->a, element, dim, dim, rows}, b = {"b", args->b, element, dim, dim, rows};
+    struct aura_extent out = {"out", args->out, element, dim, dim, rows};
+    struct aura_extent a_lse = {"a_lse", args->a_lse, 4, 1, 1, rows}, b_lse = {"b_lse", args->b_lse, 4, 1, 1, rows};
+    struct aura_extent out_lse = {"out_lse", args->out_lse, 4, 1, 1, args->out_lse ? rows : 0};
+    if ((status = aura_check_rows(call, &a)) || (status = aura_check_rows(call, &b)) ||
+        (status = aura_check_rows(call, &out)) || (status = aura_check_rows(call, &a_lse)) ||
+        (status = aura_check_rows(call, &b_lse)) || (status = aura_check_rows(call, &out_lse)) ||
+        (status = check_same_or_apart(call, &out, &a)) || (status = check_same_or_apart(call, &out, &b)) ||
+        (status = check_same_or_apart(call, &out_lse, &a_lse)) || (status = check_same_or_apart(call, &out_lse, &b_lse)) ||
+        (status = aura_check_apart(call, &out, &a_lse)) || (status = aura_check_apart(call, &out, &b_lse)) ||
+        (status = aura_check_apart(call, &out_lse, &a)) || (status = aura_check_apart(call, &out_lse, &b)) ||
+        (status = aura_check_apart(call, &out_lse, &out)))
+        return status;
+    return AURA_OK;
+}
+
+/* out = the rows a and b by the weights of their keys. The edge cases are those of ref_attend.c: -inf is no keys, and the
+ * row that comes with it is not looked at; +inf is a sink that takes all the weight, and there can be one only. Returns
+ * 1 when the row is not finite in the type of the output; it is NaN then, and so is *lse. */
+static int merge_row(float *out, float *lse, const float *a, float a_lse, const float *b, float b_lse, uint32_t dim,
+                     aura_dtype dtype)
+{
+    double m = a_lse > b_lse ? a_lse : b_lse; /* a NaN is kept by the weights */
+    int no_a = a_lse == -INFINITY, no_b = b_lse == -INFINITY, bad = a_lse == INFINITY && b_lse == INFINITY;
+    double weight_a = no_a ? 0 : a_lse == m ? 1 : exp(a_lse - m), weight_b = no_b ? 0 : b_lse == m ? 1 : exp(b_lse - m);
+    double sum = bad ? NAN : weight_a + weight_b;
+    for (uint32_t d = 0; d < dim; d++) {
+        double from_a = no_a ? 0 : weight_a * a[d], from_b = no_b ? 0 : weight_b * b[d];
+        out[d] = no_a && no_b ? 0 : (float)((from_a + from_b) / sum);
+    }
+    bad = aura_poison_row(out, dim, dtype);
+    *lse = bad ? NAN : no_a && no_b ? -INFINITY : (float)(m + log(sum));
+    return bad;
+}
+
+aura_status aura_merge(const aura_ctx *ctx, const aura_merge_args *args)
+{
+    struct aura_call call = {ctx, "aura_merge"};
+    struct aura_bad_rows bad = {0, 0};
+    aura_status status = check_merge(call, args);
+    if (status)
+        return status;
+    uint64_t mode = aura_fpmode_enter();
+    for (size_t row = 0; row < args->rows; row++) {
+        float a[AURA_MAX_DIM], b[AURA_MAX_DIM], out[AURA_MAX_DIM], lse;
+        aura_load_row(a, args->a, args->dtype, row * args->dim, args->dim);
+        aura_load_row(b, args->b, args->dtype, row * args->dim, args->dim);
+        aura_bad_row(&bad, merge_row(out, &lse, a, args->a_lse[row], b, args->b_lse[row], args->dim, args->dtype), row);
+        aura_store_row(args->out, args->dtype, row * args->dim, out, args->dim);
+        if (args->out_lse)
+            args->out_lse[row] = lse;
+    }
+    aura_fpmode_leave(mode);
+    return aura_bad_rows_status(call, &bad);
+}

@@ -1,0 +1,256 @@
+/* Caches of many layers that share a budget, and sequences that are in all of them. */
+#include "../base/exact.h"
+#include "model.h"
+
+#include <string.h>
+
+static size_t model_bytes(uint32_t layers)
+{
+    return sizeof(aura_model_cache) + layers * sizeof(aura_cache *);
+}
+
+/* ---- create -------------------------------------------------------------------------------------------------------- */
+
+/* Pages of a layer come in slabs; those that lie idle in one layer are missed in another where there is a budget. */
+static void limit_slabs(const aura_model_cache *model, aura_cache *cache)
+{
+    size_t most = model->budget.limit / 16 / model->layers / cache->page_bytes;
+    if (model->budget.limit && most < cache->slab_pages)
+        cache->slab_pages = most ? most : 1;
+}
+
+aura_status aura_model_make(struct aura_call call, aura_ctx *ctx, const aura_config *configs, uint32_t layers, size_t budget,
+                            aura_model_cache **model)
+{
+    void *memory;
+    aura_status status = aura_take_memory(call, model_bytes(layers), &memory);
+    if (status)
+        return status;
+    aura_model_cache *made = memset(memory, 0, model_bytes(layers));
+    made->ctx = ctx;
+    made->layers = layers;
+    made->budget.limit = budget;
+    atomic_init(&made->budget.bytes, model_bytes(layers));
+    if (pthread_mutex_init(&made->lock, NULL)) {
+        aura_give_memory(ctx, made, model_bytes(layers));
+        return aura_fail(ctx, AURA_OUT_OF_MEMORY, "%s: the system has no mutex left", call.name);
+    }
+    for (uint32_t i = 0; !status && i < layers; i++)
+        if (!(status = aura_cache_make(call, ctx, &configs[i], made, &made->budget, &made->layer[i])))
+            limit_slabs(made, made->layer[i]);
+    if (status)
+        aura_model_cache_destroy(made);
+    else
+        *model = made;
+    return status;
+}
+
+static aura_status check_config(struct aura_call call, const aura_model_config *c)
+{
+    aura_status status = aura_check_call(call, c, sizeof *c);
+    if (status)
+        return status;
+    if (c->layers == 0 || c->layers > AURA_MOST_LAYERS || !c->configs)
+        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: %u layers (1 to %d)%s", call.name, c->layers, AURA_MOST_LAYERS,
+                         c->configs ? "" : ", configs is NULL");
+    for (uint32_t i = 0; i < c->layers; i++) {
+        if ((status = aura_check_call(call, &c->configs[i], sizeof *c->configs)))
+            return status;
+        if (c->configs[i].budget_bytes || c->configs[i].slots)
+            return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: configs[%u] has %s; a layer has none", call.name, i,
+                             c->configs[i].slots ? "slots" : "a budget");
+    }
+    return AURA_OK;
+}
+
+/* Gives a layer the factors that the profile has for it. */
+static aura_status take_balance(struct aura_call call, const aura_profile *profile, uint32_t layers, uint32_t layer,
+                                aura_config *config)
+{
+    aura_profile_layer p = AURA_PROFILE_LAYER_INIT;
+    aura_status status = aura_profile_get(profile, layer, &p);
+    if (status)
+        return status;
+    if (p.layers != layers)
+        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: a profile of %u layers for %u", call.name, p.layers, layers);
+    if (!p.balance || config->balance || (config->format.k && !aura_is_packed((uint32_t)config->format.k)))
+        return AURA_OK;
+    if (p.kv_heads != config->kv_heads || p.k_dim != config->k_dim)
+        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: layer %u of the profile has %u KV heads of dim %u, configs[%u] %u of %u",
+                         call.name, layer, p.kv_heads, p.k_dim, layer, config->kv_heads, config->k_dim);
+    config->balance = p.balance;
+    return AURA_OK;
+}
+
+aura_status aura_model_cache_create(aura_ctx *ctx, const aura_model_config *config, aura_model_cache **model)
+{
+    struct aura_call call = {ctx, "aura_model_cache_create"};
+    aura_status status = check_config(call, config);
+    if (status)
+        return status;
+    if (!model)
+        return aura_fail(ctx, AURA_BAD_ARGUMENT, "%s: model is NULL", call.name);
+    size_t bytes = config->layers * sizeof *config->configs;
+    void *memory;
+    if ((status = aura_take_memory(call, bytes, &memory)))
+        return status;
+    aura_config *configs = memcpy(memory, config->configs, bytes);
+    for (uint32_t i = 0; !status && config->profile && i < config->layers; i++)
+        status = take_balance(call, config->profile, config->layers, i, &configs[i]);
+    if (!status)
+        status = aura_model_make(call, ctx, configs, config->layers, config->budget_bytes, model);
+    aura_give_memory(ctx, configs, bytes);
+    return status;
+}
+
+void aura_model_cache_destroy(aura_model_cache *model)
+{
+    if (!model)
+        return;
+    for (uint32_t i = 0; i < model->layers; i++)
+        if (model->layer[i])
+            aura_cache_unmake(model->layer[i]);
+    pthread_mutex_destroy(&model->lock);
+    aura_give_memory(model->ctx, model, model_bytes(model->layers));
+}
+
+/* ---- information --------------------------------------------------------------------------------------------------- */
+
+static aura_status check_model(struct aura_call call, const aura_model_cache *model)
+{
+    return model ? AURA_OK : aura_fail(NULL, AURA_BAD_ARGUMENT, "%s: model is NULL", call.name);
+}
+
+aura_cache *aura_model_cache_layer(const aura_model_cache *model, uint32_t layer)
+{
+    return model && layer < model->layers ? model->layer[layer] : NULL;
+}
+
+aura_status aura_model_cache_get_info(const aura_model_cache *model, aura_model_cache_info *info)
+{
+    struct aura_call call = {model ? model->ctx : NULL, "aura_model_cache_get_info"};
+    aura_status status = check_model(call, model);
+    if (status || (status = aura_check_call(call, info, sizeof *info)))
+        return status;
+    aura_model_cache_info sum = AURA_MODEL_CACHE_INFO_INIT;
+    sum.layers = model->layers;
+    sum.bytes = atomic_load(&((aura_model_cache *)model)->budget.bytes);
+    sum.budget_bytes = model->budget.limit;
+    for (uint32_t i = 0; i < model->layers; i++) {
+        aura_cache_info layer = AURA_CACHE_INFO_INIT;
+        aura_cache_get_info(model->layer[i], &layer);
+        sum.seqs = layer.seqs;
+        sum.pages += layer.pages;
+        sum.free_pages += layer.free_pages;
+        sum.tokens += layer.tokens;
+    }
+    *info = sum;
+    return AURA_OK;
+}
+
+/* ---- sequences ----------------------------------------------------------------------------------------------------- */
+
+void aura_model_discard(aura_model_cache *model, aura_seq id, uint32_t layers)
+{
+    struct aura_call call = {model->ctx, "aura_model_seq_release"};
+    for (uint32_t i = 0; i < layers; i++)
+        aura_seq_discard(model->layer[i], aura_find_seq(call, model->layer[i], id));
+}
+
+/* A sequence of all layers or of none: an empty one, or with `from` the first `tokens` tokens of that. */
+static aura_status add_to_layers(struct aura_call call, aura_model_cache *model, const aura_seq *from, uint64_t tokens, aura_seq *seq)
+{
+    aura_status status = check_model(call, model);
+    aura_seq id = 0;
+    uint32_t made = 0;
+    if (!status && !seq)
+        status = aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: seq is NULL", call.name);
+    if (status)
+        return status;
+    pthread_mutex_lock(&model->lock);
+    for (; !status && made < model->layers; made += !status)
+        status = from ? aura_seq_branch(call, model->layer[made], *from, tokens, &id) : aura_seq_add(call, model->layer[made], &id);
+    if (status)
+        aura_model_discard(model, id, made);
+    pthread_mutex_unlock(&model->lock);
+    if (!status)
+        *seq = id;
+    return status;
+}
+
+aura_status aura_model_seq_create(aura_model_cache *model, aura_seq *seq)
+{
+    struct aura_call call = {model ? model->ctx : NULL, "aura_model_seq_create"};
+    return add_to_layers(call, model, NULL, 0, seq);
+}
+
+aura_status aura_model_seq_fork(aura_model_cache *model, aura_seq from, uint64_t tokens, aura_seq *seq)
+{
+    struct aura_call call = {model ? model->ctx : NULL, "aura_model_seq_fork"};
+    return add_to_layers(call, model, &from, tokens, seq);
+}
+
+aura_status aura_model_seq_release(aura_model_cache *model, aura_seq seq)
+{
+    struct aura_call call = {model ? model->ctx : NULL, "aura_model_seq_release"};
+    aura_status status = check_model(call, model);
+    if (status)
+        return status;
+    pthread_mutex_lock(&model->lock);
+    if (aura_find_seq(call, model->layer[0], seq))
+        aura_model_discard(model, seq, model->layers);
+    else
+        status = AURA_BAD_ARGUMENT;
+    pthread_mutex_unlock(&model->lock);
+    return status;
+}
+
+aura_status aura_model_seq_truncate(aura_model_cache *model, aura_seq seq, uint64_t tokens)
+{
+    struct aura_call call = {model ? model->ctx : NULL, "aura_model_seq_truncate"};
+    aura_status status = check_model(call, model);
+    for (uint32_t i = 0; !status && i < model->layers; i++) {
+        struct aura_sequence *s = aura_find_seq(call, model->layer[i], seq);
+        status = s ? aura_check_cut(call, model->layer[i], s, tokens) : AURA_BAD_ARGUMENT;
+    }
+    for (uint32_t i = 0; !status && i < model->layers; i++)
+        status = aura_truncate(model->layer[i], seq, tokens);
+    return status;
+}
+
+/* Takes back the reservations of the first layers: before[i] pages were promised to layer i. */
+static void reserve_less(struct aura_call call, aura_model_cache *model, aura_seq seq, const size_t *before, uint32_t layers)
+{
+    for (uint32_t i = 0; i < layers; i++) {
+        aura_cache *cache = model->layer[i];
+        struct aura_sequence *s = aura_find_seq(call, cache, seq);
+        s->reserved = before[i];
+        pthread_mutex_lock(&cache->lock);
+        aura_pages_trim(cache, s);
+        pthread_mutex_unlock(&cache->lock);
+    }
+}
+
+aura_status aura_model_seq_reserve(aura_model_cache *model, aura_seq seq, uint64_t tokens)
+{
+    struct aura_call call = {model ? model->ctx : NULL, "aura_model_seq_reserve"};
+    aura_status status = check_model(call, model);
+    if (status)
+        return status;
+    if (!aura_find_seq(call, model->layer[0], seq))
+        return AURA_BAD_ARGUMENT;
+    uint32_t done = 0;
+    void *memory;
+    if ((status = aura_take_memory(call, model->layers * sizeof(size_t), &memory)))
+        return status;
+    size_t *before = memory;
+    for (; !status && done < model->layers; done += !status) {
+        struct aura_sequence *s = aura_find_seq(call, model->layer[done], seq);
+        before[done] = s->reserved;
+        status = aura_pages_reserve(call, model->layer[done], s, tokens);
+    }
+    if (status)
+        reserve_less(call, model, seq, before, done);
+    aura_give_memory(call.ctx, before, model->layers * sizeof *before);
+    return status;
+}

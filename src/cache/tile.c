@@ -1,0 +1,225 @@
+/* Tokens into tiles: whether they can be stored at all, and what a tile is made of. */
+#include "../base/exact.h"
+#include "tile.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "../base/dtype.h"
+
+#define LONGEST 60000.f /* of a vector after balance: every coordinate then fits in f16 after any rotation */
+
+/* ---- are the vectors good? ---------------------------------------------------------------------------------------- */
+
+static float length_of(const float *x, uint32_t dim)
+{
+    float partial[AURA_LANES] = {0}, sum = 0;
+    for (uint32_t d = 0; d < dim; d += AURA_LANES)
+        for (uint32_t i = 0; i < AURA_LANES; i++)
+            partial[i] += x[d + i] * x[d + i];
+    for (uint32_t i = 0; i < AURA_LANES; i++)
+        sum += partial[i];
+    return sqrtf(sum);
+}
+
+void aura_load_vector(float *x, const aura_cache *cache, const aura_view *view, size_t token, uint32_t head, int values)
+{
+    uint32_t dim = values ? cache->config.v_dim : cache->config.k_dim;
+    struct aura_strides s = aura_view_strides(view, cache->config.kv_heads, dim);
+    const float *balance = values || !cache->balance ? NULL : cache->balance + (size_t)head * dim;
+    aura_view_load(x, view, s, token, head, dim);
+    for (uint32_t d = 0; balance && d < dim; d++)
+        x[d] = x[d] * balance[d];
+}
+
+/* A plain side takes any finite number that its type can hold. */
+static int bad_row(const aura_cache *cache, const float *x, uint32_t dim, int values)
+{
+    uint32_t kind = values ? cache->layout.v.kind : cache->layout.k.kind;
+    if (aura_is_packed(kind))
+        return !(length_of(x, dim) <= LONGEST); /* so that NaN is bad */
+    float limit = kind == AURA_ROW_F16 ? 65520 : kind == AURA_ROW_BF16 ? 0x1.ffp127f : INFINITY;
+    int bad = 0;
+    for (uint32_t d = 0; d < dim; d++)
+        bad |= !(fabsf(x[d]) < limit);
+    return bad;
+}
+
+/* The first bad token of one side and head; SIZE_MAX: none. */
+static size_t first_bad_token(const aura_cache *cache, const struct aura_input *in, uint32_t head, int values)
+{
+    float x[AURA_TILE_DIM];
+    for (size_t t = 0; t < in->tokens && (in->v || !values); t++) {
+        aura_load_vector(x, cache, values ? in->v : in->k, t, head, values);
+        if (bad_row(cache, x, values ? cache->config.v_dim : cache->config.k_dim, values))
+            return t;
+    }
+    return SIZE_MAX;
+}
+
+aura_status aura_check_input(struct aura_call call, const aura_cache *cache, uint32_t tokens, const aura_view *k,
+                             const aura_view *v)
+{
+    const aura_config *c = &cache->config;
+    aura_status status;
+    if (tokens == 0)
+        return AURA_OK;
+    if ((status = aura_check_view(call, "k", k)) || (status = aura_check_view(call, "v", v)) ||
+        (status = aura_check_view_extent(call, "k", k, tokens, c->kv_heads, c->k_dim)) ||
+        (status = aura_check_view_extent(call, "v", v, tokens, c->kv_heads, c->v_dim)))
+        return status;
+    return AURA_OK;
+}
+
+/* One call. */
+struct check {
+    const aura_cache *cache;
+    aura_input_of *input_of;
+    const void *jobs;
+    _Atomic size_t bad; /* the first bad side of a head as (job * heads + head) * 2 + side, or SIZE_MAX */
+};
+
+static void check_item(void *work, size_t i)
+{
+    struct check *c = work;
+    uint32_t heads = c->cache->config.kv_heads;
+    struct aura_input in = c->input_of(c->jobs, i / 2 / heads);
+    if (first_bad_token(c->cache, &in, (uint32_t)(i / 2 % heads), (int)(i % 2)) == SIZE_MAX)
+        return;
+    size_t first = atomic_load(&c->bad);
+    while (i < first && !atomic_compare_exchange_weak(&c->bad, &first, i))
+        ;
+}
+
+aura_status aura_check_vectors(struct aura_call call, const aura_cache *cache, aura_input_of *input_of, const void *jobs,
+                               size_t n_jobs)
+{
+    struct check c = {cache, input_of, jobs, 0};
+    uint32_t heads = cache->config.kv_heads;
+    atomic_init(&c.bad, SIZE_MAX);
+    aura_run(cache->ctx, n_jobs * heads * 2, check_item, &c);
+    size_t bad = atomic_load(&c.bad);
+    if (bad == SIZE_MAX)
+        return AURA_OK;
+    size_t job = bad / 2 / heads;
+    uint32_t head = (uint32_t)(bad / 2 % heads);
+    int values = (int)(bad % 2), packed = aura_is_packed(values ? cache->layout.v.kind : cache->layout.k.kind);
+    struct aura_input in = input_of(jobs, job);
+    return aura_fail(call.ctx, AURA_BAD_VALUE, "%s: jobs[%zu].%s, token %zu, KV head %u %s", call.name, job,
+                     values ? "v" : "k", first_bad_token(cache, &in, head, values), head,
+                     packed ? "has a NaN or Inf, or is longer than 60000" : "has a number that its kind cannot hold");
+}
+
+/* ---- tiles -------------------------------------------------------------------------------------------------------- */
+
+void aura_load_reference(float *r, const aura_cache *cache, const uint8_t *head)
+{
+    const int8_t *code = (const int8_t *)(head + cache->layout.reference_at);
+    float scale = aura_f32_from_f16(*(const uint16_t *)(const void *)(head + cache->layout.reference_scale_at));
+    for (uint32_t d = 0; d < cache->config.k_dim; d++)
+        r[d] = cache->reference_codec.centroid[code[d] + 127] * scale;
+}
+
+void aura_store_reference(const aura_cache *cache, uint8_t *head, const float *mean)
+{
+    uint32_t dim = cache->config.k_dim;
+    uint8_t index[AURA_TILE_DIM];
+    int8_t *code = (int8_t *)(head + cache->layout.reference_at);
+    float scale;
+    cache->ctx->kernels.codes[8](index, &scale, mean, &cache->reference_codec, 1);
+    memset(code, 0, cache->layout.reference_scale_at - cache->layout.reference_at);
+    for (uint32_t d = 0; d < dim; d++)
+        code[d] = (int8_t)aura_code_of_index(index[d], 8);
+    *(uint16_t *)(void *)(head + cache->layout.reference_scale_at) = aura_f16_from_f32(scale);
+}
+
+/* Codes of one vector, padded with zeros to whole runs. */
+static void encode_vector(const aura_cache *cache, uint8_t *code, uint16_t *scale, const float *y, int values)
+{
+    const struct aura_side *side = values ? &cache->layout.v : &cache->layout.k;
+    const struct aura_codec_plan *codec = values ? &cache->v.codec : &cache->k.codec;
+    float full;
+    cache->ctx->kernels.codes[side->kind](code, &full, y, codec, 1);
+    *scale = aura_f16_from_f32(full);
+    for (uint32_t d = 0; side->kind == 8 && d < side->dim; d++)
+        code[d] = aura_code_of_index(code[d], 8);
+    memset(code + side->dim, 0, aura_padded_run(side->dim) - side->dim);
+}
+
+/* Column c of the keys. */
+static void put_key(const aura_cache *cache, uint8_t *tile, uint32_t c, const uint8_t *code)
+{
+    const struct aura_side *side = &cache->layout.k;
+    uint32_t *words = (uint32_t *)(void *)tile;
+    for (uint32_t run = 0; run < side->runs; run++) {
+        uint32_t quad[8], word[8];
+        memcpy(quad, code + run * AURA_RUN, sizeof quad);
+        aura_pack_run(word, quad, side->kind);
+        for (uint32_t w = 0; w < side->kind; w++)
+            words[aura_word_at(side, run, w) + c] = word[w];
+    }
+}
+
+/* Columns [first, end) of the values, whose codes are code[c][.]; the other columns keep theirs. */
+static void put_values(const aura_cache *cache, uint8_t *tile, uint32_t first, uint32_t end,
+                       uint8_t code[AURA_TILE][AURA_TILE_DIM])
+{
+    const struct aura_side *side = &cache->layout.v;
+    uint32_t *words = (uint32_t *)(void *)(tile + cache->layout.v_at), mask[8], ours[8];
+    uint8_t all = (uint8_t)(side->kind == 8 ? 255 : (1u << side->kind) - 1), column[AURA_TILE];
+    for (uint32_t c = 0; c < AURA_TILE; c++) {
+        column[c] = c >= first && c < end ? all : 0;
+        if (!column[c])
+            memset(code[c], 0, side->dim);
+    }
+    memcpy(ours, column, sizeof ours);
+    aura_pack_run(mask, ours, side->kind); /* the bits that belong to our columns */
+    for (uint32_t d = 0; d < side->dim; d++) {
+        uint32_t quad[8], word[8];
+        for (uint32_t k = 0; k < 8; k++)
+            quad[k] = code[4 * k][d] | (uint32_t)code[4 * k + 1][d] << 8 | (uint32_t)code[4 * k + 2][d] << 16 |
+                      (uint32_t)code[4 * k + 3][d] << 24;
+        aura_pack_run(word, quad, side->kind);
+        for (uint32_t w = 0; w < side->kind; w++) {
+            uint32_t *to = &words[aura_word_at(side, 0, w) + d];
+            *to = (*to & ~mask[w]) | word[w];
+        }
+    }
+}
+
+void aura_encode_keys(const aura_cache *cache, uint8_t *tile, uint32_t first, uint32_t end, const uint16_t *const rows[AURA_TILE],
+                      const float *r)
+{
+    uint32_t dim = cache->config.k_dim;
+    uint16_t *scale = (uint16_t *)(void *)(tile + cache->layout.k_scale_at);
+    float y[AURA_TILE_DIM];
+    uint8_t code[AURA_TILE_DIM];
+    for (uint32_t c = first; c < end; c++) {
+        aura_load_row(y, rows[c], AURA_F16, 0, dim);
+        for (uint32_t d = 0; r && d < dim; d++)
+            y[d] = y[d] - r[d];
+        encode_vector(cache, code, &scale[c], y, 0);
+        put_key(cache, tile, c, code);
+    }
+}
+
+void aura_encode_values(const aura_cache *cache, uint8_t *tile, uint32_t first, uint32_t end,
+                        const uint16_t *const rows[AURA_TILE])
+{
+    uint32_t dim = cache->config.v_dim;
+    uint8_t code[AURA_TILE][AURA_TILE_DIM];
+    uint16_t *scale = (uint16_t *)(void *)(tile + cache->layout.v_scale_at);
+    float y[AURA_TILE_DIM];
+    for (uint32_t c = first; c < end; c++) {
+        aura_load_row(y, rows[c], AURA_F16, 0, dim);
+        encode_vector(cache, code[c], &scale[c], y, 1);
+    }
+    put_values(cache, tile, first, end, code);
+}
+
+void aura_store_plain(const aura_cache *cache, uint8_t *tile, uint32_t c, const float *x, int values)
+{
+    const struct aura_side *side = values ? &cache->layout.v : &cache->layout.k;
+    aura_dtype dtype = side->kind == AURA_ROW_F32 ? AURA_F32 : side->kind == AURA_ROW_F16 ? AURA_F16 : AURA_BF16;
+    aura_store_row(tile + (values ? cache->layout.v_at : 0), dtype, (size_t)c * side->dim, x, side->dim);
+}

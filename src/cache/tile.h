@@ -1,0 +1,39 @@
+/* Tokens into tiles: reference, codes, pack. */
+#ifndef AURA_TILE_H
+#define AURA_TILE_H
+
+#include "cache.h"
+#include "../base/view.h"
+
+/* What a job brings. */
+struct aura_input {
+    uint32_t tokens;
+    const aura_view *k, *v; /* v may be NULL: no values */
+};
+typedef struct aura_input aura_input_of(const void *jobs, size_t i);
+
+/* That the tensors of a job can be read. */
+aura_status aura_check_input(struct aura_call call, const aura_cache *cache, uint32_t tokens, const aura_view *k,
+                             const aura_view *v);
+/* That every vector can be stored: AURA_BAD_VALUE and the first that cannot. */
+aura_status aura_check_vectors(struct aura_call call, const aura_cache *cache, aura_input_of *input_of, const void *jobs,
+                               size_t n_jobs);
+
+/* One vector of the caller's, a key with its balance. */
+void aura_load_vector(float *x, const aura_cache *cache, const aura_view *view, size_t token, uint32_t head, int values);
+
+/* The reference of a page, of which `head` is the part of one KV head: to numbers, and from them. */
+void aura_load_reference(float *r, const aura_cache *cache, const uint8_t *head);
+void aura_store_reference(const aura_cache *cache, uint8_t *head, const float *mean);
+
+/* Codes of tokens [first, end) of a tile from rows[][dim], f16, for those columns; the other columns keep theirs. Keys are
+ * relative to r, or NULL: to nothing. */
+void aura_encode_keys(const aura_cache *cache, uint8_t *tile, uint32_t first, uint32_t end, const uint16_t *const rows[AURA_TILE],
+                      const float *r);
+void aura_encode_values(const aura_cache *cache, uint8_t *tile, uint32_t first, uint32_t end,
+                        const uint16_t *const rows[AURA_TILE]);
+
+/* One vector of a plain side to column c of a tile. */
+void aura_store_plain(const aura_cache *cache, uint8_t *tile, uint32_t c, const float *x, int values);
+
+#endif

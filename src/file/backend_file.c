@@ -1,0 +1,88 @@
+/* A snapshot seen from another backend: its sequences one by one, from the file as it lies in memory. */
+#include "../base/exact.h"
+#include "../cache/backend.h"
+
+#include <string.h>
+
+#include "snapshot.h"
+
+struct aura_raw_file {
+    struct aura_snapshot snapshot;
+    const aura_cache *shape;
+    size_t n;
+    struct aura_file_place *place; /* [n] */
+};
+
+/* Which of the file's sequences are meant. */
+static aura_status find_seqs(struct aura_raw_file *f, struct aura_call call, const aura_snapshot_options *options)
+{
+    struct aura_loaded *l = &f->snapshot.layer[0];
+    void *memory = NULL;
+    aura_status status = aura_loaded_verify(l, f->shape);
+    f->n = options->seqs ? options->n_seqs : (size_t)l->config->seqs;
+    if (status || (status = aura_take_memory(call, f->n * sizeof *f->place + 1, &memory)))
+        return status;
+    f->place = memory;
+    return aura_loaded_find(l, f->shape, options->seqs, f->n, f->place);
+}
+
+aura_status aura_raw_open(const char *name, const aura_cache *shape, const char *path, const aura_snapshot_options *options,
+                          struct aura_raw_file **file)
+{
+    struct aura_call call = {shape->ctx, name};
+    void *memory = NULL;
+    aura_status status = aura_check_snapshot_options(call, &options);
+    if (status || (status = aura_take_memory(call, sizeof(struct aura_raw_file), &memory)))
+        return status;
+    struct aura_raw_file *f = memory;
+    memset(f, 0, sizeof *f);
+    f->shape = shape;
+    if ((status = aura_snapshot_open(&f->snapshot, call, path, 0, options))) {
+        aura_give_memory(call.ctx, f, sizeof *f);
+        return status;
+    }
+    if ((status = find_seqs(f, call, options)))
+        aura_raw_close(f);
+    else
+        *file = f;
+    return status;
+}
+
+void aura_raw_close(struct aura_raw_file *f)
+{
+    if (!f)
+        return;
+    const aura_ctx *ctx = f->shape->ctx;
+    aura_give_memory(ctx, f->place, f->n * sizeof *f->place + 1);
+    aura_snapshot_close(&f->snapshot);
+    aura_give_memory(ctx, f, sizeof *f);
+}
+
+size_t aura_raw_file_seqs(const struct aura_raw_file *f)
+{
+    return f->n;
+}
+
+aura_seq aura_raw_file_seq(const struct aura_raw_file *f, size_t i, struct aura_raw_seq *raw)
+{
+    const struct aura_file_seq *s = f->place[i].seq;
+    memset(raw, 0, sizeof *raw);
+    raw->len = s->tokens;
+    raw->closed = s->closed;
+    raw->first = (size_t)s->first;
+    raw->top = aura_raw_top(f->shape, s->tokens, raw->first);
+    raw->pages = aura_pages_of(s->tokens);
+    return s->id;
+}
+
+const uint8_t *aura_raw_file_page(const struct aura_raw_file *f, size_t i, size_t page)
+{
+    const struct aura_file_place *from = &f->place[i];
+    const size_t kept = f->shape->kept, entry = page < kept ? page : kept + page - (size_t)from->seq->first;
+    return aura_loaded_page(&f->snapshot.layer[0], f->shape, from->entry[entry].page);
+}
+
+void aura_raw_file_rows(const struct aura_raw_file *f, size_t i, uint16_t *k, uint16_t *v)
+{
+    aura_loaded_rows(&f->snapshot.layer[0], f->shape, &f->place[i], k, v);
+}

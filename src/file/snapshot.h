@@ -1,0 +1,189 @@
+/* Snapshots: what is in the sections of a file, and what saving and loading share. doc/snapshot.md draws the bytes.
+ *
+ *     snapshot_save.c   cache -> file      canonical.c   a page without what means nothing
+ *     snapshot_load.c   file -> cache */
+#ifndef AURA_SNAPSHOT_H
+#define AURA_SNAPSHOT_H
+
+#include "../cache/cache.h"
+#include "container.h"
+
+/* AURA_SECTION_CONFIG: everything that the bytes of the other sections depend on. */
+struct aura_file_config {
+    uint32_t k_kind, v_kind, k_dim, v_dim;
+    uint32_t q_heads, kv_heads;     /* that are in the file */
+    uint32_t first_head, all_heads; /* where the KV heads stood in the cache that was saved, and how many that had */
+    uint32_t flags, rollback;
+    uint64_t seed;
+    uint64_t window;
+    uint32_t max_queries, keep_first;
+    uint64_t slots;
+    uint32_t pinned;                /* tokens at the beginning of a sequence that are f16 rows */
+    uint32_t generation;            /* of the last id that was given */
+    uint32_t tile_tokens, page_tokens;
+    uint32_t k_codebook, v_codebook, reference_codebook; /* ids; 0: a plain side, no reference */
+    uint32_t k_codebook_crc, v_codebook_crc, reference_codebook_crc; /* CRC32C of the levels, then of the thresholds; or 0 */
+    uint32_t k_signs_crc, v_signs_crc;                   /* CRC32C of the sign bits; or 0 */
+    uint64_t head_bytes;            /* of the part of a page that belongs to one KV head */
+    uint64_t seqs, entries, pages;
+    uint8_t zero[40];
+};
+_Static_assert(sizeof(struct aura_file_config) == 192, "drawn in doc/snapshot.md");
+
+/* AURA_SECTION_SEQS: one for each sequence. */
+struct aura_file_seq {
+    uint64_t tokens, closed;
+    uint64_t first;   /* window: the first page that is there, besides those that are kept; 0 without */
+    uint64_t entries; /* in the table, after those of the sequences before */
+    uint32_t id, rows; /* rows: f16 rows of each KV head */
+    uint8_t zero[24];
+};
+_Static_assert(sizeof(struct aura_file_seq) == 64, "drawn in doc/snapshot.md");
+
+/* AURA_SECTION_TABLE: one for each page of each sequence. */
+struct aura_file_entry {
+    uint64_t page;    /* in AURA_SECTION_PAGES */
+    uint8_t written[8]; /* slots: 1 for each tile that was written to; 0 in sequences */
+};
+_Static_assert(sizeof(struct aura_file_entry) == 16, "drawn in doc/snapshot.md");
+
+/* ---- canonical.c ---- */
+
+/* What means something in a page: columns [coded, coded_end) of packed sides, [0, plain_end) of plain ones. */
+struct aura_page_span {
+    uint32_t coded, coded_end, plain_end;
+    int reference;
+};
+
+/* The part of a page that belongs to a KV head, with zeros where nothing means anything. */
+void aura_canonical_head(uint8_t *to, const uint8_t *head, const struct aura_layout *layout, const struct aura_page_span *span);
+
+/* That every number of such a part is one that can have been stored: no NaN, no Inf, no code without a level. */
+int aura_is_sound_head(const uint8_t *head, const struct aura_layout *layout);
+int aura_is_sound_f16(const uint8_t *rows, size_t n);
+
+/* ---- what a file says of a cache ---- */
+
+/* The checksums of a cache's tables and signs, and all the rest that does not depend on its sequences. */
+void aura_describe_config(struct aura_file_config *f, const aura_cache *cache, uint32_t first_head, uint32_t heads);
+
+/* f16 rows of each KV head that a sequence has: pinned and open tokens; those are in this order. */
+static inline uint32_t aura_rows_of(const aura_cache *cache, uint64_t tokens, uint64_t closed)
+{
+    uint64_t coded = closed > cache->pinned ? closed : cache->pinned;
+    uint64_t pinned = tokens < cache->pinned ? tokens : cache->pinned;
+    if (!aura_is_packed(cache->layout.k.kind) && !aura_is_packed(cache->layout.v.kind))
+        return 0;
+    return (uint32_t)(pinned + (tokens > coded ? tokens - coded : 0));
+}
+
+/* The token of row i. */
+static inline uint64_t aura_token_of_row(const aura_cache *cache, uint64_t tokens, uint64_t closed, uint32_t i)
+{
+    uint64_t coded = closed > cache->pinned ? closed : cache->pinned;
+    uint64_t pinned = tokens < cache->pinned ? tokens : cache->pinned;
+    return i < pinned ? i : coded + (i - pinned);
+}
+
+/* Bytes of the f16 rows of a KV head with both its sides. */
+static inline size_t aura_row_pair_bytes(const aura_cache *cache)
+{
+    const struct aura_layout *l = &cache->layout;
+    return 2 * ((aura_is_packed(l->k.kind) ? (size_t)l->k.dim : 0) + (aura_is_packed(l->v.kind) ? (size_t)l->v.dim : 0));
+}
+
+/* KV heads [first, first + heads) of `all`; heads 0: those from `first` on. Fails: AURA_BAD_ARGUMENT. */
+aura_status aura_check_head_range(struct aura_call call, uint32_t first, uint32_t *heads, uint32_t all);
+
+/* ---- layers, for caches and for models ---- */
+
+/* One layer of a file to be written. */
+struct aura_saved {
+    const aura_cache *cache;
+    uint32_t first_head, heads, generation;
+    size_t seqs, entries, pages;
+    size_t most_seqs;
+    struct aura_sequence **seq;    /* [most_seqs + 1], of which seqs are used */
+    struct aura_file_entry *table; /* [entries] */
+    struct aura_saved_page *page;  /* [entries], of which pages are used */
+    uint8_t *head;                 /* a scratch copy of one KV head */
+    void *memory;
+    size_t memory_bytes;
+};
+
+/* Collects what is to be saved. Fails: AURA_BAD_ARGUMENT, AURA_OUT_OF_MEMORY. */
+aura_status aura_saved_init(struct aura_saved *s, struct aura_call call, const aura_cache *cache,
+                            const aura_snapshot_options *options);
+void aura_saved_free(struct aura_saved *s);
+/* A file of so many layers. */
+aura_status aura_write_snapshot(struct aura_call call, const char *path, struct aura_saved *layers, uint32_t n, uint32_t model);
+
+/* One layer of a file to be read. */
+struct aura_loaded {
+    const struct aura_reader *reader;
+    uint32_t layer, first_head, heads;
+    const struct aura_file_config *config;
+    const float *balance;               /* of the heads wanted, or NULL */
+    const struct aura_file_seq *seq;    /* [config->seqs] */
+    const struct aura_file_entry *table; /* [config->entries] */
+    const uint8_t *pages, *rows;
+};
+
+/* Finds the sections of a layer, of which KV heads [options->first_head ...) are wanted, and the configuration of a cache
+ * for them. Nothing but sizes is checked. */
+aura_status aura_loaded_init(struct aura_loaded *l, const struct aura_reader *r, uint32_t layer,
+                             const aura_snapshot_options *options, aura_config *config);
+/* That the layer is of a cache of that configuration, balance, tables and signs. */
+aura_status aura_loaded_fits(const struct aura_loaded *l, const aura_cache *cache);
+/* That everything in it makes sense for that cache, to which it fits. */
+aura_status aura_loaded_check(struct aura_loaded *l, const aura_cache *cache);
+
+/* Where a sequence is in a file: itself, the first of its entries, its rows. */
+struct aura_file_place {
+    const struct aura_file_seq *seq;
+    const struct aura_file_entry *entry;
+    const uint8_t *rows;
+};
+
+/* Sequences ids[n] of the layer or, where ids is NULL, its first n, which was checked. Fails: AURA_BAD_ARGUMENT (no such one). */
+aura_status aura_loaded_find(const struct aura_loaded *l, const aura_cache *cache, const aura_seq *ids, size_t n,
+                             struct aura_file_place *place);
+/* The heads that are wanted of a page of the file, as in a page of the cache. */
+const uint8_t *aura_loaded_page(const struct aura_loaded *l, const aura_cache *cache, uint64_t page);
+/* Their f16 rows to k and v, which are as in a sequence of the cache; NULL for a plain side. */
+void aura_loaded_rows(const struct aura_loaded *l, const aura_cache *cache, const struct aura_file_place *place, uint16_t *k,
+                      uint16_t *v);
+
+/* Sequences ids[n] of the layer, or all where ids is NULL, into a cache to which it fits: all or none. They become as[n],
+ * 0 standing for a new name, which is then written there; or, where as is NULL, keep the names that they have. */
+aura_status aura_loaded_seqs(const struct aura_loaded *l, aura_cache *cache, const aura_seq *ids, size_t n, aura_seq *as);
+/* The same for a new cache of slots. */
+void aura_loaded_slots(const struct aura_loaded *l, aura_cache *cache);
+
+/* options as given or defaults, checked. */
+aura_status aura_check_snapshot_options(struct aura_call call, const aura_snapshot_options **options);
+
+/* ---- whole files ---- */
+
+struct aura_snapshot {
+    struct aura_reader reader;
+    uint32_t layers;
+    struct aura_loaded *layer; /* [layers] */
+    aura_config *config;       /* [layers] of caches for what is wanted of them */
+};
+
+/* Opens a file of one cache or of a model and finds its layers. Fails with nothing to be closed. */
+aura_status aura_snapshot_open(struct aura_snapshot *s, struct aura_call call, const char *path, uint32_t model,
+                               const aura_snapshot_options *options);
+void aura_snapshot_close(struct aura_snapshot *s);
+/* A failure that a file is to blame for, where a caller would be for the same in a call. */
+static inline aura_status aura_blame_file(aura_status status)
+{
+    return status == AURA_BAD_ARGUMENT || status == AURA_BAD_VALUE || status == AURA_TOO_LARGE ? AURA_BAD_FILE : status;
+}
+/* The one sequence of the file that is wanted. */
+aura_status aura_pick_seq(const struct aura_loaded *l, const aura_snapshot_options *options, aura_seq *id);
+/* Both: nothing is left to be checked after it. */
+aura_status aura_loaded_verify(struct aura_loaded *l, const aura_cache *cache);
+
+#endif

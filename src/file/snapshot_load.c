@@ -1,0 +1,360 @@
+/* Files into caches. The container has checked every byte against its checksum; here, everything that a file says is
+ * checked against the cache that it is to go into, since a checksum is no promise that whoever made the file was sane.
+ * Nothing in the cache changes before all of that is done. */
+#include "../base/exact.h"
+#include "snapshot.h"
+
+#include <string.h>
+
+/* ---- a layer of a file --------------------------------------------------------------------------------------------- */
+
+/* The section of n items; NULL, with a message, where it has another size. */
+static const void *items(const struct aura_loaded *l, uint32_t type, uint64_t n, size_t size)
+{
+    uint64_t bytes;
+    const void *data = aura_reader_find(l->reader, l->layer, type, &bytes);
+    if (data && bytes % size == 0 && bytes / size == n)
+        return data;
+    aura_reader_bad(l->reader, "a section is not as long as it should be");
+    return NULL;
+}
+
+static aura_status find_balance(struct aura_loaded *l)
+{
+    uint32_t kv_heads, k_dim;
+    aura_status status = aura_reader_balance(l->reader, l->layer, &kv_heads, &k_dim, &l->balance);
+    if (status || !l->balance)
+        return status;
+    if (kv_heads != l->config->kv_heads || k_dim != l->config->k_dim)
+        return aura_reader_bad(l->reader, "its balance is of another shape");
+    l->balance += (size_t)l->first_head * k_dim;
+    return AURA_OK;
+}
+
+aura_status aura_loaded_init(struct aura_loaded *l, const struct aura_reader *r, uint32_t layer,
+                             const aura_snapshot_options *options, aura_config *config)
+{
+    static const aura_config defaults = AURA_CONFIG_INIT;
+    uint64_t row_bytes;
+    memset(l, 0, sizeof *l);
+    l->reader = r;
+    l->layer = layer;
+    l->first_head = options->first_head;
+    l->heads = options->heads;
+    const struct aura_file_config *f = l->config = items(l, AURA_SECTION_CONFIG, 1, sizeof *f);
+    if (!f)
+        return AURA_BAD_FILE;
+    if (f->kv_heads == 0 || f->kv_heads > 1u << 16 || f->q_heads > 1u << 16 || f->q_heads % f->kv_heads)
+        return aura_reader_bad(r, "its heads are none or too many");
+    if (f->slots && (f->slots > UINT64_MAX / 2 || aura_pages_of(f->slots) != f->entries)) /* a cache allocates them all */
+        return aura_reader_bad(r, "it has not the pages of its slots");
+    aura_status status = aura_check_head_range(r->call, l->first_head, &l->heads, f->kv_heads);
+    if (status || (status = find_balance(l)))
+        return status;
+    l->seq = items(l, AURA_SECTION_SEQS, f->seqs, sizeof *l->seq);
+    l->table = l->seq ? items(l, AURA_SECTION_TABLE, f->entries, sizeof *l->table) : NULL;
+    l->rows = aura_reader_find(r, layer, AURA_SECTION_ROWS, &row_bytes);
+    if (!l->table || !l->rows)
+        return l->table ? aura_reader_bad(r, "a section is missing") : AURA_BAD_FILE;
+    *config = defaults;
+    config->format.k = (aura_kind)f->k_kind;
+    config->format.v = (aura_kind)f->v_kind;
+    config->q_heads = f->q_heads / f->kv_heads * l->heads;
+    config->kv_heads = l->heads;
+    config->k_dim = f->k_dim;
+    config->v_dim = f->v_dim;
+    config->flags = f->flags;
+    config->rollback = f->rollback;
+    config->seed = f->seed;
+    config->balance = l->balance;
+    config->window = f->window;
+    config->max_queries = f->max_queries;
+    config->keep_first = f->keep_first;
+    config->slots = f->slots;
+    return AURA_OK;
+}
+
+/* ---- is it of such a cache? ---------------------------------------------------------------------------------------- */
+
+static aura_status other(const struct aura_loaded *l, const char *what, uint64_t file, uint64_t cache)
+{
+    return aura_fail(l->reader->call.ctx, AURA_BAD_ARGUMENT, "%s: of a cache with another %s, %llu; this one has %llu: %s",
+                     l->reader->call.name, what, (unsigned long long)file, (unsigned long long)cache, l->reader->path);
+}
+
+aura_status aura_loaded_fits(const struct aura_loaded *l, const aura_cache *cache)
+{
+    const struct aura_file_config *f = l->config;
+    struct aura_file_config c;
+    size_t balance_bytes = (size_t)l->heads * f->k_dim * sizeof *l->balance;
+    aura_describe_config(&c, cache, 0, cache->config.kv_heads);
+    const struct {
+        const char *what;
+        uint64_t file, cache;
+    } same[] = {{"kind of keys", f->k_kind, c.k_kind},
+                {"kind of values", f->v_kind, c.v_kind},
+                {"k_dim", f->k_dim, c.k_dim},
+                {"v_dim", f->v_dim, c.v_dim},
+                {"number of KV heads", l->heads, c.kv_heads},
+                {"number of query heads", (uint64_t)f->q_heads / f->kv_heads * l->heads, c.q_heads},
+                {"flags", f->flags, c.flags},
+                {"rollback", f->rollback, c.rollback},
+                {"seed", f->seed, c.seed},
+                {"window", f->window, c.window},
+                {"max_queries", f->max_queries, c.max_queries},
+                {"keep_first", f->keep_first, c.keep_first},
+                {"slots", f->slots, c.slots},
+                {"pinned", f->pinned, c.pinned}};
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++)
+        if (same[i].file != same[i].cache)
+            return other(l, same[i].what, same[i].file, same[i].cache);
+    if (!l->balance != !cache->balance || (l->balance && memcmp(l->balance, cache->balance, balance_bytes)))
+        return aura_fail(l->reader->call.ctx, AURA_BAD_ARGUMENT, "%s: of a cache with another balance: %s",
+                         l->reader->call.name, l->reader->path);
+    if (f->tile_tokens != c.tile_tokens || f->page_tokens != c.page_tokens || f->head_bytes != c.head_bytes ||
+        f->k_codebook != c.k_codebook || f->v_codebook != c.v_codebook || f->reference_codebook != c.reference_codebook ||
+        f->k_codebook_crc != c.k_codebook_crc || f->v_codebook_crc != c.v_codebook_crc ||
+        f->reference_codebook_crc != c.reference_codebook_crc || f->k_signs_crc != c.k_signs_crc ||
+        f->v_signs_crc != c.v_signs_crc)
+        return aura_fail(l->reader->call.ctx, AURA_UNSUPPORTED,
+                         "%s: made with other codebooks, signs or tiles than this library's: %s", l->reader->call.name,
+                         l->reader->path);
+    return AURA_OK;
+}
+
+/* ---- does it make sense? ------------------------------------------------------------------------------------------- */
+
+/* Lengths and pages of one sequence. */
+static aura_status check_seq(const struct aura_loaded *l, const aura_cache *cache, const struct aura_file_seq *s)
+{
+    uint64_t window = cache->config.window;
+    if (!s->id != !!cache->slots || (cache->slots && s->tokens != cache->config.slots))
+        return aura_reader_bad(l->reader, "a sequence has no name, or slots have one");
+    if (s->tokens > UINT64_MAX / 2 || s->closed > s->tokens || aura_closed_of(cache, s->closed, s->tokens) != s->closed)
+        return aura_reader_bad(l->reader, "a sequence has impossible lengths");
+    uint64_t pages = aura_pages_of(s->tokens), kept = cache->kept;
+    if (s->first < kept || (s->first > kept && (!window || s->first > pages)) ||
+        (pages > kept && pages - s->first > cache->ring))
+        return aura_reader_bad(l->reader, "a sequence has impossible pages");
+    if (s->first > kept && (s->tokens < window || s->tokens - window < s->first * AURA_PAGE))
+        return aura_reader_bad(l->reader, "a sequence lacks tokens of its window");
+    if (s->entries != (pages <= kept ? pages : kept + pages - s->first) || s->rows != aura_rows_of(cache, s->tokens, s->closed))
+        return aura_reader_bad(l->reader, "a sequence lacks pages or rows");
+    return AURA_OK;
+}
+
+static aura_status check_seqs(const struct aura_loaded *l, const aura_cache *cache)
+{
+    const struct aura_file_config *f = l->config;
+    uint64_t entries = 0, rows = 0, bytes;
+    if (cache->slots && f->seqs != 1)
+        return aura_reader_bad(l->reader, "slots are not one sequence");
+    aura_reader_find(l->reader, l->layer, AURA_SECTION_ROWS, &bytes);
+    for (uint64_t i = 0; i < f->seqs; i++) {
+        aura_status status = check_seq(l, cache, &l->seq[i]);
+        if (status)
+            return status;
+        if (l->seq[i].entries > f->entries - entries)
+            return aura_reader_bad(l->reader, "its sequences have more pages than its table");
+        entries += l->seq[i].entries;
+        rows += (uint64_t)l->seq[i].rows * f->kv_heads * aura_row_pair_bytes(cache); /* below 2^40 */
+        if (rows > bytes)
+            return aura_reader_bad(l->reader, "its sequences have more rows than there are");
+    }
+    return entries == f->entries && rows == bytes ? AURA_OK : aura_reader_bad(l->reader, "it has pages or rows of no sequence");
+}
+
+aura_status aura_loaded_check(struct aura_loaded *l, const aura_cache *cache)
+{
+    const struct aura_file_config *f = l->config;
+    size_t head_bytes = cache->layout.head_bytes;
+    uint64_t row_bytes;
+    l->pages = items(l, AURA_SECTION_PAGES, f->pages, f->kv_heads * head_bytes);
+    if (!l->pages)
+        return AURA_BAD_FILE;
+    aura_status status = check_seqs(l, cache);
+    if (status)
+        return status;
+    for (uint64_t i = 0; i < f->entries; i++)
+        if (l->table[i].page >= f->pages)
+            return aura_reader_bad(l->reader, "a sequence has a page that is not there");
+    for (uint64_t i = 0; i < f->pages * f->kv_heads; i++)
+        if (!aura_is_sound_head(l->pages + i * head_bytes, &cache->layout))
+            return aura_reader_bad(l->reader, "a page has a number that is none");
+    aura_reader_find(l->reader, l->layer, AURA_SECTION_ROWS, &row_bytes);
+    if (!aura_is_sound_f16(l->rows, (size_t)row_bytes / 2))
+        return aura_reader_bad(l->reader, "a row has a number that is none");
+    return AURA_OK;
+}
+
+/* ---- where things are ---------------------------------------------------------------------------------------------- */
+
+aura_status aura_loaded_find(const struct aura_loaded *l, const aura_cache *cache, const aura_seq *ids, size_t n,
+                             struct aura_file_place *place)
+{
+    struct aura_file_place at = {l->seq, l->table, l->rows};
+    memset(place, 0, n * sizeof *place);
+    for (uint64_t s = 0; s < l->config->seqs; s++) {
+        for (size_t i = ids ? 0 : (size_t)s; i < (ids ? n : (size_t)s + 1); i++)
+            if (!ids || ids[i] == at.seq->id)
+                place[i] = at;
+        at.entry += at.seq->entries;
+        at.rows += (size_t)at.seq->rows * l->config->kv_heads * aura_row_pair_bytes(cache);
+        at.seq++;
+    }
+    for (size_t i = 0; i < n; i++)
+        if (!place[i].seq)
+            return aura_fail(l->reader->call.ctx, AURA_BAD_ARGUMENT, "%s: there is no sequence %u in %s", l->reader->call.name,
+                             ids[i], l->reader->path);
+    return AURA_OK;
+}
+
+const uint8_t *aura_loaded_page(const struct aura_loaded *l, const aura_cache *cache, uint64_t page)
+{
+    return l->pages + (page * l->config->kv_heads + l->first_head) * cache->layout.head_bytes;
+}
+
+static void copy_side_rows(const struct aura_loaded *l, const aura_cache *cache, const struct aura_file_seq *s, uint16_t *rows,
+                           uint32_t dim, const uint8_t *from)
+{
+    for (uint32_t h = 0; h < l->heads; h++)
+        for (uint32_t row = 0; row < s->rows; row++)
+            memcpy(aura_row_of(cache, rows, dim, h, aura_token_of_row(cache, s->tokens, s->closed, row)),
+                   from + ((size_t)(l->first_head + h) * s->rows + row) * dim * sizeof *rows, dim * sizeof *rows);
+}
+
+void aura_loaded_rows(const struct aura_loaded *l, const aura_cache *cache, const struct aura_file_place *place, uint16_t *k,
+                      uint16_t *v)
+{
+    const struct aura_file_config *f = l->config;
+    size_t k_bytes = (size_t)place->seq->rows * f->kv_heads * f->k_dim * sizeof *k;
+    if (k)
+        copy_side_rows(l, cache, place->seq, k, f->k_dim, place->rows);
+    if (v)
+        copy_side_rows(l, cache, place->seq, v, f->v_dim, place->rows + (k ? k_bytes : 0));
+}
+
+/* ---- sequences ----------------------------------------------------------------------------------------------------- */
+
+/* One call: sequences on their way into a cache. */
+struct arrival {
+    const struct aura_loaded *l;
+    aura_cache *cache;
+    size_t n;
+    struct aura_file_place *from; /* [n] */
+    struct aura_sequence **to;    /* [n], NULL: not made yet */
+    uint8_t **page;               /* [pages of the file] where they are in the cache; NULL: nobody wants it */
+    void *memory;
+    size_t memory_bytes;
+};
+
+static aura_status arrival_init(struct arrival *a, const struct aura_loaded *l, aura_cache *cache, size_t n)
+{
+    size_t pages = (size_t)l->config->pages;
+    memset(a, 0, sizeof *a);
+    a->l = l;
+    a->cache = cache;
+    a->n = n;
+    a->memory_bytes = n * sizeof *a->from + (n + pages + 1) * sizeof(void *);
+    aura_status status = aura_take_memory(l->reader->call, a->memory_bytes, &a->memory);
+    if (status)
+        return status;
+    memset(a->memory, 0, a->memory_bytes);
+    a->from = a->memory;
+    a->to = (struct aura_sequence **)(void *)(a->from + n);
+    a->page = (uint8_t **)(void *)(a->to + n);
+    return AURA_OK;
+}
+
+/* A sequence with all its pages, shared as they were, and nothing in those that are new. The lock is held. */
+static aura_status make_seq(struct arrival *a, size_t i)
+{
+    aura_cache *cache = a->cache;
+    struct aura_call call = a->l->reader->call;
+    const struct aura_file_seq *from = a->from[i].seq;
+    size_t end = aura_pages_of(from->tokens), n = 0;
+    aura_status status = aura_seq_make(call, cache, &a->to[i]);
+    if (status)
+        return status;
+    struct aura_sequence *seq = a->to[i];
+    seq->first = (size_t)from->first;
+    if ((status = aura_pages_table(call, cache, seq, end)))
+        return status;
+    for (size_t p = aura_first_page(cache, seq); p < end; p = aura_next_page(cache, seq, p)) {
+        uint8_t **page = &a->page[a->from[i].entry[n++].page];
+        if (*page)
+            aura_page_share(cache, *page);
+        else if ((status = aura_page_new(call, cache, page)))
+            return status;
+        seq->page[aura_entry_of(cache, p)] = *page;
+        seq->end = p + 1;
+    }
+    seq->len = from->tokens;
+    seq->closed = from->closed;
+    aura_count_tokens(cache, seq);
+    return AURA_OK;
+}
+
+/* Pages and rows, while nobody else knows of them. */
+static void fill_in(const struct arrival *a)
+{
+    const struct aura_loaded *l = a->l;
+    for (uint64_t p = 0; p < l->config->pages; p++)
+        if (a->page[p])
+            memcpy(a->page[p], aura_loaded_page(l, a->cache, p), l->heads * a->cache->layout.head_bytes);
+    for (size_t i = 0; i < a->n; i++)
+        aura_loaded_rows(l, a->cache, &a->from[i], a->to[i]->k, a->to[i]->v);
+}
+
+/* Under which name a sequence is known in the cache. */
+static aura_status publish(struct arrival *a, size_t i, aura_seq *as)
+{
+    aura_seq same = a->from[i].seq->id;
+    return aura_seq_publish(a->l->reader->call, a->cache, a->to[i], as ? &as[i] : &same);
+}
+
+static aura_status arrive(struct arrival *a, aura_seq *as)
+{
+    aura_cache *cache = a->cache;
+    aura_status status = AURA_OK;
+    size_t published = 0;
+    pthread_mutex_lock(&cache->lock);
+    for (size_t i = 0; !status && i < a->n; i++)
+        status = make_seq(a, i);
+    pthread_mutex_unlock(&cache->lock);
+    if (!status)
+        fill_in(a);
+    pthread_mutex_lock(&cache->lock);
+    for (; !status && published < a->n; published += !status)
+        status = publish(a, published, as);
+    for (size_t i = 0; status && i < a->n; i++) {
+        if (i < published)
+            aura_seq_withdraw(cache, a->to[i]);
+        if (a->to[i])
+            aura_seq_unmake(cache, a->to[i]);
+    }
+    pthread_mutex_unlock(&cache->lock);
+    return status;
+}
+
+aura_status aura_loaded_seqs(const struct aura_loaded *l, aura_cache *cache, const aura_seq *ids, size_t n, aura_seq *as)
+{
+    struct arrival a;
+    aura_status status = arrival_init(&a, l, cache, ids ? n : (size_t)l->config->seqs);
+    if (status)
+        return status;
+    if (!(status = aura_loaded_find(l, cache, ids, a.n, a.from)))
+        status = arrive(&a, as);
+    aura_give_memory(cache->ctx, a.memory, a.memory_bytes);
+    return status;
+}
+
+/* Slots have one sequence without a name, whose pages the cache has from the start. */
+void aura_loaded_slots(const struct aura_loaded *l, aura_cache *cache)
+{
+    for (uint64_t p = 0; p < l->config->entries; p++) {
+        uint8_t *page = cache->slots->page[p];
+        memcpy(page, aura_loaded_page(l, cache, l->table[p].page), l->heads * cache->layout.head_bytes);
+        memcpy(aura_page_head(page)->written, l->table[p].written, sizeof l->table[p].written);
+    }
+}

@@ -1,0 +1,359 @@
+/* Caches into files. What is to be written is collected first, so that every size is known before the first byte. */
+#include "../base/exact.h"
+#include "snapshot.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "crc32c.h"
+
+/* A page that goes into the file once, however many sequences share it. */
+struct aura_saved_page {
+    uint8_t *page;
+    struct aura_page_span span;
+};
+
+/* ---- what the bytes depend on -------------------------------------------------------------------------------------- */
+
+static void describe_side(const aura_ctx *ctx, uint32_t kind, uint32_t *id, uint32_t *crc)
+{
+    aura_codebook book;
+    *id = *crc = 0;
+    if (!aura_is_packed(kind) || aura_codebook_get(AURA_TABLE_GRID, kind, &book))
+        return;
+    *id = book.id;
+    *crc = aura_crc32c(0, book.centroid, book.levels * sizeof *book.centroid, ctx->isas);
+    *crc = aura_crc32c(*crc, book.threshold, (book.levels - 1) * sizeof *book.threshold, ctx->isas);
+}
+
+static uint32_t signs_crc(const aura_cache *cache, uint32_t stream, const struct aura_side *side)
+{
+    uint8_t signs[AURA_MAX_DIM / 8];
+    if (!aura_is_packed(side->kind))
+        return 0;
+    aura_signs(cache->config.seed, stream, side->dim, signs);
+    return aura_crc32c(0, signs, side->dim / 8, cache->ctx->isas);
+}
+
+void aura_describe_config(struct aura_file_config *f, const aura_cache *cache, uint32_t first_head, uint32_t heads)
+{
+    const aura_config *c = &cache->config;
+    const struct aura_layout *l = &cache->layout;
+    int reference = aura_is_packed(l->k.kind) && !(c->flags & AURA_NO_REFERENCE);
+    memset(f, 0, sizeof *f);
+    f->k_kind = l->k.kind;
+    f->v_kind = l->v.kind;
+    f->k_dim = c->k_dim;
+    f->v_dim = c->v_dim;
+    f->q_heads = c->q_heads / c->kv_heads * heads;
+    f->kv_heads = heads;
+    f->first_head = first_head;
+    f->all_heads = c->kv_heads;
+    f->flags = c->flags;
+    f->rollback = c->rollback;
+    f->seed = c->seed;
+    f->window = c->window;
+    f->max_queries = c->max_queries;
+    f->keep_first = c->keep_first;
+    f->slots = c->slots;
+    f->pinned = cache->pinned;
+    f->tile_tokens = AURA_TILE;
+    f->page_tokens = AURA_PAGE;
+    describe_side(cache->ctx, l->k.kind, &f->k_codebook, &f->k_codebook_crc);
+    describe_side(cache->ctx, l->v.kind, &f->v_codebook, &f->v_codebook_crc);
+    if (reference)
+        describe_side(cache->ctx, 8, &f->reference_codebook, &f->reference_codebook_crc);
+    f->k_signs_crc = signs_crc(cache, 0, &l->k);
+    f->v_signs_crc = signs_crc(cache, 1, &l->v);
+    f->head_bytes = l->head_bytes;
+}
+
+/* ---- pages that are shared ----------------------------------------------------------------------------------------- */
+
+/* An entry of the table by the page it stands for. */
+struct use {
+    const uint8_t *page;
+    size_t entry;
+};
+
+static int compare_uses(const void *a, const void *b)
+{
+    const struct use *x = a, *y = b;
+    if (x->page != y->page)
+        return (uintptr_t)x->page < (uintptr_t)y->page ? -1 : 1;
+    return (x->entry > y->entry) - (x->entry < y->entry);
+}
+
+/* Pages in the order in which sequences come to them, each once. The first entry of a page is the one that others copy. */
+static void number_pages(struct aura_saved *s, struct use *use)
+{
+    qsort(use, s->entries, sizeof *use, compare_uses);
+    for (size_t i = 0, first = 0; i < s->entries; i++) {
+        first = i && use[i].page == use[i - 1].page ? first : use[i].entry;
+        s->table[use[i].entry].page = first;
+    }
+    for (size_t i = 0; i < s->entries; i++) {
+        size_t first = (size_t)s->table[i].page;
+        s->table[i].page = first == i ? s->pages++ : s->table[first].page;
+    }
+}
+
+static uint32_t within_page(uint64_t tokens, uint64_t page)
+{
+    uint64_t at = page * AURA_PAGE, n = tokens > at ? tokens - at : 0;
+    return (uint32_t)(n < AURA_PAGE ? n : AURA_PAGE);
+}
+
+/* What a sequence has in a page; all that share it together say what means something. */
+static void widen_span(struct aura_page_span *span, const aura_cache *cache, const struct aura_sequence *seq, uint64_t page)
+{
+    uint32_t first = within_page(cache->pinned, page), end = within_page(seq->closed, page);
+    uint32_t plain = within_page(seq->len, page);
+    if (end > first) {
+        span->coded = span->coded_end && span->coded < first ? span->coded : first;
+        span->coded_end = span->coded_end > end ? span->coded_end : end;
+    }
+    span->plain_end = span->plain_end > plain ? span->plain_end : plain;
+    span->reference |= aura_has_reference(cache, seq->closed, page);
+}
+
+/* ---- collecting ---------------------------------------------------------------------------------------------------- */
+
+static size_t entries_of(const aura_cache *cache, const struct aura_sequence *seq)
+{
+    size_t n = 0;
+    for (size_t p = aura_first_page(cache, seq); p < aura_pages_of(seq->len); p = aura_next_page(cache, seq, p))
+        n++;
+    return n;
+}
+
+void aura_saved_free(struct aura_saved *s)
+{
+    aura_give_memory(s->cache->ctx, s->memory, s->memory_bytes);
+    aura_give_memory(s->cache->ctx, s->seq, (s->most_seqs + 1) * sizeof *s->seq);
+}
+
+static aura_status find_seqs(struct aura_saved *s, struct aura_call call, const aura_snapshot_options *options)
+{
+    aura_cache *cache = (aura_cache *)s->cache;
+    void *memory;
+    pthread_mutex_lock(&cache->lock);
+    s->most_seqs = options->seqs ? options->n_seqs : cache->seqs + !!cache->slots;
+    s->generation = cache->generation;
+    pthread_mutex_unlock(&cache->lock);
+    aura_status status = aura_take_memory(call, (s->most_seqs + 1) * sizeof *s->seq, &memory);
+    if (status)
+        return status;
+    s->seq = memory;
+    if (!options->seqs && cache->slots) {
+        s->seq[s->seqs++] = cache->slots;
+        return AURA_OK;
+    }
+    if (!options->seqs) {
+        pthread_mutex_lock(&cache->lock);
+        s->seqs = aura_seqs_list(cache, s->seq, s->most_seqs);
+        pthread_mutex_unlock(&cache->lock);
+        return AURA_OK;
+    }
+    for (; s->seqs < options->n_seqs; s->seqs++) {
+        if (!(s->seq[s->seqs] = aura_find_seq(call, cache, options->seqs[s->seqs])))
+            return AURA_BAD_ARGUMENT;
+        for (size_t i = 0; i < s->seqs; i++)
+            if (s->seq[i] == s->seq[s->seqs])
+                return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: sequence %u twice", call.name, options->seqs[i]);
+    }
+    return AURA_OK;
+}
+
+static aura_status collect(struct aura_saved *s, struct aura_call call)
+{
+    const aura_cache *cache = s->cache;
+    for (size_t i = 0; i < s->seqs; i++)
+        s->entries += entries_of(cache, s->seq[i]);
+    size_t n = s->entries, each = sizeof *s->table + sizeof *s->page + sizeof(struct use);
+    s->memory_bytes = cache->layout.head_bytes + n * each;
+    aura_status status = aura_take_memory(call, s->memory_bytes, &s->memory);
+    if (status)
+        return status;
+    s->head = memset(s->memory, 0, s->memory_bytes);
+    s->table = (struct aura_file_entry *)(void *)(s->head + cache->layout.head_bytes);
+    s->page = (struct aura_saved_page *)(void *)(s->table + n);
+    struct use *use = (struct use *)(void *)(s->page + n);
+    for (size_t i = 0, entry = 0; i < s->seqs; i++) {
+        const struct aura_sequence *seq = s->seq[i];
+        for (size_t p = aura_first_page(cache, seq); p < aura_pages_of(seq->len); p = aura_next_page(cache, seq, p), entry++) {
+            use[entry].page = aura_page_of(cache, seq, p);
+            use[entry].entry = entry;
+        }
+    }
+    number_pages(s, use);
+    for (size_t i = 0, entry = 0; i < s->seqs; i++) {
+        const struct aura_sequence *seq = s->seq[i];
+        for (size_t p = aura_first_page(cache, seq); p < aura_pages_of(seq->len); p = aura_next_page(cache, seq, p), entry++) {
+            struct aura_saved_page *page = &s->page[s->table[entry].page];
+            page->page = aura_page_of(cache, seq, p);
+            widen_span(&page->span, cache, seq, p);
+            memcpy(s->table[entry].written, aura_page_head(page->page)->written, cache->slots ? AURA_PAGE_TILES : 0);
+        }
+    }
+    return AURA_OK;
+}
+
+aura_status aura_saved_init(struct aura_saved *s, struct aura_call call, const aura_cache *cache,
+                            const aura_snapshot_options *options)
+{
+    memset(s, 0, sizeof *s);
+    s->cache = cache;
+    s->first_head = options->first_head;
+    s->heads = options->heads;
+    aura_status status = aura_check_head_range(call, s->first_head, &s->heads, cache->config.kv_heads);
+    if (!status)
+        status = find_seqs(s, call, options);
+    if (!status)
+        status = collect(s, call);
+    if (status)
+        aura_saved_free(s);
+    return status;
+}
+
+/* ---- writing ------------------------------------------------------------------------------------------------------- */
+
+static void write_seqs(struct aura_writer *w, const struct aura_saved *s, uint32_t layer)
+{
+    const aura_cache *cache = s->cache;
+    aura_writer_section(w, layer, AURA_SECTION_SEQS);
+    for (size_t i = 0; i < s->seqs; i++) {
+        const struct aura_sequence *seq = s->seq[i];
+        struct aura_file_seq f;
+        memset(&f, 0, sizeof f);
+        f.tokens = seq->len;
+        f.closed = seq->closed < seq->len ? seq->closed : seq->len; /* slots are closed for ever */
+        f.first = seq->first;
+        f.entries = entries_of(cache, seq);
+        f.id = seq->id;
+        f.rows = aura_rows_of(cache, seq->len, seq->closed);
+        aura_writer_put(w, &f, sizeof f);
+    }
+    aura_writer_section(w, layer, AURA_SECTION_TABLE);
+    aura_writer_put(w, s->table, s->entries * sizeof *s->table);
+}
+
+static void write_pages(struct aura_writer *w, const struct aura_saved *s, uint32_t layer)
+{
+    const struct aura_layout *l = &s->cache->layout;
+    aura_writer_section(w, layer, AURA_SECTION_PAGES);
+    for (size_t i = 0; i < s->pages && !w->status; i++)
+        for (uint32_t h = s->first_head; h < s->first_head + s->heads; h++) {
+            aura_canonical_head(s->head, s->page[i].page + (size_t)h * l->head_bytes, l, &s->page[i].span);
+            aura_writer_put(w, s->head, l->head_bytes);
+        }
+}
+
+static void write_side_rows(struct aura_writer *w, const struct aura_saved *s, const struct aura_sequence *seq, uint16_t *rows,
+                            uint32_t dim)
+{
+    uint32_t n = rows ? aura_rows_of(s->cache, seq->len, seq->closed) : 0;
+    for (uint32_t h = s->first_head; h < s->first_head + s->heads; h++)
+        for (uint32_t i = 0; i < n; i++) {
+            uint64_t token = aura_token_of_row(s->cache, seq->len, seq->closed, i);
+            aura_writer_put(w, aura_row_of(s->cache, rows, dim, h, token), dim * sizeof *rows);
+        }
+}
+
+static void write_layer(struct aura_writer *w, const struct aura_saved *s, uint32_t layer)
+{
+    const aura_cache *cache = s->cache;
+    const aura_config *c = &cache->config;
+    struct aura_file_config f;
+    aura_describe_config(&f, cache, s->first_head, s->heads);
+    f.generation = s->generation;
+    f.seqs = s->seqs;
+    f.entries = s->entries;
+    f.pages = s->pages;
+    aura_writer_section(w, layer, AURA_SECTION_CONFIG);
+    aura_writer_put(w, &f, sizeof f);
+    if (cache->balance)
+        aura_writer_balance(w, layer, s->heads, c->k_dim, cache->balance + (size_t)s->first_head * c->k_dim);
+    write_seqs(w, s, layer);
+    write_pages(w, s, layer);
+    aura_writer_section(w, layer, AURA_SECTION_ROWS);
+    for (size_t i = 0; i < s->seqs; i++) {
+        write_side_rows(w, s, s->seq[i], s->seq[i]->k, c->k_dim);
+        write_side_rows(w, s, s->seq[i], s->seq[i]->v, c->v_dim);
+    }
+}
+
+aura_status aura_write_snapshot(struct aura_call call, const char *path, struct aura_saved *layers, uint32_t n, uint32_t model)
+{
+    struct aura_file_content content = {n, model};
+    struct aura_writer w;
+    uint32_t sections = 1;
+    for (uint32_t i = 0; i < n; i++)
+        sections += layers[i].cache->balance ? 6 : 5;
+    aura_status status = aura_writer_open(&w, call, path, AURA_FILE_SNAPSHOT, sections);
+    if (status)
+        return status;
+    aura_writer_section(&w, 0, AURA_SECTION_FILE);
+    aura_writer_put(&w, &content, sizeof content);
+    for (uint32_t i = 0; i < n; i++)
+        write_layer(&w, &layers[i], i);
+    return aura_writer_commit(&w);
+}
+
+/* ---- the calls ----------------------------------------------------------------------------------------------------- */
+
+aura_status aura_check_head_range(struct aura_call call, uint32_t first, uint32_t *heads, uint32_t all)
+{
+    if (first >= all || *heads > all - first)
+        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: KV heads [%u, %llu) of %u", call.name, first,
+                         (unsigned long long)first + *heads, all);
+    *heads = *heads ? *heads : all - first;
+    return AURA_OK;
+}
+
+aura_status aura_check_snapshot_options(struct aura_call call, const aura_snapshot_options **options)
+{
+    static const aura_snapshot_options defaults = AURA_SNAPSHOT_OPTIONS_INIT;
+    aura_status status = *options ? aura_check_call(call, *options, sizeof **options) : AURA_OK;
+    *options = *options ? *options : &defaults;
+    if (!status && (*options)->n_seqs && !(*options)->seqs)
+        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: seqs is NULL, n_seqs %zu", call.name, (*options)->n_seqs);
+    return status;
+}
+
+static aura_status save(struct aura_call call, const aura_cache *cache, const char *path, const aura_snapshot_options *options)
+{
+    struct aura_saved s;
+    aura_status status = aura_saved_init(&s, call, cache, options);
+    if (status)
+        return status;
+    status = aura_write_snapshot(call, path, &s, 1, 0);
+    aura_saved_free(&s);
+    return status;
+}
+
+aura_status aura_cache_save(const aura_cache *cache, const char *path, const aura_snapshot_options *options)
+{
+    struct aura_call call = {cache ? cache->ctx : NULL, "aura_cache_save"};
+    if (!cache)
+        return aura_fail(NULL, AURA_BAD_ARGUMENT, "%s: cache is NULL", call.name);
+    aura_status status = aura_check_snapshot_options(call, &options);
+    return status ? status : save(call, cache, path, options);
+}
+
+aura_status aura_seq_save(const aura_cache *cache, aura_seq seq, const char *path, const aura_snapshot_options *options)
+{
+    struct aura_call call = {cache ? cache->ctx : NULL, "aura_seq_save"};
+    if (!cache)
+        return aura_fail(NULL, AURA_BAD_ARGUMENT, "%s: cache is NULL", call.name);
+    aura_status status = aura_check_snapshot_options(call, &options);
+    if (status)
+        return status;
+    if (options->seqs)
+        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: seqs is given, and seq too; use aura_cache_save for several",
+                         call.name);
+    aura_snapshot_options one = *options;
+    one.seqs = &seq;
+    one.n_seqs = 1;
+    return save(call, cache, path, &one);
+}

@@ -1,0 +1,79 @@
+/* A group of query heads that attend to one KV head: the data flow of every attention function over rows. */
+#ifndef AURA_GROUP_H
+#define AURA_GROUP_H
+
+#include "../base/arguments.h"
+
+enum {
+    AURA_GROUP = 8,  /* query heads that share one pass over the rows; larger groups take several */
+    AURA_BLOCK = 64  /* tokens between two updates of the running maximum: 4 KiB of scores and weights */
+};
+
+/* The keys or the values of one KV head. */
+struct aura_source {
+    uint32_t kind, dim;     /* bits, or AURA_ROW_F32 ... */
+    const uint8_t *rows;    /* token 0 */
+    size_t row_stride;      /* bytes */
+    const void *norms;      /* [token][parts], or NULL: all 1 */
+    aura_dtype norm_dtype;
+    uint32_t parts;         /* 1, or 2: each half of a row has its own norm */
+    float norm_factor;      /* on every norm */
+    float centroid[256];    /* of codes, the levels over and over */
+};
+
+/* The kind of rows of plain numbers. */
+static inline uint32_t aura_row_kind(aura_dtype dtype)
+{
+    return dtype == AURA_F32 ? AURA_ROW_F32 : dtype == AURA_F16 ? AURA_ROW_F16 : AURA_ROW_BF16;
+}
+
+/* About 70 KiB: one lives on the stack of each call. */
+struct aura_group {
+    const struct aura_kernels *kernels;
+    size_t heads, stride;   /* floats from head to head in q and acc */
+    uint32_t dim;
+    float scale, softcap;   /* logit = scale * dot, then softcap * tanh(logit / softcap) unless softcap is 0 */
+    float max[AURA_GROUP], sum[AURA_GROUP];
+    float weight[AURA_GROUP * AURA_BLOCK], product[AURA_GROUP * AURA_BLOCK], norm[AURA_BLOCK];
+    float q[AURA_GROUP * AURA_MAX_DIM], acc[AURA_GROUP * AURA_MAX_DIM];
+};
+
+void aura_group_init(struct aura_group *group, const aura_ctx *ctx, uint32_t dim, size_t heads);
+
+/* Forgets all tokens; the queries stay. */
+void aura_group_clear(struct aura_group *group);
+
+/* Query `h` = row `row` of q. */
+void aura_group_query(struct aura_group *group, size_t h, const void *q, aura_dtype dtype, size_t row);
+
+/* Adds tokens [first, end). */
+void aura_group_attend(struct aura_group *group, const struct aura_source *keys, const struct aura_source *values,
+                       uint64_t first, uint64_t end);
+
+/* Two of its three steps for n <= AURA_BLOCK tokens from t on: logits into group->weight [heads][AURA_BLOCK], and the
+ * values of those weights into group->acc. */
+void aura_group_score(struct aura_group *group, const struct aura_source *keys, uint64_t t, size_t n);
+void aura_group_value(struct aura_group *group, const struct aura_source *values, uint64_t t, size_t n);
+
+/* Adds a learned sink to head h. */
+void aura_group_sink(struct aura_group *group, size_t h, float sink);
+
+/* out[dim] = the normalised row of head h, 0 where it has seen no token; *lse, where not NULL, its log-sum-exp.
+ * Returns 1 when the row is not finite; it is NaN then. */
+int aura_group_finish(float *out, float *lse, const struct aura_group *group, size_t h);
+
+/* 1 when a coordinate is not finite, or would not be in that type; then all of the row becomes NaN. */
+int aura_poison_row(float *row, uint32_t dim, aura_dtype dtype);
+
+/* Counts rows that are not finite, for the status of the call. */
+struct aura_bad_rows {
+    size_t count, first;
+};
+static inline void aura_bad_row(struct aura_bad_rows *bad, int is_bad, size_t row)
+{
+    if (is_bad && bad->count++ == 0)
+        bad->first = row;
+}
+aura_status aura_bad_rows_status(struct aura_call call, const struct aura_bad_rows *bad);
+
+#endif

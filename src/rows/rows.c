@@ -1,0 +1,361 @@
+/* Vectors to codes and back over plain row-major arrays: rotate, undo, encode, decode. */
+#include "../base/exact.h"
+#include "rows.h"
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "../base/arguments.h"
+#include "../codebook.h"
+#include "../base/dtype.h"
+#include "../base/fpmode.h"
+#include "../ref.h"
+#include "../rotation.h"
+
+/* Largest coordinate that is encoded, after balance. A rotated row then stays below 2^50 and sums of squares far from
+ * overflow, even with a matrix that is only roughly orthogonal. */
+#define LARGEST 0x1p40f
+
+size_t aura_row_bytes(uint32_t dim, uint32_t bits)
+{
+    if (dim == 0 || dim > AURA_MAX_DIM || bits < 1 || bits > 8)
+        return 0;
+    return ((size_t)dim * bits + 31) / 32 * 4;
+}
+
+aura_status aura_codebook_get(aura_table table, uint32_t bits, aura_codebook *book)
+{
+    if (!book)
+        return aura_fail(NULL, AURA_BAD_ARGUMENT, "aura_codebook_get: book is NULL");
+    if (table < AURA_TABLE_EXACT || table > AURA_TABLE_TQ)
+        return aura_fail(NULL, AURA_BAD_ARGUMENT, "aura_codebook_get: there is no table %d", (int)table);
+    for (size_t i = 0; i < aura_codebook_count; i++)
+        if (aura_codebook_list[i].id / 16 == (uint32_t)table && aura_codebook_list[i].bits == bits) {
+            *book = aura_codebook_list[i];
+            return AURA_OK;
+        }
+    return aura_fail(NULL, AURA_UNSUPPORTED, "aura_codebook_get: table %d has no %u-bit codebook", (int)table, bits);
+}
+
+/* splitmix64: bit d of the stream is bit d % 64 of output d / 64. */
+aura_status aura_signs(uint64_t seed, uint32_t stream, uint32_t dim, uint8_t *bits)
+{
+    if (!bits || dim == 0 || dim > AURA_MAX_DIM)
+        return aura_fail(NULL, AURA_BAD_ARGUMENT, "aura_signs: bits is NULL or dim %u is not 1 to %d", dim,
+                         AURA_MAX_DIM);
+    uint64_t state = seed + stream * 0xd1342543de82ef95u, word = 0;
+    memset(bits, 0, (dim + 7) / 8);
+    for (uint32_t d = 0; d < dim; d++) {
+        if (d % 64 == 0) {
+            word = state += 0x9e3779b97f4a7c15u;
+            word = (word ^ word >> 30) * 0xbf58476d1ce4e5b9u;
+            word = (word ^ word >> 27) * 0x94d049bb133111ebu;
+            word ^= word >> 31;
+        }
+        bits[d / 8] |= (uint8_t)((word >> d % 64 & 1) << d % 8);
+    }
+    return AURA_OK;
+}
+
+/* Grid tables count in steps: every integer where there is a level 0, else every other. */
+static uint32_t spacing_of(const aura_codebook *book)
+{
+    return book->levels % 2 ? 1 : 2;
+}
+
+/* Whether levels and thresholds are what aura_codec_plan says of step, spacing and first, to the last bit. */
+static int is_arithmetic(const aura_codebook *book)
+{
+    float spacing = (float)spacing_of(book), first = -spacing * (float)(book->levels - 1) / 2;
+    int same = book->step > 0 && book->levels == (book->bits == 8 ? 255u : 1u << book->bits);
+    for (uint32_t i = 0; i < book->levels; i++) {
+        float at = spacing * (float)i + first;
+        same = same && book->centroid[i] == book->step * at;
+        same = same && (i + 1 == book->levels || book->threshold[i] == book->step * (at + spacing / 2));
+    }
+    return same;
+}
+
+void aura_codec_plan_init(struct aura_codec_plan *plan, const aura_codebook *book, uint32_t dim, aura_scale_rule rule,
+                          uint32_t search)
+{
+    /* The RMS of a rotated vector already suits a Lloyd-Max table; a plain grid is fitted by its largest coordinate,
+     * where clipping a little pays at 5 and 6 bits and hardly at 8. */
+    static const float table_fits[9] = {0.80f, 0.85f, 0.90f, 0.95f, 1.00f, 1.05f, 1.10f, 1.15f, 1.20f};
+    static const float grid_fits[9] = {0.95f, 1.03125f, 1.1125f, 1.19375f, 1.275f, 1.35625f, 1.4375f, 1.51875f, 1.6f};
+    static const float grid8_fits[9] = {0.95f,  0.98125f, 1.0125f,  1.04375f, 1.075f,
+                                        1.10625f, 1.1375f,  1.16875f, 1.2f};
+    plan->dim = dim;
+    plan->bits = book->bits;
+    plan->row_bytes = (uint32_t)aura_row_bytes(dim, book->bits);
+    plan->uniform = book->uniform;
+    plan->rule = rule;
+    plan->sigma = book->sigma;
+    plan->top = book->centroid[book->levels - 1];
+    plan->tiny = 0x1.fffffep-51f; /* the last float below 2^-50 */
+    plan->keep_tiny = 0;
+    plan->n_fits = search ? 9 : 1;
+    plan->fits[0] = 1;
+    if (search)
+        memcpy(plan->fits, !book->uniform ? table_fits : book->bits < 8 ? grid_fits : grid8_fits, sizeof plan->fits);
+    plan->step = book->uniform && is_arithmetic(book) ? book->step : 0;
+    plan->spacing = (float)spacing_of(book);
+    plan->first = -plan->spacing * (float)(book->levels - 1) / 2;
+    for (uint32_t i = 0; i < 256; i++) {
+        uint32_t index = i & ((1u << book->bits) - 1);
+        plan->centroid[i] = index < book->levels ? book->centroid[index] : plan->top;
+        plan->threshold[i] = i + 1 < book->levels ? book->threshold[i] : INFINITY;
+    }
+}
+
+/* ---- rotate, undo ------------------------------------------------------------------------------------------------ */
+
+aura_status aura_turn_init(struct aura_turn *turn, struct aura_call call, const aura_rotation *rotation, int undo)
+{
+    const aura_ctx *ctx = call.ctx;
+    turn->ctx = ctx;
+    turn->rotation = rotation;
+    turn->undo = undo;
+    turn->transposed = NULL;
+    if (!rotation)
+        return AURA_OK;
+    size_t dim = rotation->dim;
+    if (rotation->kind == AURA_ROTATION_HADAMARD) {
+        aura_rotation_plan_init(&turn->plan, rotation->dim, rotation->signs, rotation->balance, undo);
+    } else if (!undo) { /* kernels want the matrix by columns; the inverse reads it as it is */
+        turn->transposed = ctx->allocator.alloc(ctx->allocator.user, dim * dim * sizeof(float), 64);
+        if (!turn->transposed)
+            return aura_fail(ctx, AURA_OUT_OF_MEMORY, "%s: the allocator has no %zu bytes", call.name,
+                             dim * dim * sizeof(float));
+        for (size_t i = 0; i < dim; i++)
+            for (size_t j = 0; j < dim; j++)
+                turn->transposed[j * dim + i] = rotation->matrix[i * dim + j];
+    }
+    return AURA_OK;
+}
+
+void aura_turn_free(struct aura_turn *turn)
+{
+    const aura_ctx *ctx = turn->ctx;
+    if (turn->transposed)
+        ctx->allocator.free(ctx->allocator.user, turn->transposed,
+                            (size_t)turn->rotation->dim * turn->rotation->dim * sizeof(float));
+}
+
+void aura_turn_rows(float *y, const float *x, const struct aura_turn *turn, size_t n)
+{
+    const struct aura_kernels *kernels = &turn->ctx->kernels;
+    const aura_rotation *r = turn->rotation;
+    if (r->kind == AURA_ROTATION_HADAMARD) {
+        (turn->undo ? kernels->undo[0] : kernels->rotate[0])(y, x, &turn->plan, n);
+        return;
+    }
+    for (size_t row = 0; row < n; row++, x += r->dim, y += r->dim) {
+        float in[AURA_MAX_DIM]; /* a copy, so that y may be x */
+        for (uint32_t d = 0; d < r->dim; d++)
+            in[d] = r->balance && !turn->undo ? x[d] * r->balance[d] : x[d];
+        kernels->rotate_dense[0](y, in, turn->undo ? r->matrix : turn->transposed, r->dim, 1);
+        for (uint32_t d = 0; r->balance && turn->undo && d < r->dim; d++)
+            y[d] = y[d] * r->balance[d];
+    }
+}
+
+static aura_status rotate(struct aura_call call, const aura_rotate_args *a, int undo)
+{
+    aura_status status;
+    if ((status = aura_check_call(call, a, sizeof *a)) ||
+        (status = aura_check_rotation(call, a->rotation, a->rotation ? a->rotation->dim : 0)) ||
+        (status = aura_check_dtype(call, "in_dtype", a->in_dtype)) ||
+        (status = aura_check_dtype(call, "out_dtype", a->out_dtype)))
+        return status;
+    uint32_t dim = a->rotation->dim;
+    struct aura_extent in = {"in", a->in, aura_dtype_bytes(a->in_dtype), dim, a->in_stride ? a->in_stride : dim, a->rows};
+    struct aura_extent out = {"out", a->out, aura_dtype_bytes(a->out_dtype), dim, a->out_stride ? a->out_stride : dim, a->rows};
+    int in_place = a->in == a->out && a->in_dtype == a->out_dtype && in.stride == out.stride;
+    if ((status = aura_check_rows(call, &in)) || (status = aura_check_rows(call, &out)) ||
+        (!in_place && (status = aura_check_apart(call, &out, &in))))
+        return status;
+
+    struct aura_turn turn;
+    if ((status = aura_turn_init(&turn, call, a->rotation, undo)))
+        return status;
+    uint64_t mode = aura_fpmode_enter();
+    if (a->in_dtype == AURA_F32 && a->out_dtype == AURA_F32 && in.stride == dim && out.stride == dim) {
+        aura_turn_rows(a->out, a->in, &turn, a->rows);
+    } else {
+        for (size_t row = 0; row < a->rows; row++) {
+            float x[AURA_MAX_DIM];
+            aura_load_row(x, a->in, a->in_dtype, row * in.stride, dim);
+            aura_turn_rows(x, x, &turn, 1);
+            aura_store_row(a->out, a->out_dtype, row * out.stride, x, dim);
+        }
+    }
+    aura_fpmode_leave(mode);
+    aura_turn_free(&turn);
+    return AURA_OK;
+}
+
+aura_status aura_rotate(const aura_ctx *ctx, const aura_rotate_args *args)
+{
+    struct aura_call call = {ctx, "aura_rotate"};
+    return rotate(call, args, 0);
+}
+
+aura_status aura_undo(const aura_ctx *ctx, const aura_rotate_args *args)
+{
+    struct aura_call call = {ctx, "aura_undo"};
+    return rotate(call, args, 1);
+}
+
+/* ---- encode, decode ---------------------------------------------------------------------------------------------- */
+
+static aura_status check_encode(struct aura_call call, const aura_encode_args *a, size_t *in_stride, size_t *packed_stride)
+{
+    aura_status status;
+    if ((status = aura_check_call(call, a, sizeof *a)) || (status = aura_check_codebook(call, a->codebook)) ||
+        (status = aura_check_dim(call, a->dim)) || (a->rotation && (status = aura_check_rotation(call, a->rotation, a->dim))) ||
+        (status = aura_check_dtype(call, "in_dtype", a->in_dtype)) ||
+        (status = aura_check_dtype(call, "scale_dtype", a->scale_dtype)))
+        return status;
+    if (a->rule < AURA_SCALE_MATCHED || a->rule > AURA_SCALE_RAW || a->search > 1 || !(a->tiny >= 0 && a->tiny <= 1))
+        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: rule %d, search %u or tiny %g is out of range", call.name,
+                         (int)a->rule, a->search, (double)a->tiny);
+    size_t row_bytes = aura_row_bytes(a->dim, a->codebook->bits);
+    *in_stride = a->in_stride ? a->in_stride : a->dim;
+    *packed_stride = a->packed_stride ? a->packed_stride : row_bytes;
+    struct aura_extent in = {"in", a->in, aura_dtype_bytes(a->in_dtype), a->dim, *in_stride, a->rows};
+    struct aura_extent packed = {"packed", a->packed, 1, row_bytes, *packed_stride, a->rows};
+    struct aura_extent scales = {"scales", a->scales, aura_dtype_bytes(a->scale_dtype), 1, 1, a->rows};
+    if ((status = aura_check_rows(call, &in)) || (status = aura_check_rows(call, &packed)) ||
+        (status = aura_check_rows(call, &scales)) || (status = aura_check_apart(call, &packed, &in)) ||
+        (status = aura_check_apart(call, &scales, &in)) || (status = aura_check_apart(call, &scales, &packed)))
+        return status;
+    return AURA_OK;
+}
+
+/* A lower bound of |c| for any code of any row: then |y| / |c| needs no closer look for most rows. 0: no bound. The raw
+ * scale has the length that the table is made for in its place. */
+static float smallest_size(const aura_codebook *book, uint32_t dim, aura_scale_rule rule)
+{
+    float smallest = book->centroid[book->levels - 1];
+    if (rule == AURA_SCALE_RAW)
+        return sqrtf((float)dim) * book->sigma;
+    if (book->uniform)
+        return 0.95f * smallest; /* the largest coordinate gets the highest level, or 0.95 of it */
+    for (uint32_t i = 0; i < book->levels; i++)
+        smallest = fabsf(book->centroid[i]) < smallest ? fabsf(book->centroid[i]) : smallest;
+    return sqrtf((float)dim) * smallest;
+}
+
+/* Everything that encoding needs, and one row of it. */
+struct encoder {
+    const aura_encode_args *args;
+    aura_encode_fn *run;
+    struct aura_turn turn;
+    struct aura_codec_plan plan;
+    size_t in_stride;
+    float y[AURA_MAX_DIM];
+};
+
+static void encode_row(struct encoder *e, uint8_t *packed, float *scale, size_t row)
+{
+    aura_load_row(e->y, e->args->in, e->args->in_dtype, row * e->in_stride, e->plan.dim);
+    if (e->turn.rotation)
+        aura_turn_rows(e->y, e->y, &e->turn, 1);
+    e->run(packed, scale, e->y, &e->plan, 1);
+}
+
+/* Looks at every row before the first is written. */
+static aura_status check_values(struct aura_call call, struct encoder *e)
+{
+    const aura_encode_args *a = e->args;
+    const float *balance = a->rotation ? a->rotation->balance : NULL;
+    float floor = smallest_size(a->codebook, a->dim, a->rule);
+    for (size_t row = 0; row < a->rows; row++) {
+        float largest = 0, scale;
+        for (uint32_t d = 0; d < a->dim; d++) {
+            float x = aura_load(a->in, a->in_dtype, row * e->in_stride + d), size = fabsf(balance ? x * balance[d] : x);
+            if (!(size <= LARGEST))
+                return aura_fail(call.ctx, AURA_BAD_VALUE, "%s: in[%zu][%u] is %g%s; coordinates must be within 2^40",
+                                 call.name, row, d, (double)x, balance ? " before balance" : "");
+            largest = size > largest ? size : largest;
+        }
+        if (a->scale_dtype != AURA_F16 || sqrtf((float)a->dim) * largest <= 512 * floor)
+            continue;
+        uint8_t packed[AURA_MAX_DIM];
+        encode_row(e, packed, &scale, row);
+        if (!(fabsf(scale) < 65520))
+            return aura_fail(call.ctx, AURA_BAD_VALUE, "%s: the scale of row %zu, %g, does not fit in f16", call.name,
+                             row, (double)scale);
+    }
+    return AURA_OK;
+}
+
+aura_status aura_encode(const aura_ctx *ctx, const aura_encode_args *args)
+{
+    struct aura_call call = {ctx, "aura_encode"};
+    struct encoder e;
+    size_t packed_stride = 0;
+    aura_status status = check_encode(call, args, &e.in_stride, &packed_stride);
+    if (status)
+        return status;
+    if ((status = aura_turn_init(&e.turn, call, args->rotation, 0)))
+        return status;
+    uint64_t mode = aura_fpmode_enter();
+    e.args = args;
+    e.run = ctx->kernels.encode[args->codebook->bits];
+    aura_codec_plan_init(&e.plan, args->codebook, args->dim, args->rule, args->search);
+    if (args->tiny > 0) {
+        e.plan.tiny = args->tiny;
+        e.plan.keep_tiny = 1;
+    }
+    status = check_values(call, &e);
+    for (size_t row = 0; !status && row < args->rows; row++) {
+        float scale;
+        encode_row(&e, (uint8_t *)args->packed + row * packed_stride, &scale, row);
+        aura_store(args->scales, args->scale_dtype, row, scale);
+    }
+    aura_fpmode_leave(mode);
+    aura_turn_free(&e.turn);
+    return status;
+}
+
+aura_status aura_decode(const aura_ctx *ctx, const aura_decode_args *args)
+{
+    struct aura_call call = {ctx, "aura_decode"};
+    const aura_decode_args *a = args;
+    aura_status status;
+    if ((status = aura_check_call(call, a, sizeof *a)) || (status = aura_check_codebook(call, a->codebook)) ||
+        (status = aura_check_dim(call, a->dim)) || (a->rotation && (status = aura_check_rotation(call, a->rotation, a->dim))) ||
+        (status = aura_check_dtype(call, "out_dtype", a->out_dtype)) ||
+        (status = aura_check_dtype(call, "scale_dtype", a->scale_dtype)))
+        return status;
+    size_t row_bytes = aura_row_bytes(a->dim, a->codebook->bits);
+    size_t packed_stride = a->packed_stride ? a->packed_stride : row_bytes;
+    size_t out_stride = a->out_stride ? a->out_stride : a->dim;
+    struct aura_extent out = {"out", a->out, aura_dtype_bytes(a->out_dtype), a->dim, out_stride, a->rows};
+    struct aura_extent packed = {"packed", a->packed, 1, row_bytes, packed_stride, a->rows};
+    struct aura_extent scales = {"scales", a->scales, aura_dtype_bytes(a->scale_dtype), 1, 1, a->rows};
+    if ((status = aura_check_rows(call, &out)) || (status = aura_check_rows(call, &packed)) ||
+        (status = aura_check_rows(call, &scales)) || (status = aura_check_apart(call, &out, &packed)) ||
+        (status = aura_check_apart(call, &out, &scales)))
+        return status;
+
+    struct aura_turn turn;
+    struct aura_codec_plan plan;
+    if ((status = aura_turn_init(&turn, call, a->rotation, 1)))
+        return status;
+    uint64_t mode = aura_fpmode_enter();
+    aura_codec_plan_init(&plan, a->codebook, a->dim, AURA_SCALE_MATCHED, 0);
+    for (size_t row = 0; row < a->rows; row++) {
+        float x[AURA_MAX_DIM], scale = aura_load(a->scales, a->scale_dtype, row);
+        ctx->kernels.dequant[plan.bits](x, (const uint8_t *)a->packed + row * packed_stride, &scale, &plan, 1);
+        if (turn.rotation)
+            aura_turn_rows(x, x, &turn, 1);
+        aura_store_row(a->out, a->out_dtype, row * out_stride, x, a->dim);
+    }
+    aura_fpmode_leave(mode);
+    aura_turn_free(&turn);
+    return AURA_OK;
+}

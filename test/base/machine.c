@@ -1,0 +1,167 @@
+/* The machine around us: instruction sets, float modes, CPUs that are not this one, threads. */
+#define _GNU_SOURCE
+#include "api.h"
+
+#include <pthread.h>
+
+#include "../../src/dispatch.h"
+#include "modes.h"
+
+/* Everything a call can produce, from inputs among which denormals matter. */
+static struct {
+    float rotated[ROWS * DIM], decoded[ROWS * DIM], tiny[ROWS * DIM], scales[ROWS];
+    uint8_t packed[ROWS * DIM];
+} all;
+
+static int run_all(const aura_ctx *with)
+{
+    static const float denormal[ROWS] = {0x1p-130f, 0x1p-140f, 1, 0};
+    g.encode.search = 1;
+    g.rotate.out = all.rotated;
+    g.encode.packed = all.packed, g.decode.packed = all.packed;
+    g.encode.scales = all.scales, g.decode.scales = all.scales;
+    g.decode.out = all.decoded;
+    int failed = aura_rotate(with, &g.rotate) || aura_encode(with, &g.encode) || aura_decode(with, &g.decode);
+    g.decode.scales = denormal;
+    g.decode.out = all.tiny;
+    return failed || aura_decode(with, &g.decode);
+}
+
+static void setup_all(void)
+{
+    setup();
+    memset(&all, 0, sizeof all);
+    for (int i = 0; i < DIM; i++)
+        g.x[DIM + i] *= 0x1p-135f;
+}
+
+/* Every instruction set gives the same bytes, also side by side. */
+static void masks_change_no_byte(void)
+{
+    aura_ctx_options o = AURA_CTX_OPTIONS_INIT;
+    aura_ctx *plain, *other;
+    static uint8_t want[sizeof all];
+    o.isa_mask = AURA_ISA_REF;
+    EXPECT(!aura_ctx_create(&o, &plain), "%s", aura_last_error());
+    setup_all();
+    EXPECT(!run_all(plain), "%s", aura_last_error());
+    memcpy(want, &all, sizeof want);
+    for (size_t i = 0; i <= aura_isa_count; i++) { /* each one, and all of them */
+        o.isa_mask = i < aura_isa_count ? aura_isa_list[i].flag : 0;
+        EXPECT(!aura_ctx_create(&o, &other), "%s", aura_last_error());
+        setup_all();
+        EXPECT(!run_all(other) && !memcmp(want, &all, sizeof want), "mask 0x%x changed bytes", o.isa_mask);
+        aura_ctx_destroy(other);
+    }
+    aura_ctx_destroy(plain);
+}
+
+static void float_modes_change_no_byte(void)
+{
+    static uint8_t want[sizeof all];
+    unsigned long before = mode_get();
+    setup_all();
+    EXPECT(!run_all(ctx), "%s", aura_last_error());
+    EXPECT(all.rotated[DIM] != 0 && all.tiny[0] != 0, "no denormals here, nothing is tested");
+    memcpy(want, &all, sizeof want);
+    for (int i = 0; i < N_MODES; i++) {
+        setup_all();
+        mode_set(modes[i]);
+        int failed = run_all(ctx);
+        unsigned long after = mode_get();
+        mode_set(before);
+        EXPECT(!failed && !memcmp(want, &all, sizeof want), "mode 0x%x changed bytes", modes[i]);
+        EXPECT(after == modes[i], "mode 0x%x came back as 0x%lx", modes[i], after);
+    }
+}
+
+static const struct aura_cpuid every_feature = {
+    1u << 12 | 1u << 27 | 1u << 28 | 1u << 29, 1u << 5 | 1u << 8 | 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31,
+    1u << 1 | 1u << 11, 1u << 4, 0xe7};
+
+static void cpu_without_the_system_has_nothing(void)
+{
+    const uint32_t avx2 = AURA_ISA_REF | AURA_ISA_AVX2 | AURA_ISA_AVXVNNI;
+    const uint32_t all_of_it = avx2 | AURA_ISA_AVX512 | AURA_ISA_AVX512VNNI;
+    struct aura_cpuid none = {0}, ones = {~0u, ~0u, ~0u, ~0u, ~0u}, cpu = every_feature;
+    EXPECT(aura_x86_isas(&cpu) == all_of_it && aura_x86_isas(&ones) == all_of_it, "all there");
+    EXPECT(aura_x86_isas(&none) == AURA_ISA_REF, "nothing there");
+    cpu.xcr0 = 0x07;
+    EXPECT(aura_x86_isas(&cpu) == avx2, "zmm not saved by the system");
+    cpu.xcr0 = 0x03;
+    EXPECT(aura_x86_isas(&cpu) == AURA_ISA_REF, "ymm not saved by the system");
+    cpu.xcr0 = 0;
+    EXPECT(aura_x86_isas(&cpu) == AURA_ISA_REF, "nothing saved by the system");
+}
+
+/* Every feature that the kernels are compiled for is asked for: a CPU with all but one bit of a word. */
+static void without_a_bit(uint32_t *word, uint32_t asked, const struct aura_cpuid *cpu, uint32_t left, const char *name)
+{
+    for (uint32_t bit = 0; bit < 32; bit++)
+        if (asked >> bit & 1) {
+            *word ^= 1u << bit;
+            EXPECT(aura_x86_isas(cpu) == left, "without bit %u of %s: 0x%x", bit, name, aura_x86_isas(cpu));
+            *word ^= 1u << bit;
+        }
+}
+
+static void every_feature_is_asked_for(void)
+{
+    const uint32_t avx2 = AURA_ISA_REF | AURA_ISA_AVX2, every = AURA_ISA_AVX512 | AURA_ISA_AVX512VNNI | avx2;
+    struct aura_cpuid cpu = {~0u, ~0u, ~0u, ~0u, 0xe7};
+    without_a_bit(&cpu.leaf1_ecx, every_feature.leaf1_ecx, &cpu, AURA_ISA_REF, "leaf 1");
+    without_a_bit(&cpu.leaf7_ebx, 1u << 5, &cpu, AURA_ISA_REF, "leaf 7");
+    without_a_bit(&cpu.leaf7_ebx, every_feature.leaf7_ebx & ~(1u << 5), &cpu, avx2 | AURA_ISA_AVXVNNI, "leaf 7");
+    without_a_bit(&cpu.leaf7_ecx, every_feature.leaf7_ecx, &cpu, avx2 | AURA_ISA_AVXVNNI | AURA_ISA_AVX512,
+                  "leaf 7 ecx");
+    without_a_bit(&cpu.leaf7_1_eax, every_feature.leaf7_1_eax, &cpu, every, "leaf 7.1");
+
+    const uint32_t neon = AURA_ISA_REF | AURA_ISA_NEON;
+    EXPECT(aura_arm_isas(0, 0) == neon && aura_arm_isas(~(1u << 20), ~0u) == neon, "no dot products, so no I8MM");
+    EXPECT(aura_arm_isas(1u << 20, ~(1u << 13)) == (neon | AURA_ISA_DOTPROD), "dot products");
+    EXPECT(aura_arm_isas(1u << 20, 1u << 13) == (neon | AURA_ISA_DOTPROD | AURA_ISA_I8MM), "I8MM");
+}
+
+static void *thread_body(void *user)
+{
+    static const float x[DIM] = {1, 2, 3};
+    float y[DIM], first[DIM];
+    uint8_t signs[DIM / 8] = {0x35};
+    int *wrong = user;
+    aura_rotation rotation = {sizeof rotation, AURA_ROTATION_HADAMARD, DIM, signs, NULL, NULL};
+    aura_rotate_args args = {sizeof args, &rotation, 1, x, first, AURA_F32, AURA_F32, 0, 0};
+    *wrong = aura_last_error()[0] != 0; /* another thread's message is not ours */
+    *wrong |= aura_rotate(ctx, &args) != AURA_OK;
+    for (int i = 0; i < 1000; i++) {
+        args.out = y;
+        *wrong |= aura_rotate(ctx, &args) != AURA_OK || memcmp(y, first, sizeof y);
+    }
+    return NULL;
+}
+
+static void threads_share_a_context(void)
+{
+    pthread_t threads[4];
+    int wrong[4];
+    aura_rotate(ctx, NULL); /* leaves a message in this thread */
+    for (int i = 0; i < 4; i++)
+        pthread_create(&threads[i], NULL, thread_body, &wrong[i]);
+    for (int i = 0; i < 4; i++) {
+        pthread_join(threads[i], NULL);
+        EXPECT(!wrong[i], "thread %d", i);
+    }
+    EXPECT(strstr(aura_last_error(), "args is NULL"), "%s", aura_last_error());
+}
+
+int main(void)
+{
+    if (aura_ctx_create(NULL, &ctx))
+        return 1;
+    RUN(masks_change_no_byte);
+    RUN(float_modes_change_no_byte);
+    RUN(cpu_without_the_system_has_nothing);
+    RUN(every_feature_is_asked_for);
+    RUN(threads_share_a_context);
+    aura_ctx_destroy(ctx);
+    return test_result();
+}

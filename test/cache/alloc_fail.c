@@ -1,0 +1,522 @@
+/* Every function that allocates, with every one of its allocations failed in turn: the status says so, nothing that was there
+ * has changed, not in a cache, not in a file, not in the caller's buffers; what was asked for then works, and in the end not a
+ * byte is lost. Every function of aura.h is in one of two lists here. */
+#define _DEFAULT_SOURCE /* mkdtemp */
+#include "../file/snapshot_tools.h"
+
+#include <ctype.h>
+
+enum { TOKENS = 280, WIDE = 256, WIDE_TOKENS = 40, OUT_BYTES = 1 << 19, LAYERS = 2 };
+enum { CROWD = 64 }; /* sequences for which a cache has places; for one more it allocates */
+
+static struct text text, wide_text;
+static float *balance, *matrix;
+static uint8_t out[OUT_BYTES], rows[OUT_BYTES]; /* what calls write to; what imports read */
+static struct counting memory;
+
+/* ---- something of everything ------------------------------------------------------------------------------------------ */
+
+struct world {
+    aura_ctx *ctx;
+    aura_cache *cache, *wide;
+    aura_seq seq[3], wide_seq; /* seq[1] is a fork of seq[0], seq[2] is empty, and so are all others */
+    aura_model_cache *model;
+    aura_seq model_seq;
+    aura_profile *profile;
+
+    /* what calls make */
+    aura_ctx *new_ctx;
+    aura_cache *new_cache;
+    aura_model_cache *new_model;
+    aura_profile *new_profile;
+    aura_calibration *new_calibration;
+    aura_seq new_seq;
+};
+
+static aura_config cache_config(void)
+{
+    aura_config config = config_of(AURA_KIND_B4, AURA_KIND_B3, 64, 64, 1);
+    config.balance = balance;
+    return config;
+}
+
+static aura_config wide_config(void)
+{
+    return config_of(AURA_KIND_B8, AURA_KIND_F16, WIDE, WIDE, 1);
+}
+
+static aura_status make_model(aura_ctx *in, const aura_profile *profile, aura_model_cache **model)
+{
+    aura_config configs[LAYERS] = {config_of(AURA_KIND_B4, AURA_KIND_B3, 64, 64, 1), config_of(AURA_KIND_F16, AURA_KIND_B4, 64, 64, 1)};
+    aura_model_config config = AURA_MODEL_CONFIG_INIT;
+    configs[1].window = 100, configs[1].max_queries = 40;
+    config.layers = LAYERS, config.configs = configs, config.profile = profile;
+    return aura_model_cache_create(in, &config, model);
+}
+
+static void world_new(struct world *w, aura_ctx *in)
+{
+    aura_config config = cache_config(), wide = wide_config();
+    memset(w, 0, sizeof *w);
+    w->ctx = in;
+    w->cache = cache_new(in, &config), w->wide = cache_new(in, &wide);
+    w->seq[0] = seq_new(w->cache), w->wide_seq = seq_new(w->wide);
+    grow(w->cache, w->seq[0], &text, TOKENS, 0), grow(w->wide, w->wide_seq, &wide_text, WIDE_TOKENS, 0);
+    EXPECT(!aura_seq_fork(w->cache, w->seq[0], TOKENS - 10, &w->seq[1]), "%s", aura_last_error());
+    w->seq[2] = seq_new(w->cache);
+    EXPECT(!aura_profile_create(in, LAYERS, &w->profile) && !aura_profile_set(w->profile, 0, 1, 64, balance), "%s", aura_last_error());
+    EXPECT(!make_model(in, w->profile, &w->model) && !aura_model_seq_create(w->model, &w->model_seq), "%s", aura_last_error());
+    for (uint32_t i = 0; i < LAYERS; i++)
+        grow(aura_model_cache_layer(w->model, i), w->model_seq, &text, TOKENS, i);
+    for (int i = 1; i < CROWD; i++) {
+        aura_seq other;
+        EXPECT(!aura_model_seq_create(w->model, &other) && (i < 3 || !aura_seq_create(w->cache, &other)), "%s", aura_last_error());
+    }
+    memset(out, 0x5a, sizeof out);
+    write_file(file_path("out"), "before", 6);
+}
+
+static void world_free(struct world *w)
+{
+    aura_cache_destroy(w->cache), aura_cache_destroy(w->wide), aura_cache_destroy(w->new_cache);
+    aura_model_cache_destroy(w->model), aura_model_cache_destroy(w->new_model);
+    aura_profile_destroy(w->profile), aura_profile_destroy(w->new_profile);
+    aura_calibration_destroy(w->new_calibration);
+    aura_ctx_destroy(w->new_ctx);
+}
+
+/* ---- has anything changed? ---------------------------------------------------------------------------------------------- */
+
+static uint32_t sum(uint32_t crc, const void *data, size_t bytes)
+{
+    return aura_crc32c(crc, data, bytes, AURA_ISA_REF);
+}
+
+static uint32_t sum_seq(uint32_t crc, const aura_cache *cache, aura_seq seq)
+{
+    aura_seq_info info = AURA_SEQ_INFO_INIT;
+    aura_cache_info about = AURA_CACHE_INFO_INIT;
+    float *answer;
+    EXPECT(!aura_seq_get_info(cache, seq, &info) && !aura_cache_get_info(cache, &about), "%s", aura_last_error());
+    uint32_t n = (uint32_t)(info.tokens - info.first), k_dim = about.config.k_dim, v_dim = about.config.v_dim;
+    float *k = malloc((size_t)n * k_dim * 4 + 1), *v = malloc((size_t)n * v_dim * 4 + 1);
+    aura_view k_view = {k, AURA_F32, 0, 0}, v_view = {v, AURA_F32, 0, 0};
+    EXPECT(!aura_cache_decode(cache, seq, info.first, n, &k_view, &v_view), "%s", aura_last_error());
+    crc = sum(sum(sum(crc, &info, sizeof info), k, (size_t)n * k_dim * 4), v, (size_t)n * v_dim * 4);
+    size_t bytes = ask(cache, seq, n < 2 ? n : 2, &answer);
+    crc = sum(crc, answer, bytes);
+    free(k), free(v), free(answer);
+    return crc;
+}
+
+/* Pages that are free and page tables that have grown are nobody's business. */
+static uint32_t sum_cache(uint32_t crc, const aura_cache *cache)
+{
+    aura_cache_info info = AURA_CACHE_INFO_INIT;
+    EXPECT(!aura_cache_get_info(cache, &info), "%s", aura_last_error());
+    uint64_t now[] = {info.pages - info.free_pages, info.seqs, info.shared_pages, info.references, info.tokens};
+    return sum(crc, now, sizeof now);
+}
+
+/* All that a call that failed must have left alone. */
+static uint32_t sum_world(const struct world *w)
+{
+    aura_profile_layer layer = AURA_PROFILE_LAYER_INIT;
+    struct bytes file = read_file(file_path("out"));
+    uint32_t crc = sum(sum(0, out, sizeof out), file.data, file.size);
+    crc = sum_cache(sum_cache(crc, w->cache), w->wide);
+    for (int i = 0; i < 3; i++)
+        crc = sum_seq(crc, w->cache, w->seq[i]);
+    crc = sum_seq(crc, w->wide, w->wide_seq);
+    for (uint32_t i = 0; i < LAYERS; i++) {
+        crc = sum_seq(sum_cache(crc, aura_model_cache_layer(w->model, i)), aura_model_cache_layer(w->model, i), w->model_seq);
+        EXPECT(!aura_profile_get(w->profile, i, &layer), "%s", aura_last_error());
+        uint32_t shape[] = {layer.layers, layer.kv_heads, layer.k_dim};
+        crc = sum(sum(crc, shape, sizeof shape), layer.balance, (size_t)layer.kv_heads * layer.k_dim * sizeof(float));
+    }
+    free(file.data);
+    return sum(crc, &w->new_ctx, sizeof *w - offsetof(struct world, new_ctx));
+}
+
+/* ---- the calls ------------------------------------------------------------------------------------------------------------ */
+
+static aura_status ctx_create(struct world *w)
+{
+    aura_ctx_options options = AURA_CTX_OPTIONS_INIT;
+    options.allocator.alloc = counting_alloc, options.allocator.free = counting_free, options.allocator.user = &memory;
+    options.threads = 2;
+    return aura_ctx_create(&options, &w->new_ctx);
+}
+
+static aura_rotation dense(uint32_t dim)
+{
+    aura_rotation r = AURA_ROTATION_INIT;
+    r.kind = AURA_ROTATION_DENSE, r.dim = dim, r.matrix = matrix;
+    return r;
+}
+
+static aura_status rotate(struct world *w)
+{
+    aura_rotation r = dense(64);
+    aura_rotate_args args = AURA_ROTATE_ARGS_INIT;
+    args.rotation = &r, args.rows = 5, args.in = text.k.memory, args.out = out;
+    return aura_rotate(w->ctx, &args);
+}
+
+static aura_status encode(struct world *w)
+{
+    aura_rotation r = dense(64);
+    aura_codebook book;
+    aura_encode_args args = AURA_ENCODE_ARGS_INIT;
+    aura_codebook_get(AURA_TABLE_EXACT, 4, &book);
+    args.codebook = &book, args.rotation = &r, args.dim = 64, args.rows = 5;
+    args.in = text.k.memory, args.packed = out, args.scales = out + 4096;
+    return aura_encode(w->ctx, &args);
+}
+
+static aura_status cache_create(struct world *w)
+{
+    aura_config config = cache_config();
+    return aura_cache_create(w->ctx, &config, &w->new_cache);
+}
+
+static aura_status cache_create_slots(struct world *w)
+{
+    aura_config config = cache_config();
+    config.slots = 700;
+    return aura_cache_create(w->ctx, &config, &w->new_cache);
+}
+
+static aura_status seq_create(struct world *w)
+{
+    return aura_seq_create(w->cache, &w->new_seq);
+}
+
+static aura_status seq_fork(struct world *w)
+{
+    return aura_seq_fork(w->cache, w->seq[0], 270, &w->new_seq);
+}
+
+static aura_status seq_reserve(struct world *w)
+{
+    return aura_seq_reserve(w->cache, w->seq[1], 6000);
+}
+
+static aura_status seq_copy(struct world *w)
+{
+    return aura_seq_copy(w->cache, w->seq[0], 0, 256, w->seq[2]);
+}
+
+/* Pages that are shared, new pages, and a first page table. */
+static aura_status append_three(struct world *w)
+{
+    aura_append_job jobs[3];
+    for (int i = 0; i < 3; i++)
+        jobs[i] = append_job(w->seq[i], &text.k, &text.v, (uint32_t)i, 270);
+    return aura_append(w->cache, jobs, 3);
+}
+
+static aura_status attend(struct world *w)
+{
+    aura_attend_job job = AURA_ATTEND_JOB_INIT;
+    job.seq = w->seq[0], job.queries = 2, job.q.data = text.v.memory, job.out.data = out, job.lse = (float *)(void *)(out + 4096);
+    return aura_attend(w->cache, &job, 1, NULL);
+}
+
+static aura_status calibration_create(struct world *w)
+{
+    aura_calibration_config config = AURA_CALIBRATION_CONFIG_INIT;
+    config.q_heads = config.kv_heads = 1, config.k_dim = 64;
+    return aura_calibration_create(w->ctx, &config, &w->new_calibration);
+}
+
+static aura_status profile_create(struct world *w)
+{
+    return aura_profile_create(w->ctx, 3, &w->new_profile);
+}
+
+static aura_status profile_set(struct world *w)
+{
+    return aura_profile_set(w->profile, 1, 1, 64, balance + 1);
+}
+
+static aura_status profile_replace(struct world *w)
+{
+    return aura_profile_set(w->profile, 0, 2, 64, balance);
+}
+
+static aura_status profile_save(struct world *w)
+{
+    return aura_profile_save(w->profile, file_path("out"));
+}
+
+static aura_status profile_load(struct world *w)
+{
+    return aura_profile_load(w->ctx, file_path("profile"), &w->new_profile);
+}
+
+static aura_status cache_save(struct world *w)
+{
+    return aura_cache_save(w->cache, file_path("out"), NULL);
+}
+
+static aura_status cache_load(struct world *w)
+{
+    return aura_cache_load(w->ctx, file_path("cache"), NULL, &w->new_cache);
+}
+
+static aura_status seq_save(struct world *w)
+{
+    return aura_seq_save(w->cache, w->seq[1], file_path("out"), NULL);
+}
+
+static aura_status seq_load(struct world *w)
+{
+    return aura_seq_load(w->cache, file_path("seq"), NULL, &w->new_seq);
+}
+
+static aura_status model_create_again(struct world *w)
+{
+    return make_model(w->ctx, w->profile, &w->new_model);
+}
+
+static aura_status model_seq_create(struct world *w)
+{
+    return aura_model_seq_create(w->model, &w->new_seq);
+}
+
+static aura_status model_seq_fork(struct world *w)
+{
+    return aura_model_seq_fork(w->model, w->model_seq, TOKENS, &w->new_seq);
+}
+
+static aura_status model_seq_reserve(struct world *w)
+{
+    return aura_model_seq_reserve(w->model, w->model_seq, 6000);
+}
+
+static aura_status model_save(struct world *w)
+{
+    return aura_model_save(w->model, file_path("out"), NULL);
+}
+
+static aura_status model_load(struct world *w)
+{
+    return aura_model_load(w->ctx, file_path("model"), NULL, &w->new_model);
+}
+
+static aura_status model_seq_save(struct world *w)
+{
+    return aura_model_seq_save(w->model, w->model_seq, file_path("out"), NULL);
+}
+
+static aura_status model_seq_load(struct world *w)
+{
+    return aura_model_seq_load(w->model, file_path("model"), NULL, &w->new_seq);
+}
+
+static aura_status import_rows(struct world *w)
+{
+    static float book[16];
+    aura_rotation r = dense(64);
+    aura_import_rows_args args = AURA_IMPORT_ROWS_ARGS_INIT;
+    for (int i = 0; i < 16; i++)
+        book[i] = (float)i - 7.5f;
+    args.seq = w->seq[1], args.tokens = 260;
+    args.k.bits = 4, args.k.codes = rows, args.k.norms = text.k.memory, args.k.codebook = book;
+    args.v = args.k, args.k_rotation = &r;
+    return aura_import_rows(w->cache, &args);
+}
+
+static aura_status export_rows(struct world *w)
+{
+    aura_rotation r = dense(64);
+    aura_codebook book;
+    aura_export_rows_args args = AURA_EXPORT_ROWS_ARGS_INIT;
+    aura_codebook_get(AURA_TABLE_EXACT, 4, &book);
+    args.seq = w->seq[0], args.tokens = 100;
+    args.k.codebook = &book, args.k.rotation = &r, args.k.codes = out, args.k.norms = out + OUT_BYTES / 4;
+    args.v = args.k, args.v.codes = out + OUT_BYTES / 2, args.v.norms = out + OUT_BYTES / 4 * 3;
+    return aura_export_rows(w->cache, &args);
+}
+
+static aura_status import_tq(struct world *w)
+{
+    aura_import_tq_args args = AURA_IMPORT_TQ_ARGS_INIT;
+    args.seq = w->wide_seq, args.tokens = args.capacity = 300;
+    args.k.bits = 4, args.k.rows = rows, args.k.norms = (const float *)(const void *)text.k.memory;
+    args.v = args.k;
+    return aura_import_tq(w->wide, &args);
+}
+
+static aura_status export_tq(struct world *w)
+{
+    aura_export_tq_args args = AURA_EXPORT_TQ_ARGS_INIT;
+    args.seq = w->wide_seq, args.tokens = args.capacity = WIDE_TOKENS;
+    args.k.bits = 8, args.k.rows = out, args.k.norms = (float *)(void *)(out + OUT_BYTES / 4);
+    args.v = args.k, args.v.rows = out + OUT_BYTES / 2, args.v.norms = (float *)(void *)(out + OUT_BYTES / 4 * 3);
+    return aura_export_tq(w->wide, &args);
+}
+
+static const struct {
+    const char *name;
+    long least; /* allocations */
+    aura_status (*call)(struct world *w);
+} calls[] = {{"aura_ctx_create", 2, ctx_create},
+             {"aura_rotate", 1, rotate},
+             {"aura_encode", 1, encode},
+             {"aura_cache_create", 2, cache_create},
+             {"aura_cache_create", 4, cache_create_slots},
+             {"aura_seq_create", 2, seq_create},
+             {"aura_seq_fork", 3, seq_fork},
+             {"aura_seq_reserve", 3, seq_reserve},
+             {"aura_seq_copy", 1, seq_copy},
+             {"aura_append", 3, append_three},
+             {"aura_attend", 1, attend},
+             {"aura_calibration_create", 1, calibration_create},
+             {"aura_profile_create", 1, profile_create},
+             {"aura_profile_set", 1, profile_set},
+             {"aura_profile_set", 1, profile_replace},
+             {"aura_profile_save", 1, profile_save},
+             {"aura_profile_load", 2, profile_load},
+             {"aura_cache_save", 3, cache_save},
+             {"aura_cache_load", 8, cache_load},
+             {"aura_seq_save", 3, seq_save},
+             {"aura_seq_load", 5, seq_load},
+             {"aura_model_cache_create", 4, model_create_again},
+             {"aura_model_seq_create", 4, model_seq_create},
+             {"aura_model_seq_fork", 6, model_seq_fork},
+             {"aura_model_seq_reserve", 3, model_seq_reserve},
+             {"aura_model_save", 4, model_save},
+             {"aura_model_load", 12, model_load},
+             {"aura_model_seq_save", 4, model_seq_save},
+             {"aura_model_seq_load", 8, model_seq_load},
+             {"aura_import_rows", 2, import_rows},
+             {"aura_export_rows", 2, export_rows},
+             {"aura_import_tq", 2, import_tq},
+             {"aura_export_tq", 1, export_tq}};
+enum { N_CALLS = sizeof calls / sizeof *calls };
+
+/* Those that allocate nothing. aura_truncate() and aura_slots_write() promise it; tests of theirs hold them to it. */
+static const char *const others[] = {
+    "aura_version", "aura_status_text", "aura_last_error", "aura_dtype_bytes", "aura_cpu_isas", "aura_ctx_destroy", "aura_ctx_isas",
+    "aura_codebook_get", "aura_signs", "aura_undo", "aura_row_bytes", "aura_decode", "aura_format_parse", "aura_format_name",
+    "aura_cache_destroy", "aura_cache_get_info", "aura_cache_bytes", "aura_seq_release", "aura_seq_get_info", "aura_truncate",
+    "aura_seq_remove", "aura_cache_decode", "aura_attend_workspace", "aura_slots_write", "aura_slots_reference", "aura_slots_clear",
+    "aura_slots_decode", "aura_merge", "aura_calibration_destroy", "aura_calibration_keys", "aura_calibration_queries",
+    "aura_calibration_next_text", "aura_calibration_balance", "aura_profile_destroy", "aura_profile_get", "aura_model_cache_destroy",
+    "aura_model_cache_get_info", "aura_model_cache_layer", "aura_model_seq_release", "aura_model_seq_truncate", "aura_dequant",
+    "aura_score", "aura_value", "aura_flash_p1", "aura_flash_pass2", "aura_flash_sdpa", "aura_flash_attn_vec",
+    "aura_flash_attn_vec_reduce", "aura_tq_signs", "aura_tq_encode", "aura_tq_dequant", "aura_kv_copy"};
+enum { N_OTHERS = sizeof others / sizeof *others };
+
+/* ---- tests ------------------------------------------------------------------------------------------------------------------ */
+
+/* One life of a world, in which allocation `fail` of the call fails. Returns whether there was such an allocation. */
+static int life_with_a_failure(aura_ctx *own, int i, long fail)
+{
+    struct world w;
+    size_t base = memory.bytes;
+    world_new(&w, own);
+    uint32_t before = sum_world(&w);
+    memory.failed = 0, memory.fail_in = fail;
+    aura_status status = calls[i].call(&w);
+    int failed = memory.failed;
+    memory.fail_in = -1;
+    EXPECT(status == (failed ? AURA_OUT_OF_MEMORY : AURA_OK), "%s, allocation %ld: %s", calls[i].name, fail,
+           status ? aura_last_error() : "no error");
+    if (failed) {
+        EXPECT(strstr(aura_last_error(), "the allocator has no"), "%s: %s", calls[i].name, aura_last_error());
+        EXPECT(sum_world(&w) == before, "%s, allocation %ld: something has changed", calls[i].name, fail);
+        status = calls[i].call(&w);
+        EXPECT(!status, "%s again, after allocation %ld failed: %s", calls[i].name, fail, aura_last_error());
+    }
+    EXPECT(sum_world(&w) != before, "%s: nothing happened", calls[i].name);
+    world_free(&w);
+    EXPECT(memory.bytes == base && !memory.wrong, "%s, allocation %ld: %zu bytes lost, %d wrong calls", calls[i].name, fail,
+           memory.bytes - base, memory.wrong);
+    return failed;
+}
+
+static void failed_allocations_lose_nothing(void)
+{
+    aura_ctx *own = counting_ctx(&memory, 0xee, 1);
+    long all = 0;
+    for (int i = 0; i < N_CALLS && test_bad_lines < 5; i++) {
+        long failures = 0;
+        while (failures < 100 && life_with_a_failure(own, i, failures) && test_bad_lines < 5)
+            failures++;
+        EXPECT(failures >= calls[i].least && failures < 100, "%s: %ld allocations to fail, at least %ld", calls[i].name, failures, calls[i].least);
+        all += failures;
+    }
+    printf("  %d calls, %ld allocations\n", N_CALLS, all);
+    aura_ctx_destroy(own);
+    EXPECT(!memory.bytes, "%zu bytes lost", memory.bytes);
+}
+
+static int listed(const char *name, size_t n)
+{
+    int found = 0;
+    for (int i = 0; i < N_CALLS && !found; i++)
+        found += strlen(calls[i].name) == n && !memcmp(calls[i].name, name, n);
+    for (int i = 0; i < N_OTHERS; i++)
+        found += strlen(others[i]) == n && !memcmp(others[i], name, n);
+    return found;
+}
+
+/* A function is AURA_API, some type, aura_name(. */
+static void every_function_is_listed(void)
+{
+    const char *slash = strrchr(__FILE__, '/');
+    char path[512];
+    snprintf(path, sizeof path, "%.*s../include/aura.h", slash ? (int)(slash - __FILE__) + 1 : 0, __FILE__);
+    struct bytes header = read_file(path);
+    int functions = 0;
+    if (!header.data)
+        return;
+    header.data[header.size] = 0;
+    for (const char *at = (const char *)header.data; (at = strstr(at, "\nAURA_API ")); at++) {
+        const char *end = strchr(at, '('), *name = end;
+        while (isalnum((unsigned char)name[-1]) || name[-1] == '_')
+            name--;
+        EXPECT(listed(name, (size_t)(end - name)) == 1, "%.*s is listed %d times: does it allocate?", (int)(end - name), name,
+               listed(name, (size_t)(end - name)));
+        functions++;
+    }
+    EXPECT(functions > 80, "only %d functions in aura.h", functions);
+    free(header.data);
+}
+
+static void begin(void)
+{
+    aura_config config = cache_config(), wide = wide_config();
+    struct world w;
+    text = text_new(&config, 900), wide_text = text_new(&wide, 100);
+    balance = some_balance(2, 64);
+    matrix = calloc((size_t)WIDE * WIDE, sizeof *matrix);
+    for (int i = 0; i < 64; i++)
+        matrix[i * 64 + (i * 7 + 3) % 64] = i % 3 ? 1.f : -1.f; /* orthogonal */
+    world_new(&w, ctx);
+    aura_snapshot_options three = AURA_SNAPSHOT_OPTIONS_INIT, one = three;
+    three.seqs = w.seq, three.n_seqs = 3, one.seqs = &w.model_seq, one.n_seqs = 1;
+    EXPECT(!aura_cache_save(w.cache, file_path("cache"), &three) && !aura_seq_save(w.cache, w.seq[0], file_path("seq"), NULL) &&
+               !aura_model_save(w.model, file_path("model"), &one) && !aura_profile_save(w.profile, file_path("profile")), "%s", aura_last_error());
+    world_free(&w);
+}
+
+int main(void)
+{
+    static const char *const files[] = {"cache", "seq", "model", "profile", "out"};
+    if (!files_begin() || aura_ctx_create(NULL, &ctx))
+        return 1;
+    begin();
+    RUN(failed_allocations_lose_nothing);
+    RUN(every_function_is_listed);
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        unlink(file_path(files[i]));
+    text_free(&text), text_free(&wide_text);
+    free(balance), free(matrix);
+    aura_ctx_destroy(ctx);
+    files_end();
+    return test_result();
+}

@@ -1,0 +1,306 @@
+/* What a cache must hold, slowly: a model of aura_cache in plain C, built only on the definitions of the stages in
+ * src/ref.c. It keeps every token both ways, as the f16 numbers it had when it was appended and as what its codes stand
+ * for, and two lengths say which of them counts. Heads and tokens are never packed: nothing here knows what a tile
+ * looks like in memory. */
+#ifndef AURA_TEST_CACHE_MODEL_H
+#define AURA_TEST_CACHE_MODEL_H
+
+#include "../../src/base/exact.h"
+
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../include/aura.h"
+#include "../../src/ref.h"
+#include "../../src/rotation.h"
+#include "../../src/rows/rows.h"
+#include "../oracle.h"
+
+enum { PAGE = 256, TILE = 32, PINNED = 4, ROLLBACK = 16 };
+
+/* The lists that the issue asks to be crossed. */
+static const aura_kind kinds[] = {AURA_KIND_B2, AURA_KIND_B3,  AURA_KIND_B4,  AURA_KIND_B5,  AURA_KIND_B6,
+                                  AURA_KIND_B8, AURA_KIND_F32, AURA_KIND_F16, AURA_KIND_BF16};
+static const uint32_t dims[] = {64, 80, 96, 112, 128, 192, 256, 512};
+enum { N_KINDS = sizeof kinds / sizeof *kinds, N_DIMS = sizeof dims / sizeof *dims };
+
+/* Sanitizers and emulators cost 4 to 30 times: their jobs set AURA_QUICK, and every test that takes long has a
+ * shorter form for it, in which each kind still occurs on both sides. */
+static inline int small_run(void)
+{
+    static int small = -1;
+    if (small < 0)
+        small = getenv("AURA_QUICK") != NULL;
+    return small;
+}
+
+/* ---- how far attention may be from double ---------------------------------------------------------------------------
+ *
+ * The error of a row is |out - want| against the sum over tokens of weight * |value|. Planes 0 means float arithmetic:
+ * there, sums in f32 and exp2 are good to 1e-6 of each weight.
+ *
+ *   value   what rounding the weights to bytes costs. One plane: half of 1/255 of the largest weight of a tile, 32 times
+ *           with signs that chance decides: a percent at most on random data. Two: 1/256 of that.
+ *   worst   the same on tiles made for it, where all 31 others are rounded the same way: design.md, 4b.
+ *   flat    the same for a hundred thousand tokens of nearly equal weights, where it averages out.
+ *   typical value and logit together, on random data of 255 tokens and more.
+ *   logit   what rounding the query costs a logit, relative to |scale| max|q| |k|. One plane: a coordinate is off by up to
+ *           1/254 of the largest, as if at random: 1/127/sqrt(12) = 2.3e-3, of which six standard deviations are allowed.
+ *           Two: 1/256 of that. A weight is off by as much as its logit is.
+ *   lse     f32 holds a logit or a sum to this, relative.
+ */
+static const struct {
+    double value[3], worst[3], flat[3], typical[3], logit[3], lse;
+} tolerance = {{1e-5, 1e-2, 1e-4}, {1e-5, 1.2e-1, 1e-3}, {1e-5, 2e-3, 1e-4}, {2e-5, 1.5e-2, 1e-3}, {4e-6, 1.4e-2, 6e-5}, 2e-6};
+
+/* The planes a side is computed with: 0 for plain numbers. */
+static inline uint32_t planes_of(aura_kind kind, uint32_t planes)
+{
+    if (kind > AURA_KIND_B8)
+        return 0;
+    return planes ? planes : kind <= AURA_KIND_B5 ? 1 : 2;
+}
+
+/* ---- one side ------------------------------------------------------------------------------------------------------- */
+
+struct model_side {
+    aura_kind kind;
+    uint32_t dim, heads;
+    size_t capacity, pages;
+    float *balance, *reciprocal; /* [heads][dim], or NULL: none */
+    int relative;                /* keys are encoded relative to their page's reference */
+    struct aura_rotation_plan turn, back;
+    struct aura_codec_plan codec, reference_codec;
+    float *half;      /* [heads][capacity][dim] rotated, as f16 holds it; for plain numbers what is stored */
+    float *coded;     /* [heads][capacity][dim] what the codes of a closed token stand for, still rotated */
+    float *reference; /* [heads][pages][dim] */
+};
+
+static inline int is_plain(aura_kind kind)
+{
+    return kind > AURA_KIND_B8;
+}
+
+static inline aura_dtype plain_dtype(aura_kind kind)
+{
+    return kind == AURA_KIND_F16 ? AURA_F16 : kind == AURA_KIND_BF16 ? AURA_BF16 : AURA_F32;
+}
+
+static inline void model_side_init(struct model_side *s, const aura_config *c, int keys, size_t capacity)
+{
+    uint8_t signs[AURA_MAX_DIM / 8];
+    aura_codebook book;
+    memset(s, 0, sizeof *s);
+    s->kind = keys ? c->format.k : c->format.v;
+    s->kind = s->kind ? s->kind : AURA_KIND_B4;
+    s->dim = keys || !c->v_dim ? c->k_dim : c->v_dim;
+    s->heads = c->kv_heads;
+    s->capacity = capacity, s->pages = capacity / PAGE + 1;
+    s->half = malloc(s->heads * capacity * s->dim * sizeof(float) + 1);
+    if (is_plain(s->kind))
+        return;
+    s->coded = malloc(s->heads * capacity * s->dim * sizeof(float) + 1);
+    s->reference = malloc(s->heads * s->pages * s->dim * sizeof(float));
+    if (keys && c->balance) {
+        s->balance = malloc(s->heads * s->dim * sizeof(float));
+        s->reciprocal = malloc(s->heads * s->dim * sizeof(float));
+        for (size_t i = 0; i < (size_t)s->heads * s->dim; i++)
+            s->balance[i] = c->balance[i], s->reciprocal[i] = 1 / c->balance[i];
+    }
+    s->relative = keys && !(c->flags & AURA_NO_REFERENCE);
+    aura_signs(c->seed, keys ? 0 : 1, s->dim, signs);
+    aura_rotation_plan_init(&s->turn, s->dim, signs, NULL, 0);
+    aura_rotation_plan_init(&s->back, s->dim, signs, NULL, 1);
+    aura_codebook_get(AURA_TABLE_GRID, s->kind, &book);
+    aura_codec_plan_init(&s->codec, &book, s->dim, keys || s->kind >= AURA_KIND_B4 ? AURA_SCALE_MATCHED : AURA_SCALE_UNBIASED,
+                         !(c->flags & AURA_NO_SEARCH));
+    aura_codebook_get(AURA_TABLE_GRID, 8, &book);
+    aura_codec_plan_init(&s->reference_codec, &book, s->dim, AURA_SCALE_MATCHED, !(c->flags & AURA_NO_SEARCH));
+}
+
+static inline void model_side_free(struct model_side *s)
+{
+    free(s->half), free(s->coded), free(s->reference), free(s->balance), free(s->reciprocal);
+}
+
+static inline float *model_half(const struct model_side *s, uint32_t head, uint64_t t)
+{
+    return s->half + ((size_t)head * s->capacity + t) * s->dim;
+}
+
+static inline float *model_coded(const struct model_side *s, uint32_t head, uint64_t t)
+{
+    return s->coded + ((size_t)head * s->capacity + t) * s->dim;
+}
+
+static inline float *model_reference(const struct model_side *s, uint32_t head, uint64_t page)
+{
+    return s->reference + ((size_t)head * s->pages + page) * s->dim;
+}
+
+/* x[heads][dim], a token as it is appended. */
+static inline void model_side_put(struct model_side *s, uint64_t t, const float *x)
+{
+    for (uint32_t h = 0; h < s->heads; h++, x += s->dim) {
+        float *y = model_half(s, h, t);
+        if (!is_plain(s->kind)) {
+            s->turn.balance = s->balance ? s->balance + (size_t)h * s->dim : NULL;
+            aura_rotate_ref(y, x, &s->turn, 1);
+        }
+        for (uint32_t d = 0; d < s->dim; d++)
+            y[d] = is_plain(s->kind) ? oracle_round(x[d], plain_dtype(s->kind)) : oracle_round(y[d], AURA_F16);
+    }
+}
+
+/* What the codes of a vector stand for, its scale being stored in f16. */
+static inline void model_quantise(float *out, const float *y, const struct aura_codec_plan *codec)
+{
+    uint8_t packed[AURA_MAX_DIM];
+    float scale;
+    aura_encode_ref(packed, &scale, y, codec, 1);
+    scale = oracle_round(scale, AURA_F16);
+    aura_dequant_ref(out, packed, &scale, codec, 1);
+}
+
+static inline void model_form_reference(struct model_side *s, uint32_t head, uint64_t page, uint64_t pinned)
+{
+    uint64_t first = page * PAGE > pinned ? page * PAGE : pinned, end = page * PAGE + TILE;
+    float mean[AURA_MAX_DIM] = {0};
+    for (uint64_t t = first; t < end; t++)
+        for (uint32_t d = 0; d < s->dim; d++)
+            mean[d] = mean[d] + model_half(s, head, t)[d];
+    for (uint32_t d = 0; d < s->dim; d++)
+        mean[d] = mean[d] / (float)(end - first);
+    model_quantise(model_reference(s, head, page), mean, &s->reference_codec);
+}
+
+/* Tokens [first, end) of one tile get codes; tokens before `first` have them, unless they are pinned. The page has a
+ * reference exactly when it has a closed token that is not pinned. */
+static inline void model_side_close(struct model_side *s, uint64_t first, uint64_t end, uint64_t pinned)
+{
+    uint64_t page = first / PAGE, start = page * PAGE > pinned ? page * PAGE : pinned;
+    for (uint32_t h = 0; h < s->heads && !is_plain(s->kind); h++) {
+        if (s->relative && first <= start)
+            model_form_reference(s, h, page, pinned);
+        const float *r = model_reference(s, h, page);
+        for (uint64_t t = first > pinned ? first : pinned; t < end; t++) {
+            float y[AURA_MAX_DIM], *out = model_coded(s, h, t);
+            for (uint32_t d = 0; d < s->dim; d++)
+                y[d] = s->relative ? model_half(s, h, t)[d] - r[d] : model_half(s, h, t)[d];
+            model_quantise(out, y, &s->codec);
+            for (uint32_t d = 0; d < s->dim && s->relative; d++)
+                out[d] = out[d] + r[d];
+        }
+    }
+}
+
+/* ---- one sequence ---------------------------------------------------------------------------------------------------- */
+
+struct model {
+    uint64_t len, closed;      /* pinned tokens and [closed, len) count as f16, the rest as codes */
+    uint64_t pinned, rollback;
+    int open;                  /* 0: a token is encoded at once */
+    struct model_side k, v;
+};
+
+static inline struct model *model_create(const aura_config *c, size_t capacity)
+{
+    struct model *m = malloc(sizeof *m);
+    m->len = m->closed = 0;
+    m->pinned = c->flags & AURA_NO_PINNED ? 0 : PINNED;
+    m->rollback = c->flags & (AURA_NO_ROLLBACK | AURA_NO_OPEN) ? 0 : c->rollback ? c->rollback : ROLLBACK;
+    m->open = !(c->flags & AURA_NO_OPEN);
+    model_side_init(&m->k, c, 1, capacity);
+    model_side_init(&m->v, c, 0, capacity);
+    return m;
+}
+
+static inline void model_destroy(struct model *m)
+{
+    if (!m)
+        return;
+    model_side_free(&m->k), model_side_free(&m->v);
+    free(m);
+}
+
+/* How many tokens a sequence of that many has closed, when nothing was ever truncated. */
+static inline uint64_t model_closed_at(const struct model *m, uint64_t len)
+{
+    if (!m->open)
+        return len;
+    return len < m->rollback ? 0 : (len - m->rollback) / TILE * TILE;
+}
+
+/* k[n][heads][k_dim], v[n][heads][v_dim]. */
+static inline void model_append(struct model *m, const float *k, const float *v, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        model_side_put(&m->k, m->len + i, k + i * m->k.heads * m->k.dim);
+        model_side_put(&m->v, m->len + i, v + i * m->v.heads * m->v.dim);
+    }
+    m->len += n;
+    for (uint64_t end = model_closed_at(m, m->len), next; m->closed < end; m->closed = next) {
+        next = (m->closed / TILE + 1) * TILE;
+        next = next < end ? next : end;
+        model_side_close(&m->k, m->closed, next, m->pinned);
+        model_side_close(&m->v, m->closed, next, m->pinned);
+    }
+}
+
+static inline void model_truncate(struct model *m, uint64_t len)
+{
+    m->len = len;
+    m->closed = m->closed < len ? m->closed : len;
+}
+
+static inline void *model_copy_of(const void *memory, size_t bytes)
+{
+    return memory ? memcpy(malloc(bytes + 1), memory, bytes) : NULL;
+}
+
+static inline void model_side_clone(struct model_side *s)
+{
+    size_t rows = s->heads * s->capacity * s->dim * sizeof(float), factors = s->heads * s->dim * sizeof(float);
+    s->half = model_copy_of(s->half, rows), s->coded = model_copy_of(s->coded, rows);
+    s->reference = model_copy_of(s->reference, s->pages * factors);
+    s->balance = model_copy_of(s->balance, factors), s->reciprocal = model_copy_of(s->reciprocal, factors);
+}
+
+static inline struct model *model_clone(const struct model *m)
+{
+    struct model *copy = model_copy_of(m, sizeof *m);
+    model_side_clone(&copy->k), model_side_clone(&copy->v);
+    return copy;
+}
+
+/* The model as it was when it had that many tokens. Only where nothing was truncated. */
+static inline void model_view(struct model *m, uint64_t len)
+{
+    m->len = len;
+    m->closed = model_closed_at(m, len);
+}
+
+/* Token t as attention sees it: rotated, or the plain numbers. */
+static inline const float *model_row(const struct model *m, const struct model_side *s, uint32_t head, uint64_t t)
+{
+    return is_plain(s->kind) || t < m->pinned || t >= m->closed ? model_half(s, head, t) : model_coded(s, head, t);
+}
+
+/* out[n][heads][dim]: tokens [first, first + n) back in model space. */
+static inline void model_decode(float *out, const struct model *m, struct model_side *s, uint64_t first, uint64_t n)
+{
+    for (uint64_t t = first; t < first + n; t++)
+        for (uint32_t h = 0; h < s->heads; h++, out += s->dim) {
+            const float *y = model_row(m, s, h, t);
+            if (is_plain(s->kind)) {
+                memcpy(out, y, s->dim * sizeof *out);
+                continue;
+            }
+            s->back.balance = s->reciprocal ? s->reciprocal + (size_t)h * s->dim : NULL;
+            aura_undo_ref(out, y, &s->back, 1);
+        }
+}
+
+#endif

@@ -1,0 +1,20 @@
+/* The walks of test/cache/cache_walk.h, with choices out of bytes. */
+#include "fuzz.h"
+
+#define WALK_CAPACITY 800
+#include "../cache/cache_walk.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct choices choices = {1, data, size, 0};
+    if (!fuzz_ctx) {
+        MUST(files_begin() && !atexit(files_end));
+        walk_texts();
+    }
+    fuzz_begin();
+    ctx = fuzz_ctx;
+    if (size)
+        walk(choices, 60, 0);
+    MUST(!test_bad_lines);
+    return 0;
+}

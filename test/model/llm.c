@@ -1,0 +1,341 @@
+/* Transformers: small ones of every architecture beside the same in double, and what a state promises. */
+#define _POSIX_C_SOURCE 200809L
+#include <unistd.h>
+
+#include "../../model/llm.h"
+#include "../../model/vocab.h"
+#include "llm_tools.h"
+#include "../test.h"
+
+enum { MOST = 70, VOCAB = 40 };
+static char error[LLM_ERROR_BYTES];
+
+struct opened {
+    struct gguf_part bytes;
+    struct gguf *file;
+    struct llm *llm;
+    struct llm_state *state;
+};
+
+static struct opened open_bytes(struct gguf_writer *w)
+{
+    struct opened o = {gguf_finish(w), NULL, NULL, NULL};
+    strcpy(error, "");
+    if (!gguf_read(o.bytes.data, o.bytes.size, &o.file, error))
+        llm_open(o.file, 2, &o.llm, error);
+    return o;
+}
+
+static struct opened open_tiny(const struct tiny *t)
+{
+    struct gguf_writer w = {0};
+    tiny_write(t, &w);
+    return open_bytes(&w);
+}
+
+/* With a cache of f32 unless the options say otherwise. */
+static struct opened open_state(const struct tiny *t, struct llm_options options)
+{
+    struct opened o = open_tiny(t);
+    if (!options.format.k)
+        options.format = (aura_format){AURA_KIND_F32, AURA_KIND_F32};
+    if (o.llm)
+        llm_state_create(o.llm, &options, &o.state, error);
+    EXPECT(o.state, "%s: %s", t->arch, error);
+    return o;
+}
+
+static void close_all(struct opened *o)
+{
+    llm_state_destroy(o->state);
+    llm_close(o->llm);
+    gguf_close(o->file);
+    free(o->bytes.data);
+}
+
+static void some_tokens(uint32_t *tokens, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        tokens[i] = (uint32_t)(i * i * 7 + 3 * i + 1) % VOCAB;
+}
+
+/* ---- results --------------------------------------------------------------------------------------------------------------- */
+
+/* All logits of a text in calls of so many tokens, beside those in double. */
+static void compare(const struct tiny *t, size_t step, uint32_t threads, const char *what)
+{
+    static double want[MOST * VOCAB];
+    static float got[MOST * VOCAB];
+    uint32_t tokens[MOST];
+    double worst = 0, size = 0;
+    struct opened o = open_state(t, (struct llm_options){.threads = threads});
+    some_tokens(tokens, MOST);
+    tiny_forward(t, tokens, MOST, want);
+    for (size_t at = 0; o.state && at < MOST; at += step) {
+        size_t n = MOST - at < step ? MOST - at : step;
+        EXPECT(!llm_forward(o.state, tokens + at, n, n, got + at * VOCAB, error), "%s: %s", what, error);
+    }
+    for (int i = 0; i < MOST * VOCAB; i++) {
+        worst = fabs(got[i] - want[i]) > worst ? fabs(got[i] - want[i]) : worst;
+        size = fabs(want[i]) > size ? fabs(want[i]) : size;
+    }
+    EXPECT(size > 0.5 && worst <= 2e-5 * size, "%s, %zu at once: logits of up to %g are off by %g", what, step, size, worst);
+    close_all(&o);
+}
+
+static void architectures(void)
+{
+    struct tiny t = tiny_model("llama");
+    compare(&t, MOST, 1, "llama");
+    compare(&t, 1, 2, "llama");
+    t.tied = 1, t.factors = 1, t.linear = 4, t.rope_base = 500000;
+    compare(&t, 9, 2, "llama with factors and scaling");
+    t = tiny_model("qwen2");
+    compare(&t, MOST, 2, "qwen2");
+    compare(&t, 17, 1, "qwen2");
+    t = tiny_model("qwen3");
+    t.head_dim = 128, t.tied = 1;
+    compare(&t, MOST, 2, "qwen3");
+    compare(&t, 3, 1, "qwen3");
+}
+
+/* A cache of bits is near, and each width nearer than the one before. */
+static void formats(void)
+{
+    static const char *const names[] = {"k3v3", "k4v4", "k6v6", "k8v8", "kf16vf16"};
+    struct tiny t = tiny_model("llama");
+    static double want[MOST * VOCAB];
+    uint32_t tokens[MOST];
+    double before = 1e9;
+    some_tokens(tokens, MOST);
+    tiny_forward(&t, tokens, MOST, want);
+    for (int f = 0; f < 5; f++) {
+        static float got[MOST * VOCAB];
+        struct llm_options options = {.flags = AURA_NO_PINNED, .rollback = 1};
+        double sum = 0;
+        EXPECT(!aura_format_parse(names[f], &options.format), "%s", names[f]);
+        struct opened o = open_state(&t, options);
+        EXPECT(!llm_forward(o.state, tokens, MOST, MOST, got, error), "%s: %s", names[f], error);
+        for (int i = 0; i < MOST * VOCAB; i++)
+            sum += (got[i] - want[i]) * (got[i] - want[i]);
+        EXPECT(sum < before, "%s is off by %g, the one before by %g", names[f], sqrt(sum), sqrt(before));
+        before = sum;
+        close_all(&o);
+    }
+    EXPECT(before < 1e-2, "an f16 cache is off by %g", sqrt(before));
+}
+
+/* ---- what a state promises --------------------------------------------------------------------------------------------------- */
+
+static struct seen {
+    uint32_t calls, layers, tokens;
+    uint64_t first;
+} seen;
+
+static void look(void *arg, uint32_t layer, uint64_t first, uint32_t tokens, float *q, float *k, float *v)
+{
+    (void)q, (void)k;
+    seen.calls++, seen.layers += layer, seen.first = first, seen.tokens = tokens;
+    for (size_t i = 0; *(int *)arg && i < (size_t)tokens * 2 * 64; i++)
+        v[i] = 0;
+}
+
+/* The hook sees every layer, and what it changes is what is attended to. */
+static void hook(void)
+{
+    struct tiny t = tiny_model("llama");
+    int wipe = 0;
+    float plain[VOCAB], same[VOCAB], wiped[VOCAB];
+    uint32_t tokens[9];
+    some_tokens(tokens, 9);
+    struct opened a = open_state(&t, (struct llm_options){0}),
+        b = open_state(&t, (struct llm_options){.on_layer = look, .arg = &wipe});
+    EXPECT(!llm_forward(a.state, tokens, 9, 1, plain, error) && !llm_forward(b.state, tokens, 4, 0, NULL, error), "%s", error);
+    EXPECT(!llm_forward(b.state, tokens + 4, 5, 1, same, error), "%s", error);
+    EXPECT(seen.calls == 4 && seen.layers == 2 && seen.first == 4 && seen.tokens == 5, "%u calls, the last from %u on",
+           seen.calls, (unsigned)seen.first);
+    for (int i = 0; i < VOCAB; i++)
+        EXPECT(fabsf(plain[i] - same[i]) < 1e-4f, "logit %d: %g, looked at %g", i, (double)plain[i], (double)same[i]);
+    wipe = 1;
+    EXPECT(!llm_state_truncate(b.state, 0, error) && !llm_forward(b.state, tokens, 9, 1, wiped, error), "%s", error);
+    double change = 0;
+    for (int i = 0; i < VOCAB; i++)
+        change += fabs((double)wiped[i] - (double)plain[i]);
+    EXPECT(change > 0.1, "values of zero change nothing");
+    close_all(&a);
+    close_all(&b);
+}
+
+static void limits(void)
+{
+    struct tiny t = tiny_model("llama");
+    float logits[VOCAB], again[VOCAB];
+    uint32_t tokens[MOST];
+    some_tokens(tokens, MOST);
+    struct opened o = open_state(&t, (struct llm_options){.tokens = 20});
+    EXPECT(llm_state_capacity(o.state) == 20 && llm_state_tokens(o.state) == 0, "%zu of %zu", llm_state_tokens(o.state),
+           llm_state_capacity(o.state));
+    EXPECT(!llm_forward(o.state, tokens, 12, 1, logits, error), "%s", error);
+    EXPECT(llm_forward(o.state, tokens, 9, 1, again, error) && strstr(error, "context is full"), "%s", error);
+    EXPECT(llm_forward(o.state, tokens, 0, 0, again, error), "no tokens");
+    EXPECT(llm_forward(o.state, tokens, 2, 3, again, error), "more logits than tokens");
+    EXPECT(llm_forward(o.state, (uint32_t[]){1, VOCAB}, 2, 1, again, error) && strstr(error, "vocabulary has 40"), "%s", error);
+    EXPECT(llm_state_tokens(o.state) == 12, "%zu tokens after calls that failed", llm_state_tokens(o.state));
+    EXPECT(!llm_forward(o.state, tokens + 12, 8, 1, again, error), "%s", error);
+    EXPECT(llm_state_tokens(o.state) == 20 && llm_state_bytes(o.state) > 0, "%zu tokens", llm_state_tokens(o.state));
+    EXPECT(llm_state_truncate(o.state, 21, error), "more tokens than there are");
+    close_all(&o);
+}
+
+/* A weight that is not finite: in the embedding, so that the cache refuses its key; in the output, where only logits show it, after
+ * all layers. Both are said, and the state has the tokens that it had. */
+static void not_finite(void)
+{
+    struct tiny t = tiny_model("llama");
+    const size_t places[2] = {0, (size_t)(t.vocab + 1) * t.dim * sizeof(float)}; /* token 0; the output's first row */
+    for (int i = 0; i < 2; i++) {
+        struct gguf_writer w = {0};
+        uint32_t tokens[2] = {1, 2};
+        float logits[VOCAB], nan = NAN;
+        tiny_write(&t, &w);
+        memcpy(w.data.data + places[i], &nan, sizeof nan);
+        struct opened o = open_bytes(&w);
+        EXPECT(o.llm && !llm_state_create(o.llm, &(struct llm_options){.format = {AURA_KIND_B4, AURA_KIND_B4}}, &o.state,
+                                          error), "%s", error);
+        EXPECT(!llm_forward(o.state, tokens, 2, 0, NULL, error), "%s", error);
+        EXPECT(llm_forward(o.state, (uint32_t[]){0, 3, 4}, 3, 1, logits, error) &&
+               strstr(error, i ? "not finite" : "layer 0"), "%s", error);
+        EXPECT(llm_state_tokens(o.state) == 2 && !llm_forward(o.state, tokens, 2, 0, NULL, error), "%zu tokens; %s",
+               llm_state_tokens(o.state), error);
+        close_all(&o);
+    }
+}
+
+/* After truncation or a snapshot the same tokens have the same logits, bit for bit. */
+static void back_again(void)
+{
+    struct tiny t = tiny_model("qwen3");
+    char path[64];
+    float first[VOCAB], second[VOCAB], third[VOCAB];
+    uint32_t tokens[MOST];
+    some_tokens(tokens, MOST);
+    snprintf(path, sizeof path, "/tmp/aura-test-llm-%d", (int)getpid());
+    struct llm_options options = {.format = {AURA_KIND_B4, AURA_KIND_B4}, .threads = 2};
+    struct opened o = open_state(&t, options), other = open_state(&t, options);
+    EXPECT(!llm_forward(o.state, tokens, 60, 0, NULL, error) && !llm_state_save(o.state, path, error), "%s", error);
+    EXPECT(!llm_forward(o.state, tokens + 60, 4, 1, first, error), "%s", error);
+    EXPECT(!llm_state_truncate(o.state, 60, error) && !llm_forward(o.state, tokens + 60, 4, 1, second, error), "%s", error);
+    EXPECT(!memcmp(first, second, sizeof first), "after truncation another logit");
+    EXPECT(!llm_forward(other.state, tokens, 5, 0, NULL, error) && !llm_state_load(other.state, path, error), "%s", error);
+    EXPECT(llm_state_tokens(other.state) == 60, "%zu tokens loaded", llm_state_tokens(other.state));
+    EXPECT(!llm_forward(other.state, tokens + 60, 4, 1, third, error) && !memcmp(first, third, sizeof first),
+           "after loading another logit");
+    EXPECT(llm_state_load(other.state, "/no/such/file", error) && llm_state_tokens(other.state) == 64, "%s", error);
+    close_all(&other);
+    options.tokens = 30;
+    other = open_state(&t, options);
+    EXPECT(llm_state_load(other.state, path, error) && strstr(error, "60 tokens") && llm_state_tokens(other.state) == 0,
+           "%s", error);
+    aura_model_cache_info info = AURA_MODEL_CACHE_INFO_INIT;
+    aura_seq seq;
+    EXPECT(!aura_model_cache_get_info(llm_state_cache(other.state, &seq), &info) && info.seqs == 1,
+           "%zu sequences are left", info.seqs);
+    unlink(path);
+    close_all(&other);
+    close_all(&o);
+}
+
+/* ---- files that are something else --------------------------------------------------------------------------------------------- */
+
+/* What opening a changed file says. */
+static void refuses(const struct tiny *t, void (*change)(struct gguf_writer *w), const char *why)
+{
+    struct gguf_writer w = {0};
+    if (change)
+        change(&w);
+    tiny_write(t, &w);
+    struct opened o = open_bytes(&w);
+    EXPECT(!o.llm && strstr(error, why), "expected \"%s\", got \"%s\"", why, error);
+    close_all(&o);
+}
+
+static void with_yarn(struct gguf_writer *w) { gguf_put_string(w, "llama.rope.scaling.type", "yarn"); }
+static void with_experts(struct gguf_writer *w) { gguf_put_u32(w, "llama.expert_count", 8); }
+static void with_window(struct gguf_writer *w) { gguf_put_u32(w, "llama.attention.sliding_window", 4096); }
+static void with_odd_turns(struct gguf_writer *w) { gguf_put_u32(w, "llama.rope.dimension_count", 63); }
+
+static void others(void)
+{
+    struct tiny t = tiny_model("mamba");
+    refuses(&t, NULL, "architecture mamba is not supported");
+    t = tiny_model("llama");
+    refuses(&t, with_yarn, "yarn is not supported");
+    refuses(&t, with_experts, "llama.expert_count");
+    refuses(&t, with_window, "llama.attention.sliding_window");
+    refuses(&t, with_odd_turns, "63 numbers of each head");
+    t.add = "blk.0.attn_sinks";
+    refuses(&t, NULL, "tensor blk.0.attn_sinks: a llama model");
+    t = tiny_model("qwen2"), t.leave_out = "blk.1.attn_k.bias";
+    refuses(&t, NULL, "tensor blk.1.attn_k.bias is missing");
+    t = tiny_model("llama"), t.leave_out = "blk.1.ffn_down.weight";
+    refuses(&t, NULL, "tensor blk.1.ffn_down.weight is missing");
+    t = tiny_model("llama"), t.leave_out = "token_embd.weight";
+    refuses(&t, NULL, "token_embd.weight is missing");
+    t = tiny_model("llama"), t.kv_heads = 3;
+    refuses(&t, NULL, "4 query heads");
+}
+
+/* A head that the cache has no kernels for is its error, and comes when the state is made. */
+static void unknown_dim(void)
+{
+    struct tiny t = tiny_model("llama");
+    t.head_dim = 40;
+    struct opened o = open_tiny(&t);
+    EXPECT(o.llm && llm_state_create(o.llm, &(struct llm_options){0}, &o.state, error) && strstr(error, "40"), "%s", error);
+    close_all(&o);
+}
+
+/* --write FILE: a model of bytes, whose tokenizer and chat template make it one that `aura run` can talk with. */
+static int write_model(const char *path)
+{
+    static char byte[256][3];
+    static const char *texts[259] = {[256] = "<|im_start|>", "<|im_end|>", "ab"};
+    static int32_t types[259] = {[256] = TOKEN_CONTROL, TOKEN_CONTROL, TOKEN_NORMAL};
+    static const char *const merges[] = {"a b"};
+    struct tiny t = tiny_model("llama");
+    struct gguf_writer w = {0};
+    for (int i = 0; i < 256; i++) {
+        byte[i][vocab_write_byte((uint8_t)i, byte[i])] = 0;
+        texts[i] = byte[i], types[i] = TOKEN_NORMAL;
+    }
+    gguf_put_string(&w, "tokenizer.ggml.model", "gpt2");
+    gguf_put_string(&w, "tokenizer.ggml.pre", "gpt-2");
+    gguf_put_strings(&w, "tokenizer.ggml.tokens", texts, 259);
+    gguf_put_i32s(&w, "tokenizer.ggml.token_type", types, 259);
+    gguf_put_strings(&w, "tokenizer.ggml.merges", merges, 1);
+    gguf_put_u32(&w, "tokenizer.ggml.eos_token_id", 257);
+    gguf_put_string(&w, "tokenizer.chat_template",
+                    "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>'}}");
+    t.vocab = 259;
+    tiny_write(&t, &w);
+    struct gguf_part file = gguf_finish(&w);
+    FILE *to = fopen(path, "wb");
+    int bad = !to || fwrite(file.data, 1, file.size, to) != file.size;
+    free(file.data);
+    return to && fclose(to) ? 1 : bad;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 2 && !strcmp(argv[1], "--write"))
+        return write_model(argv[2]);
+    RUN(architectures);
+    RUN(formats);
+    RUN(hook);
+    RUN(limits);
+    RUN(not_finite);
+    RUN(back_again);
+    RUN(others);
+    RUN(unknown_dim);
+    return test_result();
+}

@@ -1,0 +1,220 @@
+/* The pages of the tool: well-formed whatever is in them, with round ticks, and no number that is none. */
+#define _GNU_SOURCE
+#include <math.h>
+#include <stdlib.h>
+
+#include "../../tool/parts/page.h"
+#include "../../tool/parts/plot.h"
+#include "../test.h"
+#include "xml.h"
+
+static char *page;
+static size_t page_size;
+
+static FILE *begin(const char *title)
+{
+    FILE *to = open_memstream(&page, &page_size);
+    page_begin(to, title, "lead");
+    return to;
+}
+
+/* Ends the page and looks at it. */
+static void end(FILE *to)
+{
+    EXPECT(!page_end(to), "not written");
+    fclose(to);
+    const char *bad = xml_error(page);
+    EXPECT(!bad, "not well-formed at: %.60s", bad);
+    EXPECT(!strstr(page, "nan") && !strstr(page, "inf\"") && !strstr(page, "inf "), "a number that is none");
+}
+
+static size_t count(const char *what)
+{
+    size_t n = 0;
+    for (const char *at = page; (at = strstr(at, what)); at++)
+        n++;
+    return n;
+}
+
+static void done(void)
+{
+    free(page);
+    page = NULL;
+}
+
+static void the_checker_sees_errors(void)
+{
+    static const char *const good[] = {"<a/>", "<a b=\"1\"><c>x &amp; y</c></a>", "<!DOCTYPE html>\n<p>&lt;</p>\n"};
+    static const char *const bad[] = {"<a>", "<a></b>", "<a b=1/>", "<a>&</a>", "<a b=\"<\"/>", "</a>",
+                                      "<a b=\"1\" b=\"2\"/>",
+                                      "<a><b></a></b>", "<a>\x01</a>", "<>"};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+        EXPECT(!xml_error(good[i]), "%s", good[i]);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        EXPECT(xml_error(bad[i]), "%s", bad[i]);
+}
+
+static void text_is_escaped(void)
+{
+    FILE *to = begin("<title> & \"more\"");
+    page_section(to, "a < b");
+    page_text(to, "%s", "x > y & z \xff\x01 \xc3\xa9 \xed\xa0\x80 \xf0\x9f\x99\x82 \xe2\x82");
+    page_code(to, "$ aura demo > <file>");
+    page_table_begin(to, "caption <1>");
+    page_row_begin(to), page_cell(to, "%s", "<b>"), page_cell(to, "%d %%", 5), page_row_end(to);
+    page_row_begin(to), page_cell(to, "%s", "r&d"), page_cell(to, "%s", ""), page_row_end(to);
+    page_table_end(to);
+    page_columns_begin(to), page_column(to, "\"k4v4\"", "</div>"), page_columns_end(to);
+    end(to);
+    EXPECT(strstr(page, "<title>&lt;title&gt; &amp; &quot;more&quot;</title>"), "title");
+    EXPECT(strstr(page, "z \xef\xbf\xbd\xef\xbf\xbd \xc3\xa9 \xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd \xf0\x9f\x99\x82 "
+                  "\xef\xbf\xbd"), "bytes that are no text");
+    EXPECT(count("<script") == 0 && count("http") == 0, "it needs nothing else");
+    done();
+}
+
+static const struct plot_point line_points[] = {
+    {1024, 1e-4, 0, 0, NULL}, {8192, 9e-4, 8e-4, 1.1e-3, NULL}, {65536, 7e-3, 0, 0, NULL}};
+static const struct plot_point odd_points[] = {
+    {NAN, 1, 0, 0, "a"}, {1, INFINITY, 0, 0, "b"}, {-1, 1, 0, 0, "c"}, {0, 1, 0, 0, "d"}, {2, 3, NAN, INFINITY, "e & f"}};
+
+static struct plot chart_of(const struct plot_series *series, size_t n, int log)
+{
+    struct plot plot = {"time <of a token>",
+                        {"tokens", "tokens", log, 0, 0, NULL, 0},
+                        {"time", "s", log, 0, 0, NULL, 0},
+                        series,
+                        n,
+                        NULL,
+                        0,
+                        0};
+    return plot;
+}
+
+static void a_chart_has_its_points(void)
+{
+    struct plot_series series[] = {
+        {"k4v4 <&>", line_points, 3, 0, 1}, {"f16", line_points, 3, 1, 0}, {"both", line_points, 3, 2, 0}};
+    struct plot_rule rule = {2e-3, "2 ms > is slow"};
+    struct plot plot = chart_of(series, 3, 1);
+    plot.rules = &rule, plot.n_rules = 1, plot.diagonal = 1;
+    FILE *to = begin("chart");
+    plot_chart(to, &plot);
+    end(to);
+    EXPECT(count("<svg") == 2 && count("class=\"wide\"") == 1 && count("class=\"narrow\"") == 1, "a drawing for each width");
+    EXPECT(count("<path class=\"mark") == 2 * (3 * 3 + 3), "%zu marks, the legend's too", count("<path class=\"mark"));
+    EXPECT(count("k4v4 &lt;&amp;&gt;: 8k, 900 µs") == 2, "what a mark says");
+    EXPECT(count(">k4v4 &lt;&amp;&gt;</text>") == 2 && count(">both</text>") == 2, "names in the legend");
+    EXPECT(count("V") >= 6, "error bars");
+    EXPECT(count(">1 ms</text>") == 2 && count(">2 ms &gt; is slow</text>") == 2, "ticks and rules");
+    done();
+}
+
+static void lines_have_their_names_at_their_ends(void)
+{
+    struct plot_series series[] = {
+        {"one", line_points, 3, 0, 1}, {"two", line_points, 3, 9, 1}, {"three", line_points, 3, 2, 1}};
+    struct plot plot = chart_of(series, 3, 1);
+    double y[3] = {0};
+    FILE *to = begin("names");
+    plot_chart(to, &plot);
+    end(to);
+    for (int i = 0; i < 3; i++) { /* all three lines are the same one: their names must not lie on each other */
+        const char *at = strstr(page, i == 0 ? ">one</text>" : i == 1 ? ">two</text>" : ">three</text>");
+        while (at && at > page && strncmp(at, " y=\"", 4))
+            at--;
+        y[i] = at ? strtod(at + 4, NULL) : 0;
+    }
+    EXPECT(fabs(y[0] - y[1]) >= 14 && fabs(y[1] - y[2]) >= 14 && fabs(y[0] - y[2]) >= 14, "at %g, %g and %g", y[0], y[1],
+           y[2]);
+    EXPECT(count("class=\"name c1\"") == 2 && !strstr(page, "c9"), "a ninth colour is the second");
+    done();
+}
+
+static void what_cannot_be_drawn_is_left_out(void)
+{
+    struct plot_series series[] = {{"odd", odd_points, 5, 0, 1}, {"none", NULL, 0, 1, 1}};
+    for (int log = 0; log < 2; log++)
+        for (size_t n = 0; n <= 2; n++) {
+            struct plot plot = chart_of(series, n, log);
+            FILE *to = begin("odd");
+            plot_chart(to, &plot);
+            end(to);
+            EXPECT(count("<path class=\"mark") == (n ? 2 * (log ? 1u : 3u) : 0), "%zu marks, log %d",
+                   count("<path class=\"mark"), log);
+            EXPECT(count("nothing was measured") == (n ? 0 : 2), "says that it is empty");
+            done();
+        }
+}
+
+static void bars_and_parts(void)
+{
+    struct plot_bar bars[] = {{"f16", 16.0 * (1 << 30), 0, 0, "1x", 5}, {"k4v4 & more", 4.4 * (1 << 30), 4e9, 5e9, NULL, 0},
+                              {"none", NAN, 0, 0, NULL, 1}, {"zero", 0, 0, 0, NULL, 2}};
+    double heat[12] = {0, 0.5, 1, NAN, -1, 2, 0.1};
+    FILE *to = begin("bars");
+    plot_bars(to, "memory", "B", bars, 4), plot_parts(to, "a tile", "B", bars, 4), plot_heat(to, "weights", heat, 3, 4, 0);
+    struct plot_bar more[] = {{"two of them", 4224, 0, 0, "each", 0}, {NULL, 4224, 0, 0, NULL, 1}};
+    plot_parts(to, "a page", "bytes", more, 2);
+    plot_bars(to, "empty", "B", NULL, 0), plot_parts(to, "empty", "B", NULL, 0), plot_heat(to, "empty", NULL, 0, 0, 0);
+    end(to);
+    EXPECT(count(">16 GiB, 1x</text>") == 4 && count(">4.4 GiB</text>") == 4, "numbers with units");
+    EXPECT(count("<rect") == 2 * 3 + 2 * 2 + 2 * 2, "%zu bars", count("<rect"));
+    EXPECT(count(">4224 bytes, each</text>") == 2, "a part without a name is not listed");
+    EXPECT(count("h1v1h-1z") == 4, "%zu cells", count("h1v1h-1z"));
+    done();
+}
+
+static void expect_ticks(double least, double most, int log, const char *want)
+{
+    double ticks[16];
+    char text[512] = "";
+    size_t n = plot_ticks(ticks, least, most, log);
+    for (size_t i = 0; i < n; i++)
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%g", i ? " " : "", ticks[i]);
+    EXPECT(!strcmp(text, want), "%g to %g: %s instead of %s", least, most, text, want);
+}
+
+static void ticks_are_round(void)
+{
+    expect_ticks(0, 10, 0, "0 2 4 6 8 10");
+    expect_ticks(-0.31, 0.29, 0, "-0.3 -0.2 -0.1 0 0.1 0.2");
+    expect_ticks(1, 100, 1, "1 2 5 10 20 50 100");
+    expect_ticks(0.2, 20, 1, "0.2 0.5 1 2 5 10 20");
+    expect_ticks(3e-6, 0.04, 1, "1e-05 0.0001 0.001 0.01");
+    expect_ticks(1e-20, 1e20, 1, "1e-20 1e-14 1e-08 0.01 10000 1e+10 1e+16");
+    expect_ticks(0, 1, 1, "");
+    expect_ticks(2, 2, 0, "");
+    expect_ticks(0, INFINITY, 0, "");
+}
+
+static void numbers_have_units(void)
+{
+    static const struct {
+        double value;
+        const char *unit, *text;
+    } cases[] = {
+        {3.5e-4, "s", "350 µs"},  {2, "s", "2 s"},          {1e-9, "s", "1 ns"},        {0, "s", "0 s"},
+        {0.9999, "s", "1 s"},     {16384, "B", "16 KiB"},   {1000, "B", "1000 B"},      {1 << 30, "B", "1 GiB"},
+        {65536, "tokens", "64k"}, {1000, "tokens", "1000"}, {0.125, "%", "12.5 %"},     {3.1e-7, "%", "3.1·10⁻⁵ %"},
+        {4.25, "", "4.25"},       {1e-5, "", "10⁻⁵"},       {2.5e-12, "", "2.5·10⁻¹²"}, {1e6, "tokens/s", "10⁶ tokens/s"},
+        {12.5, "x", "12.5 x"}};
+    char text[48];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        plot_number(text, cases[i].value, cases[i].unit);
+        EXPECT(!strcmp(text, cases[i].text), "%s instead of %s", text, cases[i].text);
+    }
+}
+
+int main(void)
+{
+    RUN(the_checker_sees_errors);
+    RUN(text_is_escaped);
+    RUN(a_chart_has_its_points);
+    RUN(lines_have_their_names_at_their_ends);
+    RUN(what_cannot_be_drawn_is_left_out);
+    RUN(bars_and_parts);
+    RUN(ticks_are_round);
+    RUN(numbers_have_units);
+    return test_result();
+}

@@ -1,0 +1,285 @@
+/* aura bench: how fast the cache is, beside a plain read of the same number of bytes and beside an f16 cache. */
+#define _GNU_SOURCE
+#include "bench.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../cuda_tool.h"
+#include "../parts/terminal.h"
+#include "../tool.h"
+
+void print_bench_head(const struct bench *b, const char *what)
+{
+    if (b->json) {
+        printf("{\"bench\": \"%s\", \"cpu\": ", what);
+        print_json_string(cpu_name());
+        printf(", \"version\": \"%s\", \"compiler\": ", aura_version());
+        print_json_string(__VERSION__);
+        printf(", \"threads\": %u, \"isa\": \"%s\", \"rows\": [", b->threads, isa_name(aura_ctx_isas(b->ctx)));
+    } else {
+        printf("aura %s on %s, tool compiled by %s, %u threads, %s; medians of turns taken in one run\n", aura_version(),
+               cpu_name(), __VERSION__, b->threads, isa_name(aura_ctx_isas(b->ctx)));
+    }
+    fflush(stdout);
+}
+
+int measure_row(struct row *row, struct crew *crew, struct ask *a, struct ask *f16, double budget)
+{
+    struct plain_read read = {0}, f16_read = {0};
+    struct contender c[4] = {{ask_run, a, 0, 0}, {plain_read_run, &read, 0, 0}, {ask_run, f16, 0, 0},
+                             {plain_read_run, &f16_read, 0, 0}};
+    memset(row, 0, sizeof *row);
+    row->shape = a->filled->shape, row->queries = a->queries, row->planes = a->options.planes, row->bytes = a->filled->bytes;
+    int bad = plain_read_open(&read, crew, (size_t)row->bytes) ||
+              (f16 && plain_read_open(&f16_read, crew, (size_t)f16->filled->bytes));
+    if (bad) {
+        fprintf(stderr, "aura bench: no memory to read\n");
+    } else {
+        row->turns = take_turns(c, f16 ? 4 : 2, budget);
+        row->seconds = c[0].median, row->spread = c[0].spread, row->read_seconds = c[1].median;
+        if (f16)
+            row->f16_bytes = f16->filled->bytes, row->f16_seconds = c[2].median, row->f16_read_seconds = c[3].median;
+    }
+    plain_read_close(&read), plain_read_close(&f16_read);
+    return bad ? -1 : 0;
+}
+
+/* ---- one configuration ---------------------------------------------------------------------------------------------- */
+
+/* Query head x token x query. */
+static double pairs(const struct shape *s, uint32_t queries)
+{
+    return (double)s->q_heads * s->tokens * s->batch * queries;
+}
+
+static const char *const planes_names[] = {"auto", "1", "2"};
+
+void print_json_row(const struct row *r, double append, int first)
+{
+    char format[16];
+    double n = pairs(&r->shape, r->queries);
+    const struct shape *s = &r->shape;
+    aura_format_name(s->format, format);
+    printf("%s\n  {\"format\": \"%s\", \"dim\": %u, \"heads\": %u, \"kv_heads\": %u, \"tokens\": %u, \"batch\": %u, "
+           "\"queries\": %u, \"planes\": \"%s\", \"turns\": %d, \"us\": %.2f, \"ns\": %.4f, \"gb_per_s\": %.3f, "
+           "\"read_gb_per_s\": %.3f, \"read_ratio\": %.4f, \"spread\": %.4f", first ? "" : ",", format, s->dim, s->q_heads,
+           s->kv_heads, s->tokens, s->batch, r->queries, planes_names[r->planes], r->turns, r->seconds * 1e6,
+           r->seconds / n * 1e9, r->bytes / r->seconds / 1e9, r->bytes / r->read_seconds / 1e9, r->read_seconds / r->seconds,
+           r->spread);
+    if (r->f16_seconds > 0)
+        printf(", \"f16_ns\": %.4f, \"f16_gb_per_s\": %.3f, \"f16_read_gb_per_s\": %.3f, \"f16_read_ratio\": %.4f, "
+               "\"times_f16\": %.3f", r->f16_seconds / n * 1e9, r->f16_bytes / r->f16_seconds / 1e9,
+               r->f16_bytes / r->f16_read_seconds / 1e9, r->f16_read_seconds / r->f16_seconds, r->f16_seconds / r->seconds);
+    printf(", \"append_vectors_per_s\": %.0f}", append);
+}
+
+static void print_one(const struct row *r, double append, double append_spread)
+{
+    char format[16];
+    const struct shape *s = &r->shape;
+    double n = pairs(s, r->queries), f16_bytes = r->f16_bytes;
+    aura_format_name(s->format, format);
+    printf("D %u, %u query heads, %u KV heads, %u tokens, batch %u, %u %s, planes %s, %d turns\n\n", s->dim, s->q_heads,
+           s->kv_heads, s->tokens, s->batch, r->queries, r->queries == 1 ? "query" : "queries", planes_names[r->planes], r->turns);
+    printf("%-10s %12s %22s %12s %12s %7s\n", "", "time", "ns/(head token query)", "cache", "plain read", "ratio");
+    printf("%-10s %9.1f us %22.3f %7.2f GB/s %7.2f GB/s %5.1f %%\n", format, r->seconds * 1e6, r->seconds / n * 1e9,
+           r->bytes / r->seconds / 1e9, r->bytes / r->read_seconds / 1e9, r->read_seconds / r->seconds * 100);
+    if (r->f16_seconds > 0)
+        printf("%-10s %9.1f us %22.3f %7.2f GB/s %7.2f GB/s %5.1f %%\n\n%.2f times as fast as kf16vf16", "kf16vf16",
+               r->f16_seconds * 1e6, r->f16_seconds / n * 1e9, f16_bytes / r->f16_seconds / 1e9,
+               f16_bytes / r->f16_read_seconds / 1e9, r->f16_read_seconds / r->f16_seconds * 100, r->f16_seconds / r->seconds);
+    printf("\nspread of %s %.1f %%; append %.0f vectors/s on one thread, spread %.1f %%\n", format, r->spread * 100, append,
+           append_spread * 100);
+}
+
+static int is_f16(aura_format format)
+{
+    return format.k == AURA_KIND_F16 && format.v == AURA_KIND_F16;
+}
+
+int bench_one(const struct bench *b)
+{
+    struct filled filled = {0}, f16 = {0};
+    struct ask ask = {0}, ask16 = {0};
+    struct shape shape16 = b->shape;
+    struct row row;
+    double spread = 0, append = 0;
+    int compare = !is_f16(b->shape.format);
+    shape16.format.k = shape16.format.v = AURA_KIND_F16;
+    print_progress("filling");
+    int bad = filled_open(&filled, b->ctx, &b->shape) || ask_open(&ask, &filled, b->queries, b->planes) ||
+              (compare && (filled_open(&f16, b->ctx, &shape16) || ask_open(&ask16, &f16, b->queries, 0)));
+    print_progress("measuring");
+    bad = bad || measure_row(&row, b->crew, &ask, compare ? &ask16 : NULL, 4) ||
+          (append = append_speed(b->isa_mask, &b->shape, 2, &spread)) <= 0;
+    print_progress(NULL);
+    if (!bad) {
+        keep_row(b, &row);
+        print_bench_head(b, "one");
+        if (b->json)
+            print_json_row(&row, append, 1);
+        else
+            print_one(&row, append, spread);
+        fputs(b->json ? "\n]}\n" : "", stdout);
+    }
+    ask_close(&ask), ask_close(&ask16);
+    filled_close(&filled), filled_close(&f16);
+    return bad ? 1 : 0;
+}
+
+/* ---- many queries at once ------------------------------------------------------------------------------------------- */
+
+int bench_prefill(const struct bench *b)
+{
+    struct filled filled = {0};
+    struct ask ask = {0};
+    struct peak peak = {b->crew, aura_ctx_isas(b->ctx)};
+    struct contender c[2] = {{ask_run, &ask, 0, 0}, {peak_run, &peak, 0, 0}};
+    const struct shape *s = &b->shape;
+    double products = byte_products(s, b->queries, b->planes);
+    char format[16];
+    aura_format_name(b->shape.format, format);
+    print_progress("filling");
+    int bad = filled_open(&filled, b->ctx, &b->shape) || ask_open(&ask, &filled, b->queries, b->planes);
+    print_progress("measuring");
+    if (!bad)
+        take_turns(c, 2, 8);
+    print_progress(NULL);
+    double speed = products / c[0].median, best = (double)PEAK_PRODUCTS * b->threads / c[1].median;
+    if (!bad) {
+        print_bench_head(b, "prefill");
+        if (b->json)
+            printf("\n  {\"format\": \"%s\", \"dim\": %u, \"heads\": %u, \"kv_heads\": %u, \"tokens\": %u, \"queries\": %u, "
+                   "\"ms\": %.3f, \"products_per_s\": %.4g, \"peak_products_per_s\": %.4g, \"peak_instruction\": \"%s\", "
+                   "\"peak_ratio\": %.4f, \"spread\": %.4f}\n]}\n", format, s->dim, s->q_heads, s->kv_heads, s->tokens, b->queries,
+                   c[0].median * 1e3, speed, best, peak_name(peak.isas), speed / best, c[0].spread);
+        else
+            printf("%s, D %u, %u query heads, %u KV heads: the last %u queries of %u tokens, causal\n%.1f ms, %.1f G int8 "
+                   "products/s; %s alone does %.1f G/s: %.1f %% of the peak, spread %.1f %%\n", format, s->dim, s->q_heads,
+                   s->kv_heads, b->queries, s->tokens, c[0].median * 1e3, speed / 1e9, peak_name(peak.isas), best / 1e9,
+                   speed / best * 100, c[0].spread * 100);
+    }
+    ask_close(&ask);
+    filled_close(&filled);
+    return bad ? 1 : 0;
+}
+
+/* ---- the command ----------------------------------------------------------------------------------------------------- */
+
+struct arguments {
+    const char *k, *v, *planes, *isa, *device, *html, *model, *depths, *caches;
+    uint32_t dim, heads, kv_heads, tokens, batch, queries, threads;
+    int prefill, targets, json;
+};
+
+static const char kinds[] = "2 3 4 5 6 8 f16 bf16 f32";
+
+static const struct option options[] = {
+    CHOICE(k, "--k", kinds, "BITS", "of keys: 2, 3, 4, 5, 6, 8, or f16, bf16, f32 (4)"),
+    CHOICE(v, "--v", kinds, "BITS", "of values (4)"),
+    NUMBER(dim, "--dim", 8, AURA_MAX_DIM, "N", "of a head: 64, 80, 96, 112, 128, 192, 256, 512 (128)"),
+    NUMBER(heads, "--heads", 1, 65536, "N", "query heads (32)"),
+    NUMBER(kv_heads, "--kv-heads", 1, 65536, "N", "key/value heads (8)"),
+    NUMBER(tokens, "--tokens", 1, 1u << 30, "N", "in each sequence (32768; with --prefill 8192)"),
+    NUMBER(batch, "--batch", 1, 65536, "N", "sequences (1)"),
+    NUMBER(queries, "--queries", 1, 65536, "N", "of each sequence (1; with --prefill 512)"),
+    CHOICE(planes, "--planes", "auto 1 2", "N", "bytes of queries and weights in the products: auto, 1, 2"),
+    NUMBER(threads, "--threads", 1, 1024, "N", "that work on it (all processors)"),
+    ISA(isa, "as if the machine had no better than NAME"),
+    FLAG(prefill, "--prefill", "many queries at once, beside the machine's int8 products"),
+    FLAG(targets, "--targets", "what the cache is meant to reach on AVX-512, and if it does"),
+    CHOICE(device, "--device", "cpu cuda", "NAME", "cuda: the GPU, beside a plain read of the same bytes"),
+    PATH(model, "--model", "FILE", "decode with a model, GGUF, instead"),
+    TEXT(depths, "--depth", "LIST", "of --model: tokens before those timed (0,2048,8192)"),
+    TEXT(caches, "--cache", "LIST", "of --model: formats (kf16vf16,k8v8,k4v4,k3v3)"),
+    PATH(html, "--html", "FILE", "write a page with charts too: of the table, or of one shape"),
+    FLAG(json, "--json", "as JSON"),
+    LAST_OPTION};
+
+/* Whether the arguments ask for a configuration; otherwise for the table. */
+static int is_given(const struct arguments *c)
+{
+    return c->k || c->v || c->planes || c->dim || c->heads || c->kv_heads || c->tokens || c->batch || c->queries;
+}
+
+static uint32_t or_else(uint32_t given, uint32_t otherwise)
+{
+    return given ? given : otherwise;
+}
+
+/* Fills in the defaults. 0 when good. */
+static int prepare(const struct command *self, struct bench *b, const struct arguments *c)
+{
+    char format[32];
+    aura_ctx_options context = AURA_CTX_OPTIONS_INIT;
+    snprintf(format, sizeof format, "k%.8sv%.8s", c->k ? c->k : "4", c->v ? c->v : "4");
+    if (aura_format_parse(format, &b->shape.format))
+        return usage_error(self, "%s", aura_last_error());
+    b->planes = !c->planes || !strcmp(c->planes, "auto") ? 0 : c->planes[0] == '1' ? 1 : 2;
+    b->shape.dim = or_else(c->dim, 128), b->shape.q_heads = or_else(c->heads, 32), b->shape.kv_heads = or_else(c->kv_heads, 8);
+    b->shape.tokens = or_else(c->tokens, c->prefill ? 8192 : 32768), b->shape.batch = or_else(c->batch, 1);
+    b->queries = or_else(c->queries, c->prefill ? 512 : 1), b->json = c->json, b->threads = or_else(c->threads, online_cpus());
+    if (b->queries > b->shape.tokens)
+        return usage_error(self, "%u queries at the end of %u tokens: there must be as many tokens at least", b->queries,
+                           b->shape.tokens);
+    if (c->prefill && (b->shape.format.k >= AURA_KIND_F32 || b->shape.format.v >= AURA_KIND_F32))
+        return usage_error(self, "--prefill counts int8 products: both sides must be of 2 to 8 bits");
+    if (parse_isa(self, c->isa, &b->isa_mask))
+        return 2;
+    context.threads = b->threads, context.isa_mask = b->isa_mask;
+    if (aura_ctx_create(&context, &b->ctx))
+        return failed(self, "%s", aura_last_error());
+    if (!(b->crew = crew_create(b->threads)))
+        return failed(self, "no threads to be had");
+    return 0;
+}
+
+static int run_model(const struct command *self, const struct arguments *c, const char *what)
+{
+    struct model_bench m = {c->model, c->depths, c->caches, or_else(c->threads, online_cpus()), 0, c->json};
+    if (!c->model)
+        return usage_error(self, "--depth and --cache are of --model; for one format of a cache alone give --k and --v");
+    if (what || is_given(c) || c->prefill || c->targets || c->device)
+        return usage_error(self, "with --model only --depth, --cache, --threads, --isa and --json mean something");
+    return parse_isa(self, c->isa, &m.isa_mask) ? 2 : bench_model(self, &m);
+}
+
+static int run_bench(const struct command *self, int argc, char **argv)
+{
+    struct arguments c = {0};
+    struct bench b = {0};
+    const char *what = NULL;
+    if (on_cuda(&argc, argv))
+        return cuda_bench(argc, argv);
+    int status = parse_options(self, argc, argv, &c, &what);
+    if (status)
+        return status;
+    if (c.html && (what || c.targets || c.prefill || c.model))
+        return usage_error(self, "--html is for the table and for one shape, not for %s",
+                           what ? what : c.targets ? "--targets" : c.prefill ? "--prefill" : "--model");
+    if (c.model || c.depths || c.caches)
+        return run_model(self, &c, what);
+    if (what && (is_given(&c) || c.isa || c.threads || c.prefill || c.targets))
+        return usage_error(self, "rows takes no option but --json");
+    if (c.targets && (is_given(&c) || c.prefill))
+        return usage_error(self, "--targets says itself what is measured");
+    if (what)
+        return bench_rows(c.json);
+    if (c.html && !(b.kept = kept_create()))
+        return failed(self, "out of memory");
+    if (!(status = prepare(self, &b, &c)))
+        status = (c.targets ? bench_targets : c.prefill ? bench_prefill : is_given(&c) ? bench_one : bench_table)(&b);
+    if (!status && c.html)
+        status = write_bench_page(self, &b, c.html);
+    crew_destroy(b.crew);
+    aura_ctx_destroy(b.ctx);
+    free(b.kept);
+    return status;
+}
+
+const struct command command_bench = {
+    "bench", "time the cache beside a plain read and an f16 cache", "[rows] [OPTIONS]\n--device cuda [ROW]",
+    "A table of formats, dims and contexts; or one shape; or the kernels over rows.\n", "rows", "rows", options,
+    "", run_bench};

@@ -1,0 +1,143 @@
+/* What the parts of `aura bench` share. Everything that is compared is measured in turns, in one run: a machine's memory is
+ * as fast as its neighbours let it be. */
+#ifndef AURA_BENCH_H
+#define AURA_BENCH_H
+
+#include "../../include/aura.h"
+
+/* ---- time: bench_time.c -------------------------------------------------------------------------------------------- */
+
+double now(void); /* seconds */
+
+/* Something to be timed. run() does it `times` times and returns the seconds that took. */
+struct contender {
+    double (*run)(void *what, uint32_t times);
+    void *what;
+    double median, spread; /* of one time, in seconds; the distance of the quartiles divided by the median */
+};
+
+/* Runs all of them in turns, each turn long enough for the clock, for about `budget` seconds in all. What is done several
+ * times in a turn is done once more before, untimed: it is hot. Returns the number of turns, odd and at least 5. */
+int take_turns(struct contender *contenders, int n, double budget);
+
+/* Threads that wait for work. */
+struct crew;
+struct crew *crew_create(uint32_t threads); /* the caller is one of them; NULL when there are none to be had */
+void crew_destroy(struct crew *crew);
+/* Calls work(what, i) for i < threads, each on its own thread, all at once; the seconds from the moment when all are awake to
+ * that when all are done. */
+double crew_run(struct crew *crew, void (*work)(void *what, uint32_t i), void *what);
+uint32_t crew_threads(const struct crew *crew);
+
+/* ---- a plain read: bench_read.c ------------------------------------------------------------------------------------ */
+
+/* Reads bytes as fast as this core can, with nothing done to them. */
+void read_bytes(const uint8_t *data, size_t bytes);
+
+/* A buffer that a crew reads, each its part. */
+struct plain_read {
+    struct crew *crew;
+    uint8_t *data;
+    size_t bytes; /* may be lowered */
+    uint32_t times;
+};
+int plain_read_open(struct plain_read *r, struct crew *crew, size_t bytes); /* 0 when good */
+void plain_read_close(struct plain_read *r);
+double plain_read_run(void *plain_read, uint32_t times); /* a contender's run */
+
+/* ---- the machine's int8 products: bench_peak.c --------------------------------------------------------------------- */
+
+struct peak {
+    struct crew *crew;
+    uint32_t isas; /* as of aura_ctx_isas() */
+};
+double peak_run(void *peak, uint32_t times); /* a contender's run; one time is PEAK_PRODUCTS on every thread */
+const char *peak_name(uint32_t isas);        /* the instruction that does them */
+enum { PEAK_PRODUCTS = 1 << 26 };
+
+/* ---- caches: bench_cache.c ----------------------------------------------------------------------------------------- */
+
+struct shape {
+    aura_format format;
+    uint32_t dim, q_heads, kv_heads, tokens, batch;
+};
+
+/* A cache full of random numbers. */
+struct filled {
+    struct shape shape;
+    aura_cache *cache;
+    aura_seq *seqs; /* [batch] */
+    double bytes;   /* that attending to all of it must read */
+};
+/* 0 when good; otherwise a message was printed. */
+int filled_open(struct filled *f, aura_ctx *ctx, const struct shape *shape);
+int filled_shorten(struct filled *f, uint32_t tokens);
+void filled_close(struct filled *f);
+
+/* Queries to a cache. */
+struct ask {
+    const struct filled *filled;
+    uint32_t queries;
+    aura_attend_job *jobs; /* [batch] */
+    aura_attend_options options;
+    float *q, *out;
+};
+int ask_open(struct ask *a, const struct filled *f, uint32_t queries, uint32_t planes);
+void ask_close(struct ask *a);
+double ask_run(void *ask, uint32_t times); /* a contender's run; ends the program when attending fails */
+
+/* Vectors per second that one thread of these instruction sets can append, of f16, with every part of the codec, found in
+ * about `budget` seconds; 0 when it failed, with a message. */
+double append_speed(uint32_t isa_mask, const struct shape *shape, double budget, double *spread);
+
+/* ---- what is printed: bench.c, bench_table.c, bench_targets.c -------------------------------------------------------- */
+
+struct bench {
+    aura_ctx *ctx;
+    struct crew *crew;
+    uint32_t threads, isa_mask, planes, queries;
+    struct shape shape;
+    int json;
+    struct kept *kept; /* rows for a page; NULL: none is asked for */
+};
+
+int bench_rows(int json);
+int bench_one(const struct bench *b);
+int bench_table(const struct bench *b);
+int bench_prefill(const struct bench *b);
+int bench_targets(const struct bench *b);
+
+/* One configuration beside a plain read of as many bytes, and beside an f16 cache of the same shape and a read of that. */
+struct row {
+    struct shape shape;
+    uint32_t queries, planes;
+    int turns;
+    double bytes, seconds, spread, read_seconds;
+    double f16_bytes, f16_seconds, f16_read_seconds; /* 0: not measured */
+};
+/* f16 may be NULL. 0 when good. */
+int measure_row(struct row *row, struct crew *crew, struct ask *a, struct ask *f16, double budget);
+void print_json_row(const struct row *row, double append, int first);
+
+/* Rows for a page, and the page: bench_page.c. Freed by free(). */
+struct kept *kept_create(void);
+void keep_row(const struct bench *b, const struct row *row);
+struct command;
+int write_bench_page(const struct command *self, const struct bench *b, const char *path);
+
+/* Products of one byte with one byte that attending for these queries takes. */
+double byte_products(const struct shape *shape, uint32_t queries, uint32_t planes);
+
+void print_bench_head(const struct bench *b, const char *what);
+
+struct command;
+
+/* A model's decoding behind so many tokens, cache by cache: bench_model.c. */
+struct model_bench {
+    const char *path, *depths, *caches; /* lists with commas; NULL: what is sensible */
+    uint32_t threads, isa_mask;
+    int json;
+};
+int bench_model(const struct command *self, const struct model_bench *options); /* the exit code */
+
+#endif

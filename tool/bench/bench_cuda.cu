@@ -1,0 +1,303 @@
+/* aura bench --device cuda: attention beside a plain read of the same bytes in the same run. CUDA events, medians; before every
+ * run the second cache is filled by reading 512 MB, not by writing, which would leave it full of lines to be written back. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <algorithm>
+#include <functional>
+#include <vector>
+
+#include "../../src/cuda/cache.cuh"
+#include "../cuda_tool.h"
+extern "C" {
+#include "../parts/inputs.h"
+}
+
+#define MUST(call)                                                                                                     \
+    do {                                                                                                               \
+        aura_status must_status = (call);                                                                              \
+        if (must_status) {                                                                                             \
+            printf("aura bench: %s: %s\n", #call, aura_last_error());                                                  \
+            exit(1);                                                                                                   \
+        }                                                                                                              \
+    } while (0)
+#define MUST_CUDA(call)                                                                                                \
+    do {                                                                                                               \
+        cudaError_t must_error = (call);                                                                               \
+        if (must_error != cudaSuccess) {                                                                               \
+            printf("aura bench: %s: %s\n", #call, cudaGetErrorString(must_error));                                     \
+            exit(1);                                                                                                   \
+        }                                                                                                              \
+    } while (0)
+
+__global__ void read_kernel(const uint4 *from, size_t n, uint4 *to)
+{
+    uint4 s = make_uint4(0, 0, 0, 0);
+    const size_t stride = (size_t)gridDim.x * blockDim.x;
+    size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
+    for (; i + 3 * stride < n; i += 4 * stride) {
+        uint4 a = load_once(from + i), b = load_once(from + i + stride), c = load_once(from + i + 2 * stride),
+              d = load_once(from + i + 3 * stride);
+        s.x ^= a.x ^ b.x ^ c.x ^ d.x, s.y ^= a.y ^ b.y ^ c.y ^ d.y, s.z ^= a.z ^ b.z ^ c.z ^ d.z, s.w ^= a.w ^ b.w ^ c.w ^ d.w;
+    }
+    for (; i < n; i += stride) {
+        uint4 a = load_once(from + i);
+        s.x ^= a.x, s.y ^= a.y, s.z ^= a.z, s.w ^= a.w;
+    }
+    if (s.x == 0x12345678 && s.y == 0x9abcdef0 && s.z == 1 && s.w == 2) /* so that nothing is left out */
+        *to = s;
+}
+
+struct timer {
+    uint4 *flush;
+    size_t flush_bytes = (size_t)512 << 20;
+    cudaEvent_t begin, end;
+    int multiprocessors;
+    timer()
+    {
+        MUST_CUDA(cudaMalloc(&flush, flush_bytes));
+        MUST_CUDA(cudaMemset(flush, 1, flush_bytes));
+        MUST_CUDA(cudaEventCreate(&begin));
+        MUST_CUDA(cudaEventCreate(&end));
+        MUST_CUDA(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, 0));
+    }
+    void read(const void *from, size_t bytes, int blocks)
+    {
+        read_kernel<<<multiprocessors * blocks, 256>>>((const uint4 *)from, bytes / 16, flush);
+    }
+    /* Median of 41 runs, in microseconds. */
+    double time(const std::function<void()> &run)
+    {
+        std::vector<float> all;
+        for (int i = 0; i < 43; i++) {
+            float ms;
+            read(flush, flush_bytes, 8);
+            MUST_CUDA(cudaEventRecord(begin));
+            run();
+            MUST_CUDA(cudaEventRecord(end));
+            MUST_CUDA(cudaEventSynchronize(end));
+            MUST_CUDA(cudaEventElapsedTime(&ms, begin, end));
+            if (i >= 2)
+                all.push_back(ms);
+        }
+        std::sort(all.begin(), all.end());
+        return all[all.size() / 2] * 1e3;
+    }
+};
+
+static int json; /* 1: an array of objects instead of lines */
+
+/* What is between two rows. */
+static void begin_row()
+{
+    static int rows;
+    if (json)
+        printf("%s\n  ", rows++ ? "," : "[");
+}
+
+struct shape_case {
+    const char *format;
+    uint32_t dim, q_heads, kv_heads, batch, tokens, queries, planes;
+};
+
+/* A CPU cache with one sequence of the longest length; sequences on the device are copies of it, each with pages of its own. */
+static void fill_cpu(aura_ctx *ctx, const aura_config &config, uint32_t tokens, aura_cache **cache, aura_seq *seq)
+{
+    MUST(aura_cache_create(ctx, &config, cache));
+    MUST(aura_seq_create(*cache, seq));
+    uint64_t seed = 5;
+    std::vector<float> k((size_t)256 * config.kv_heads * config.k_dim), v(k.size());
+    for (float &x : k)
+        x = random_normal(&seed);
+    for (float &x : v)
+        x = random_normal(&seed);
+    for (uint32_t done = 0; done < tokens; done += 256) {
+        aura_append_job job = AURA_APPEND_JOB_INIT;
+        job.seq = *seq, job.tokens = tokens - done < 256 ? tokens - done : 256;
+        job.k.data = k.data(), job.v.data = v.data();
+        MUST(aura_append(*cache, &job, 1));
+        for (size_t i = 0; i < k.size(); i++) /* other numbers, at little cost */
+            k[i] = k[i] * -0.75f + v[(i * 7 + done) % v.size()] * 0.6614378f;
+    }
+}
+
+/* Microseconds of an attention call. The same cache with and without the option, which concerns calls and workspaces alone. */
+static double time_attend(timer &t, aura_cuda_cache *cache, const aura_cuda_attend_args &args, uint32_t batch_invariant)
+{
+    aura_cuda_workspace *w;
+    cache->batch_invariant = batch_invariant;
+    MUST(aura_cuda_workspace_create(cache, args.n_seqs, args.queries, &w));
+    const double us = t.time([&] { MUST(aura_cuda_attend(cache, w, &args, NULL)); });
+    aura_cuda_workspace_destroy(w);
+    return us;
+}
+
+static void bench_case(timer &t, aura_ctx *ctx, const shape_case &s, const std::vector<uint32_t> &lengths)
+{
+    aura_config config = AURA_CONFIG_INIT;
+    aura_cache *cpu;
+    aura_seq cpu_seq;
+    MUST(aura_format_parse(s.format, &config.format));
+    config.k_dim = s.dim, config.q_heads = s.q_heads, config.kv_heads = s.kv_heads, config.seed = 1;
+    config.flags = AURA_NO_SEARCH; /* of the scale: it costs time here and changes no speed */
+    fill_cpu(ctx, config, *std::max_element(lengths.begin(), lengths.end()), &cpu, &cpu_seq);
+    aura_cache_info info = AURA_CACHE_INFO_INIT;
+    MUST(aura_cache_get_info(cpu, &info));
+    size_t pages = 0, bytes = 0;
+    for (uint32_t n : lengths)
+        pages += n / AURA_PAGE + 1;
+    aura_cuda_config dc = AURA_CUDA_CONFIG_INIT;
+    dc.cache = info.config;
+    dc.seqs = (uint32_t)lengths.size();
+    dc.seq_tokens = 1 << 20;
+    dc.cache.budget_bytes = pages * info.page_bytes + dc.seqs * (info.seq_bytes + 32768) + (8 << 20);
+    aura_cuda_cache *cache;
+    MUST(aura_cuda_cache_create(ctx, &dc, &cache));
+    std::vector<uint32_t> order(lengths.size()), ids(lengths.size());
+    for (size_t i = 0; i < order.size(); i++)
+        order[i] = (uint32_t)i;
+    std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return lengths[a] > lengths[b]; });
+    for (uint32_t i : order) { /* longest first: the CPU's sequence only gets shorter */
+        MUST(aura_truncate(cpu, cpu_seq, lengths[i]));
+        MUST(aura_cuda_seq_create(cache, &ids[i]));
+        MUST(aura_cuda_upload(cache, ids[i], cpu, cpu_seq));
+        bytes += (size_t)(lengths[i] * (double)info.page_bytes / AURA_PAGE);
+    }
+    uint64_t seed = 9;
+    std::vector<float> q((size_t)lengths.size() * s.queries * s.q_heads * s.dim);
+    std::vector<__half> half(q.size());
+    for (size_t i = 0; i < q.size(); i++)
+        half[i] = __float2half(random_normal(&seed));
+    void *dq, *out, *dids;
+    MUST_CUDA(cudaMalloc(&dq, q.size() * 2));
+    MUST_CUDA(cudaMalloc(&out, q.size() * 2));
+    MUST_CUDA(cudaMalloc(&dids, ids.size() * 4));
+    MUST_CUDA(cudaMemcpy(dq, half.data(), q.size() * 2, cudaMemcpyHostToDevice));
+    MUST_CUDA(cudaMemcpy(dids, ids.data(), ids.size() * 4, cudaMemcpyHostToDevice));
+    aura_cuda_attend_args args = AURA_CUDA_ATTEND_ARGS_INIT;
+    args.seqs = (const aura_cuda_seq *)dids, args.n_seqs = (uint32_t)ids.size(), args.queries = s.queries;
+    args.q.data = dq, args.out.data = out, args.q.dtype = args.out.dtype = AURA_F16;
+    args.planes = s.planes;
+    double read = 1e9;
+    for (int blocks : {2, 4, 8, 16})
+        read = std::min(read, t.time([&] { t.read(cache->dev.pages, bytes, blocks); }));
+    const double us = time_attend(t, cache, args, 0), invariant = time_attend(t, cache, args, 1);
+    begin_row();
+    if (json)
+        printf("{\"cache\": \"%s\", \"dim\": %u, \"q_heads\": %u, \"kv_heads\": %u, \"seqs\": %zu, \"tokens\": %u, \"queries\": %u, "
+               "\"planes\": %u, \"read_us\": %.2f, \"attend_us\": %.2f, \"batch_invariant_us\": %.2f}",
+               s.format, s.dim, s.q_heads, s.kv_heads, lengths.size(), s.tokens, s.queries, s.planes, read, us, invariant);
+    else
+        printf("%-6s D%-3u %2u/%-2u %4zu x %-6u q%-2u p%u   read %7.1f us  attend %7.1f us  %5.1f %%  %.2f TB/s  batch_invariant %7.1f us  %.2f x\n",
+               s.format, s.dim, s.q_heads, s.kv_heads, lengths.size(), s.tokens, s.queries, s.planes, read, us, read / us * 100,
+               bytes / us / 1e6, invariant, invariant / us);
+    fflush(stdout);
+    aura_cuda_cache_destroy(cache);
+    aura_cache_destroy(cpu);
+    cudaFree(dq), cudaFree(out), cudaFree(dids);
+}
+
+/* Append of one token to 64 sequences with 8 KV heads: when no tile closes, and when all do. */
+static void bench_append(timer &t, aura_ctx *ctx)
+{
+    aura_config config = AURA_CONFIG_INIT;
+    const uint32_t n = 64, length = 32 + 16 - 2; /* one more token and a tile is about to close */
+    config.k_dim = 128, config.q_heads = 32, config.kv_heads = 8, config.seed = 1;
+    aura_cuda_config dc = AURA_CUDA_CONFIG_INIT;
+    dc.cache = config;
+    dc.cache.budget_bytes = (size_t)64 << 20;
+    dc.seqs = n, dc.seq_tokens = 512;
+    aura_cuda_cache *cache;
+    MUST(aura_cuda_cache_create(ctx, &dc, &cache));
+    std::vector<uint32_t> ids(n);
+    for (uint32_t &id : ids) {
+        MUST(aura_cuda_seq_create(cache, &id));
+        MUST(aura_cuda_seq_reserve(cache, id, 256));
+    }
+    uint64_t seed = 3;
+    const size_t row = (size_t)8 * 128;
+    std::vector<__half> x(n * length * row);
+    for (__half &h : x)
+        h = __float2half(random_normal(&seed));
+    void *dx, *dids;
+    MUST_CUDA(cudaMalloc(&dx, x.size() * 2));
+    MUST_CUDA(cudaMalloc(&dids, n * 4));
+    MUST_CUDA(cudaMemcpy(dx, x.data(), x.size() * 2, cudaMemcpyHostToDevice));
+    MUST_CUDA(cudaMemcpy(dids, ids.data(), n * 4, cudaMemcpyHostToDevice));
+    aura_cuda_append_args args = AURA_CUDA_APPEND_ARGS_INIT;
+    args.seqs = (const aura_cuda_seq *)dids, args.n_seqs = n, args.tokens = length;
+    args.k.data = args.v.data = dx, args.k.dtype = args.v.dtype = AURA_F16;
+    args.k.seq_stride = args.v.seq_stride = length * row;
+    MUST(aura_cuda_append(cache, &args, NULL));
+    args.tokens = 1;
+    std::vector<struct dev_seq> state(n);
+    double us[2];
+    for (int closes = 0; closes < 2; closes++) {
+        MUST_CUDA(cudaMemcpy(state.data(), cache->dev.seqs, n * sizeof(struct dev_seq), cudaMemcpyDeviceToHost));
+        std::vector<float> all;
+        for (int i = 0; i < 21; i++) { /* the same state every time */
+            float ms;
+            MUST_CUDA(cudaMemcpy(cache->dev.seqs, state.data(), n * sizeof(struct dev_seq), cudaMemcpyHostToDevice));
+            t.read(t.flush, t.flush_bytes, 8);
+            MUST_CUDA(cudaEventRecord(t.begin));
+            MUST(aura_cuda_append(cache, &args, NULL));
+            MUST_CUDA(cudaEventRecord(t.end));
+            MUST_CUDA(cudaEventSynchronize(t.end));
+            MUST_CUDA(cudaEventElapsedTime(&ms, t.begin, t.end));
+            all.push_back(ms);
+        }
+        std::sort(all.begin(), all.end());
+        us[closes] = all[10] * 1e3;
+    }
+    begin_row();
+    if (json)
+        printf("{\"cache\": \"k4v4\", \"dim\": 128, \"kv_heads\": 8, \"seqs\": 64, \"append_us\": %.2f, \"append_closing_us\": %.2f}", us[0], us[1]);
+    else
+        printf("k4v4   D128 append of a token to 64 sequences, 8 KV heads: %.1f us; %.1f us when a tile of each closes\n", us[0], us[1]);
+    aura_cuda_cache_destroy(cache);
+    cudaFree(dx), cudaFree(dids);
+}
+
+static const shape_case table[] = {
+    {"k4v4", 128, 32, 8, 1, 8192, 1, 0},   {"k4v4", 128, 32, 8, 1, 32768, 1, 0}, {"k4v4", 128, 32, 8, 1, 131072, 1, 0},
+    {"k4v4", 128, 32, 8, 8, 8192, 1, 0},   {"k4v4", 128, 32, 8, 8, 32768, 1, 0}, {"k4v4", 128, 32, 8, 32, 8192, 1, 0},
+    {"k4v4", 128, 32, 8, 8, 32768, 1, 2},  {"k8v8", 128, 32, 8, 8, 32768, 1, 0}, {"k6v6", 128, 32, 8, 8, 32768, 1, 0},
+    {"k5v5", 128, 32, 8, 8, 32768, 1, 0},  {"k3v3", 128, 32, 8, 8, 32768, 1, 0}, {"k4v4", 64, 32, 8, 8, 32768, 1, 0},
+    {"k4v4", 256, 32, 8, 8, 32768, 1, 0},  {"k4v4", 128, 64, 8, 8, 32768, 1, 0}, {"k4v4", 128, 8, 8, 8, 32768, 1, 0},
+    {"k4v4", 128, 32, 8, 8, 32768, 4, 0},  {"k4v4", 128, 32, 8, 8, 32768, 16, 0}, {"k4v2", 128, 32, 8, 8, 32768, 1, 0},
+    {"k2v2", 128, 32, 8, 8, 32768, 1, 0},  {"k8v4", 128, 32, 8, 8, 32768, 1, 0}, {"kf16v4", 128, 32, 8, 8, 32768, 1, 0},
+};
+
+extern "C" int cuda_bench(int argc, char **argv)
+{
+    size_t only = SIZE_MAX; /* one row of the table */
+    for (int i = 0; i < argc; i++)
+        if (!strcmp(argv[i], "--json"))
+            json = 1;
+        else
+            only = (size_t)atoi(argv[i]);
+    if (aura_cuda_probe(0))
+        return cuda_skip(aura_last_error(), 0);
+    cudaDeviceProp properties;
+    MUST_CUDA(cudaGetDeviceProperties(&properties, 0));
+    if (!json)
+        printf("aura %s on %s; medians of 41 runs, second cache flushed by a read\n", aura_version(), properties.name);
+    aura_ctx_options options = AURA_CTX_OPTIONS_INIT;
+    aura_ctx *ctx;
+    options.threads = 16;
+    MUST(aura_ctx_create(&options, &ctx));
+    timer t;
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        if (only == SIZE_MAX || only == i)
+            bench_case(t, ctx, table[i], std::vector<uint32_t>(table[i].batch, table[i].tokens));
+    shape_case ragged = {"k4v4", 128, 32, 8, 8, 0, 1, 0};
+    if (only == SIZE_MAX || only == 100)
+        bench_append(t, ctx);
+    if (only == SIZE_MAX || only == 101)
+        bench_case(t, ctx, ragged, {1, 65536, 50000, 1000, 65536, 40000, 30071, 10000});
+    if (json)
+        printf("\n]\n");
+    aura_ctx_destroy(ctx);
+    return 0;
+}

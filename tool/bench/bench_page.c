@@ -1,0 +1,133 @@
+/* aura bench --html: what was measured, as a page. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench.h"
+#include "../parts/page.h"
+#include "../parts/plot.h"
+#include "../tool.h"
+
+enum { MOST_ROWS = 128, MOST_LINES = 16, MOST_CONTEXTS = 8 };
+
+struct kept {
+    struct row rows[MOST_ROWS];
+    size_t count;
+};
+
+struct kept *kept_create(void)
+{
+    return calloc(1, sizeof(struct kept));
+}
+
+void keep_row(const struct bench *b, const struct row *row)
+{
+    if (b->kept && b->kept->count < MOST_ROWS)
+        b->kept->rows[b->kept->count++] = *row;
+}
+
+static int same_shape(const struct row *a, const struct row *b)
+{
+    return a->shape.dim == b->shape.dim && a->shape.format.k == b->shape.format.k && a->shape.format.v == b->shape.format.v;
+}
+
+/* A line for every format of one dim: the rows of a format follow each other. */
+static void chart_times(FILE *to, const struct row *rows, size_t count, const char *title)
+{
+    struct plot_point points[MOST_LINES][MOST_CONTEXTS];
+    struct plot_series lines[MOST_LINES];
+    char names[MOST_LINES][16];
+    size_t n = 0;
+    for (size_t i = 0; i < count && n < MOST_LINES; n++) {
+        size_t m = 0;
+        aura_format_name(rows[i].shape.format, names[n]);
+        for (size_t first = i; i < count && same_shape(&rows[first], &rows[i]); i++)
+            if (m < MOST_CONTEXTS) {
+                struct plot_point p = {rows[i].shape.tokens, rows[i].seconds, 0, 0, NULL};
+                points[n][m++] = p;
+            }
+        for (size_t k = 0; k < m / 2; k++) { /* measured from the longest context to the shortest */
+            struct plot_point swap = points[n][k];
+            points[n][k] = points[n][m - 1 - k], points[n][m - 1 - k] = swap;
+        }
+        int f16 = !strcmp(names[n], "kf16vf16");
+        struct plot_series line = {names[n], points[n], m, f16 ? 5u : (unsigned)(n + (n >= 5)),
+                                   1}; /* grey is what all compare with */
+        lines[n] = line;
+    }
+    static const double ticks[] = {4096, 16384, 65536, 131072};
+    struct plot plot = {title, {"tokens in the cache", "tokens", 1, 0, 0, ticks, 4}, {"time", "s", 1, 0, 0, NULL, 0}, lines,
+        n, NULL, 0, 0};
+    plot_chart(to, &plot);
+}
+
+/* One row beside the plain read of as many bytes and beside f16. */
+static void bars_of_row(FILE *to, const struct row *r)
+{
+    char name[16], title[200], tokens[48], read[32];
+    aura_format_name(r->shape.format, name);
+    plot_number(tokens, r->shape.tokens, "tokens");
+    snprintf(read, sizeof read, "read of %s", name);
+    snprintf(title, sizeof title, "D %u, %u query heads, %u KV heads, %s tokens, batch %u, queries %u", r->shape.dim,
+             r->shape.q_heads,
+             r->shape.kv_heads, tokens, r->shape.batch, r->queries);
+    struct plot_bar bars[] = {{name, r->seconds, 0, 0, NULL, 0},
+                              {read, r->read_seconds, 0, 0, "of as many bytes", 2},
+                              {"kf16vf16", r->f16_seconds, 0, 0, NULL, 5},
+                              {"read of f16", r->f16_read_seconds, 0, 0, NULL, 2}};
+    plot_bars(to, title, "s", bars, r->f16_seconds > 0 ? 4 : 2);
+}
+
+static void table(FILE *to, const struct kept *kept)
+{
+    char text[48], name[16];
+    page_section(to, "All numbers");
+    page_table_begin(to, "Time of attention for one query token, beside a plain read of as many bytes and beside f16");
+    page_row_begin(to);
+    page_cell(to, "cache"), page_cell(to, "D"), page_cell(to, "tokens"), page_cell(to, "time"), page_cell(to, "GB/s");
+    page_cell(to, "plain read, GB/s"), page_cell(to, "of the plain read"), page_cell(to, "times as fast as f16");
+    page_row_end(to);
+    for (size_t i = 0; i < kept->count; i++) {
+        const struct row *r = &kept->rows[i];
+        aura_format_name(r->shape.format, name);
+        page_row_begin(to);
+        page_cell(to, "%s", name), page_cell(to, "%u", r->shape.dim);
+        plot_number(text, r->shape.tokens, "tokens");
+        page_cell(to, "%s", text);
+        plot_number(text, r->seconds, "s");
+        page_cell(to, "%s", text), page_cell(to, "%.2f", r->bytes / r->seconds / 1e9);
+        page_cell(to, "%.2f", r->bytes / r->read_seconds / 1e9), page_cell(to, "%.1f %%", r->read_seconds / r->seconds * 100);
+        if (r->f16_seconds > 0)
+            page_cell(to, "%.2f", r->f16_seconds / r->seconds);
+        else
+            page_cell(to, "1");
+        page_row_end(to);
+    }
+    page_table_end(to);
+}
+
+int write_bench_page(const struct command *self, const struct bench *b, const char *path)
+{
+    const struct kept *kept = b->kept;
+    FILE *to = fopen(path, "wb");
+    char title[80];
+    if (!to)
+        return failed(self, "%s: cannot be written: %s", path, strerror(errno));
+    page_begin(to, "aura bench", "Attention straight from the cache, beside a plain read of as many bytes and beside an f16 "
+               "cache.");
+    page_text(to, "aura %s on %s, %u threads, %s; medians of turns taken in one run.", aura_version(), cpu_name(),
+              b->threads,
+              isa_name(aura_ctx_isas(b->ctx)));
+    for (size_t i = 0, end; i < kept->count && kept->count > 1; i = end) {
+        for (end = i; end < kept->count && kept->rows[end].shape.dim == kept->rows[i].shape.dim; end++)
+            continue;
+        snprintf(title, sizeof title, "D %u: attention for one token", kept->rows[i].shape.dim);
+        chart_times(to, kept->rows + i, end - i, title);
+    }
+    if (kept->count == 1)
+        bars_of_row(to, kept->rows);
+    table(to, kept);
+    int bad = page_end(to);
+    return fclose(to) || bad ? failed(self, "%s: cannot be written: %s", path, strerror(errno)) : 0;
+}

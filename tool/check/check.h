@@ -1,0 +1,58 @@
+/* One trial: one variant, all its cases. */
+#ifndef AURA_CHECK_H
+#define AURA_CHECK_H
+
+#include "../../src/dispatch.h"
+#include "guard.h"
+
+struct trial {
+    const struct aura_variant *variant;
+    uint64_t seed;
+    double tolerance;    /* of the stage: see variants.h */
+    size_t cases;        /* run so far */
+    double worst;        /* largest error so far, in the unit of the tolerance; exact variants: 1 when a bit differs */
+    char where[160];     /* the running case, in case it faults */
+    char failure[320];   /* "" while all is well: the first failure */
+};
+
+/* ---- what the cases share ---- */
+
+enum { MAX_ROWS = 5, ARENA_BYTES = 1 << 17 };
+extern struct arena in, in2, more, more2, more3, out, out2; /* the first five for inputs; more may be changed in place */
+
+/* One of the ways to lay out buffers, different from case to case. */
+struct layout {
+    enum placement placement;
+    size_t shift; /* in elements */
+};
+struct layout layout_of(size_t number);
+void *place(struct arena *arena, size_t count, size_t element, struct layout layout);
+void check_canaries(struct trial *trial);
+
+/* Notes the first failure, with the case. */
+void fail(struct trial *trial, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* An error in the unit of the tolerance. NaN is a failure, always. */
+void bound(struct trial *trial, double error, const char *what, size_t i);
+void same_bytes(struct trial *trial, const void *got, const void *want, size_t n, const char *what);
+void same_floats(struct trial *trial, const float *got, const float *want, size_t n, const char *what);
+
+int is_ref(const struct trial *trial);
+/* Any built-in table of the width, any rule, searched or not; and its name. */
+void random_plan(struct aura_codec_plan *plan, uint32_t bits, uint32_t dim, char *name, size_t name_size,
+                 uint64_t *state);
+
+/* The cases of score, softmax, value, reduce and tile_weight. */
+void check_attend(struct trial *trial);
+
+/* The cases of the exact stages of a tile; 0 when the stage is none of them. */
+int check_tile(struct trial *trial);
+
+/* Runs every case of a stage and fills the trial. Exact stages: the reference is compared with double, everything else
+ * with the reference, bit by bit. Bounded stages: everything is compared with double. */
+void check_stage(struct trial *trial);
+
+/* Nanoseconds per row of dim 128, from hot caches, in about `seconds`; and the bytes a row reads and writes. Where queries
+ * meet tokens, a row is one token for 4 queries. */
+double time_stage(const struct aura_variant *variant, double seconds, double *bytes_per_row);
+
+#endif

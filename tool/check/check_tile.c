@@ -1,0 +1,373 @@
+/* The cases of the exact stages of a tile: codes, query, reference, tile_score, tile_value. Tiles are packed here
+ * from codes that are kept, so that the reference is held against what went in. */
+#define _GNU_SOURCE
+#include "check.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "../../src/base/dtype.h"
+#include "../../src/ref.h"
+#include "../parts/inputs.h"
+
+enum { MAX_QUERIES = 33, MAX_SIDE = AURA_TILE * AURA_TILE_DIM, N_FILLS = 3 };
+
+static const uint32_t dims[] = {64, 80, 96, 112, 128, 192, 256, 512};
+static const size_t counts[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, MAX_QUERIES};
+enum { N_DIMS = sizeof dims / sizeof *dims, N_COUNTS = sizeof counts / sizeof *counts };
+
+/* The same bits, or NaN in both: which NaN is the machine's business. */
+static void same_or_nan(struct trial *t, const float *got, const float *want, size_t n, const char *what)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!isnan(want[i]) || !isnan(got[i]))
+            same_floats(t, got + i, want + i, 1, what);
+}
+
+/* ---- codes, query, reference -------------------------------------------------------------------------------------- */
+
+static void codes_case(struct trial *t, uint32_t dim, enum vector_kind kind, size_t n, uint64_t *state)
+{
+    static uint8_t want[MAX_ROWS * AURA_MAX_DIM], packed[MAX_ROWS * AURA_MAX_DIM];
+    float want_scale[MAX_ROWS], packed_scale[MAX_ROWS];
+    struct aura_codec_plan plan;
+    struct layout layout = layout_of(t->cases++);
+    char name[80];
+    random_plan(&plan, t->variant->kind, dim, name, sizeof name, state);
+    snprintf(t->where, sizeof t->where, "%s, %zu rows of %s", name, n, vector_kind_name(kind));
+    float *y = place(&in, n * dim, sizeof(float), layout), *scale = place(&out2, n, sizeof(float), layout);
+    uint8_t *code = place(&out, n * dim, 1, layout);
+    for (size_t row = 0; row < n; row++)
+        fill_vector(y + row * dim, dim, kind, state);
+    ((aura_codes_fn *)t->variant->run)(code, scale, y, &plan, n);
+    check_canaries(t);
+    aura_codes_ref(want, want_scale, y, &plan, n);
+    aura_encode_ref(packed, packed_scale, y, &plan, n);
+    same_bytes(t, code, want, n * dim, "the codes");
+    same_floats(t, scale, want_scale, n, "scale");
+    same_floats(t, scale, packed_scale, n, "scale, of encode,");
+    for (size_t i = 0; i < n * dim; i++)
+        if (code[i] != aura_ref_unpack(packed + i / dim * plan.row_bytes, plan.bits, (uint32_t)(i % dim)))
+            fail(t, "code %zu is not that of encode", i);
+    for (size_t row = 0; is_ref(t) && row < n; row++)
+        bound(t, aura_ref_encode_error(packed + row * plan.row_bytes, scale[row], y + row * dim, &plan), "row", row);
+}
+
+static void check_codes(struct trial *t)
+{
+    uint64_t state = t->seed;
+    for (size_t i = 0; i < n_check_dims; i++)
+        for (int kind = 0; kind < N_VECTOR_KINDS && !t->failure[0]; kind++)
+            codes_case(t, check_dims[i], (enum vector_kind)kind, random_bits(&state) % 4, &state);
+}
+
+/* Kinds: those of vectors; whole numbers and a half, all of them ties; and the largest floats. */
+enum { TIES = N_VECTOR_KINDS, LARGEST, N_QUERY_KINDS };
+
+static void query_against_double(struct trial *t, const struct aura_query *q, const float *y, uint32_t dim)
+{
+    double largest = 0;
+    int32_t sum[2] = {0, 0};
+    for (uint32_t d = 0; d < dim; d++)
+        largest = fabs(y[d]) > largest ? fabs(y[d]) : largest;
+    for (uint32_t d = 0; d < dim; d++) {
+        int32_t q15 = 256 * q->plane[0][d] + q->plane[1][d];
+        double error = fabs(q15 * (double)q->step - y[d]);
+        sum[0] += q->plane[0][d], sum[1] += q15;
+        if (error > 0.51 * q->step && largest >= 0x1p-100)
+            fail(t, "coordinate %u is off by %.3g of a step", d, error / q->step);
+        if (largest >= 0x1p-100)
+            bound(t, error / largest, "coordinate", d);
+        else if (q15 || q->step != 0)
+            fail(t, "a vector too small to matter is not all zeros");
+    }
+    if (sum[0] != q->sum[0] || sum[1] != q->sum[1])
+        fail(t, "the sums are %d and %d, not %d and %d", q->sum[0], q->sum[1], sum[0], sum[1]);
+}
+
+static void query_case(struct trial *t, uint32_t dim, int kind, size_t n, uint64_t *state)
+{
+    static struct aura_query want[MAX_ROWS];
+    struct layout layout = layout_of(t->cases++);
+    float *y = place(&in, n * dim, sizeof(float), layout);
+    struct aura_query *q = place(&out, n, sizeof *q, layout);
+    snprintf(t->where, sizeof t->where, "dim %u, %zu rows of kind %d", dim, n, kind);
+    fill_vector(y, n * dim, kind < N_VECTOR_KINDS ? (enum vector_kind)kind : NORMAL, state);
+    for (size_t i = 0; kind >= TIES && i < n * dim; i++)
+        y[i] = kind == LARGEST ? y[i] * 0x1p125f : i % dim ? (float)pick(state, 65024) - 32512.5f : -32512;
+    for (size_t i = 0; kind == TIES && i < n * dim; i++)
+        y[i] = fabsf(y[i]) > 32512 ? 0.5f : y[i];
+    ((aura_query_fn *)t->variant->run)(q, y, dim, n);
+    check_canaries(t);
+    aura_query_ref(want, y, dim, n);
+    for (size_t row = 0; row < n; row++) {
+        for (int p = 0; p < 2; p++)
+            same_bytes(t, q[row].plane[p], want[row].plane[p], (dim + 63) / 64 * 64, p ? "lo" : "hi");
+        same_bytes(t, q[row].sum, want[row].sum, sizeof q->sum, "the sums");
+        same_floats(t, &q[row].step, &want[row].step, 1, "step");
+        if (is_ref(t))
+            query_against_double(t, &q[row], y + row * dim, dim);
+    }
+}
+
+static void check_query(struct trial *t)
+{
+    uint64_t state = t->seed;
+    for (size_t i = 0; i < n_check_dims; i++)
+        for (int kind = 0; check_dims[i] % 16 == 0 && check_dims[i] <= AURA_TILE_DIM && kind < N_QUERY_KINDS; kind++)
+            for (size_t n = 0; n <= 3 && !t->failure[0]; n += n ? 2 : 1)
+                query_case(t, check_dims[i], kind, n, &state);
+}
+
+/* Random; all bytes at their upper, at their lower limits; both in turn. Behind the zeros there is what nobody reads. */
+static void fill_query(struct aura_query *q, uint32_t dim, int kind, uint64_t *state)
+{
+    q->sum[0] = q->sum[1] = 0;
+    q->step = 1;
+    for (uint32_t d = 0; d < AURA_TILE_DIM; d++) {
+        uint64_t bits = random_bits(state);
+        int up = kind == 1 || (kind == 3 && bits & 1), hi = up ? 127 : -127, lo = up ? 127 : -128;
+        if (kind == 0)
+            hi = (int)(bits % 255) - 127, lo = (int)(bits >> 32 & 255) - 128;
+        if (d >= dim)
+            hi = lo = d < (dim + 63) / 64 * 64 ? 0 : (int)(bits & 127);
+        q->plane[0][d] = (int8_t)hi;
+        q->plane[1][d] = (int8_t)lo;
+        q->sum[0] += d < dim ? hi : 0;
+        q->sum[1] += d < dim ? 256 * hi + lo : 0;
+    }
+}
+
+static struct aura_query *make_queries(uint32_t dim, size_t n, int kind, struct layout layout, uint64_t *state)
+{
+    struct aura_query *q = place(&in2, n, sizeof *q, layout);
+    for (size_t g = 0; g < n; g++)
+        fill_query(&q[g], dim, kind, state);
+    return q;
+}
+
+static void reference_case(struct trial *t, uint32_t dim, size_t n, int fill, uint64_t *state)
+{
+    struct layout layout = layout_of(t->cases++);
+    size_t padded = (dim + 63) / 64 * 64;
+    int32_t want[MAX_QUERIES];
+    int8_t *code = place(&in, padded / 64, 64, layout);
+    int32_t *product = place(&out, n, sizeof *product, layout);
+    int kind = pick(state, 4);
+    snprintf(t->where, sizeof t->where, "dim %u, %zu queries of kind %d, codes %d", dim, n, kind, fill);
+    struct aura_query *q = make_queries(dim, n, kind, layout, state);
+    for (size_t d = 0; d < padded; d++)
+        code[d] = (int8_t)(fill == 0 || d >= dim ? pick(state, 256) - 128 : fill == 1 ? -128 : 127);
+    ((aura_reference_fn *)t->variant->run)(product, q, code, dim, n);
+    check_canaries(t);
+    aura_reference_ref(want, q, code, dim, n);
+    same_bytes(t, product, want, n * sizeof *want, "the products");
+    for (size_t g = 0; is_ref(t) && g < n; g++) {
+        double sum = 0;
+        for (uint32_t d = 0; d < dim; d++)
+            sum += (256.0 * q[g].plane[0][d] + q[g].plane[1][d]) * code[d];
+        bound(t, fabs(product[g] - sum), "product", g);
+    }
+}
+
+/* ---- tiles -------------------------------------------------------------------------------------------------------- */
+
+static uint8_t codes[MAX_SIDE]; /* [along the packed axis][lane], of the tile made last */
+
+/* Valid until the next call. */
+static const struct aura_side *side_of(uint32_t kind, uint32_t dim, int values)
+{
+    static struct aura_layout layout;
+    aura_format format = {(aura_kind)kind, (aura_kind)kind};
+    aura_layout_init(&layout, format, dim, dim);
+    return values ? &layout.v : &layout.k;
+}
+
+static int32_t level_at(const struct aura_side *s, uint32_t i, uint32_t lane)
+{
+    return aura_level_of_code(s, codes[i * s->lanes + lane]);
+}
+
+/* A packed tile that ends where the arena says, of random, all lowest or all highest codes. 8-bit codes may also be
+ * -128: no code is, but where no token is encoded there may be anything. What is prefetched is not mapped. */
+static struct aura_tile make_tile(struct arena *arena, uint32_t kind, uint32_t dim, int values, int fill,
+                                  struct layout layout, uint64_t *state)
+{
+    struct aura_tile tile = {NULL, NULL, NULL, side_of(kind, dim, values), 1};
+    const struct aura_side *s = tile.side;
+    uint32_t *words = place(arena, s->bytes / 64, 64, layout), quad[8], word[8];
+    uint8_t lowest = kind == 8 ? 0x80 : 0, highest = kind == 8 ? 0x7f : (uint8_t)((1 << kind) - 1);
+    for (size_t i = 0; i < (size_t)s->runs * AURA_RUN * s->lanes; i += 8) {
+        uint64_t eight = random_bits(state);
+        for (size_t k = 0; k < 8; k++)
+            codes[i + k] = fill == 0 ? (uint8_t)(eight >> 8 * k & ((1 << kind) - 1)) : fill == 1 ? lowest : highest;
+    }
+    for (uint32_t run = 0; run < s->runs; run++)
+        for (uint32_t lane = 0; lane < s->lanes; lane++) {
+            memset(quad, 0, sizeof quad);
+            for (uint32_t i = 0; i < AURA_RUN; i++)
+                quad[i / 4] |= (uint32_t)codes[(run * AURA_RUN + i) * s->lanes + lane] << 8 * (i % 4);
+            aura_pack_run(word, quad, kind);
+            for (uint32_t w = 0; w < kind; w++)
+                words[aura_word_at(s, run, w) + lane] = word[w];
+        }
+    tile.words = words;
+    tile.ahead = (const uint8_t *)(uintptr_t)64;
+    return tile;
+}
+
+static int32_t level[AURA_TILES][AURA_TILE * AURA_TILE_DIM]; /* [along the packed axis][lane], of the tiles made last */
+
+/* One to four tiles of a variant. The last ends at a page that is not mapped. */
+static size_t make_tiles(struct aura_tile tile[AURA_TILES], struct trial *t, uint32_t dim, int values, int fill,
+                         struct layout layout, uint64_t *state)
+{
+    static _Alignas(64) uint32_t words[AURA_TILES][MAX_SIDE / 4];
+    uint32_t kind = AURA_KIND_OF(t->variant->kind);
+    size_t n = 1 + (size_t)pick(state, AURA_TILES);
+    for (size_t i = 0; i < n; i++) {
+        tile[i] = make_tile(&in, kind, dim, values, fill, layout, state);
+        tile[i].planes = AURA_PLANES_OF(t->variant->kind);
+        for (uint32_t k = 0; k < AURA_TILE * dim; k++)
+            level[i][k] = level_at(tile[i].side, k / tile[i].side->lanes, k % tile[i].side->lanes);
+        if (i + 1 < n)
+            tile[i].words = memcpy(words[i], tile[i].words, tile[i].side->bytes);
+    }
+    snprintf(t->where, sizeof t->where, "dim %u, codes of %u bits, filled %d", dim, kind, fill);
+    return n;
+}
+
+/* Ordinary; 0; denormal; the largest there is; and now and then a NaN, which only its own token may see. */
+static uint16_t key_scale(int kind, uint64_t *state)
+{
+    if (kind == 4 && pick(state, 4) == 0)
+        return 0x7e01;
+    if (kind == 2)
+        return (uint16_t)pick(state, 1024);
+    return kind == 1 ? 0 : kind == 3 ? 0x7bff : (uint16_t)(0x2c00 + pick(state, 4096));
+}
+
+static void score_tile_case(struct trial *t, uint32_t dim, size_t n, int fill, uint64_t *state)
+{
+    static float want[AURA_TILES * MAX_QUERIES * AURA_TILE];
+    struct layout layout = layout_of(t->cases++);
+    struct aura_tile keys[AURA_TILES];
+    size_t tiles = make_tiles(keys, t, dim, 0, fill, layout, state);
+    int query_kind = pick(state, 4), scale_kind = pick(state, 5), length = (int)strlen(t->where);
+    struct aura_query *q = make_queries(dim, n, query_kind, layout, state);
+    uint16_t *scale = place(&more, tiles * AURA_TILE, sizeof *scale, layout);
+    float *factor = place(&more2, n, sizeof(float), layout), *bias = place(&more3, n * tiles, sizeof(float), layout);
+    float *logit = place(&out, n * tiles * AURA_TILE, sizeof(float), layout);
+    snprintf(t->where + length, sizeof t->where - (size_t)length, ", %zu tiles, %zu queries of kind %d, scales %d", tiles, n,
+             query_kind, scale_kind);
+    for (size_t i = 0; i < tiles * AURA_TILE; i++)
+        scale[i] = key_scale(scale_kind, state);
+    for (size_t i = 0; i < tiles; i++)
+        keys[i].scale = scale + i * AURA_TILE;
+    for (size_t g = 0; g < n; g++)
+        factor[g] = random_normal(state) * 1e-5f;
+    for (size_t i = 0; i < n * tiles; i++)
+        bias[i] = pick(state, 3) ? random_normal(state) : 0;
+    ((aura_tile_score_fn *)t->variant->run)(logit, q, keys, factor, bias, n, tiles);
+    check_canaries(t);
+    aura_tile_score_ref(want, q, keys, factor, bias, n, tiles);
+    same_or_nan(t, logit, want, n * tiles * AURA_TILE, "logit");
+    for (size_t i = 0; is_ref(t) && i < n * tiles * AURA_TILE; i++) {
+        size_t row = i / AURA_TILE, tile = row / n, token = i % AURA_TILE;
+        const struct aura_query *one = &q[row % n];
+        double sum = 0, x = aura_f32_from_f16(scale[tile * AURA_TILE + token]), b = bias[row];
+        for (uint32_t d = 0; d < dim; d++)
+            sum += (keys->planes == 1 ? one->plane[0][d] : 256.0 * one->plane[0][d] + one->plane[1][d]) *
+                   level[tile][d * AURA_TILE + token];
+        double term = sum * x * factor[row % n];
+        if (!isnan(x))
+            bound(t, fabs(logit[i] - (term + b)) / (fabs(term) + fabs(b) + 0x1p-120), "logit", i);
+    }
+}
+
+/* Random; all at the most there is; none; one token. */
+static void fill_weight(struct aura_weight *w, uint32_t planes, int kind, uint64_t *state)
+{
+    int one = pick(state, AURA_TILE), keep = pick(state, 4);
+    w->factor = pick(state, 8) ? (float)random_uniform(state) * 1e-4f : 0;
+    w->keep = keep == 0 ? 0 : keep == 1 ? 1 : (float)random_uniform(state);
+    for (int i = 0; i < AURA_TILE; i++) {
+        int all = kind == 1 || (kind == 3 && i == one);
+        w->plane[0][i] = (uint8_t)(kind == 0 ? pick(state, 256) : all ? 255 : 0);
+        w->plane[1][i] = (uint8_t)(kind == 0 || planes == 1 ? pick(state, 256) : 0); /* one plane: nobody reads it */
+    }
+}
+
+/* The sum of one tile for one coordinate, in double. */
+static double value_sum(const struct aura_weight *w, uint32_t planes, const int32_t *number, uint32_t d, uint32_t dim)
+{
+    double sum = 0;
+    for (uint32_t k = 0; k < AURA_TILE; k++)
+        sum += (planes == 1 ? w->plane[0][k] : 256.0 * w->plane[0][k] + w->plane[1][k]) * number[k * dim + d];
+    return sum * w->factor;
+}
+
+static void value_tile_case(struct trial *t, uint32_t dim, size_t n, int fill, uint64_t *state)
+{
+    static float before[MAX_QUERIES * (AURA_TILE_DIM + 16)], want[MAX_QUERIES * (AURA_TILE_DIM + 16)];
+    struct layout layout = layout_of(t->cases++);
+    struct aura_tile values[AURA_TILES];
+    size_t tiles = make_tiles(values, t, dim, 1, fill, layout, state);
+    int kind = pick(state, 4), length = (int)strlen(t->where);
+    size_t stride = dim + 16 * (size_t)pick(state, 2), size = n ? (n - 1) * stride + dim : 0;
+    struct aura_weight *w = place(&in2, n * tiles, sizeof *w, layout);
+    float *acc = place(&out, size, sizeof(float), layout);
+    snprintf(t->where + length, sizeof t->where - (size_t)length, ", %zu tiles, %zu weights of kind %d", tiles, n, kind);
+    for (size_t g = 0; g < n * tiles; g++)
+        fill_weight(&w[g], values->planes, kind, state);
+    for (size_t i = 0; i < size; i++)
+        before[i] = i % stride < dim ? random_normal(state) : 12345;
+    memcpy(acc, before, size * sizeof *acc);
+    memcpy(want, before, size * sizeof *acc);
+    ((aura_tile_value_fn *)t->variant->run)(acc, stride, w, values, n, tiles);
+    check_canaries(t);
+    aura_tile_value_ref(want, stride, w, values, n, tiles);
+    same_floats(t, acc, want, size, "acc"); /* also between the rows, where nothing may have changed */
+    for (size_t i = 0; is_ref(t) && i < size; i++) {
+        double sum = (double)before[i] * w[i / stride].keep, magnitude = fabs(sum) + 0x1p-120;
+        for (size_t k = 0; k < tiles && i % stride < dim; k++) {
+            double one = value_sum(&w[k * n + i / stride], values->planes, level[k], (uint32_t)(i % stride), dim);
+            sum += one, magnitude += fabs(one);
+        }
+        if (i % stride < dim)
+            bound(t, fabs(acc[i] - sum) / magnitude, "coordinate", i);
+    }
+}
+
+/* ---- by name ------------------------------------------------------------------------------------------------------ */
+
+/* Every dim, every count, and every fill, a third of the pairs of dim and count; many queries only where dim is small. */
+static void check_products(struct trial *t, void one(struct trial *, uint32_t, size_t, int, uint64_t *))
+{
+    uint64_t state = t->seed;
+    for (size_t i = 0; i < N_DIMS; i++)
+        for (size_t k = 0; k < N_COUNTS && !t->failure[0]; k++)
+            if ((i + k) % 3 == 0 && counts[k] * dims[i] <= MAX_QUERIES * 128)
+                one(t, dims[i], counts[k], (int)(t->cases % N_FILLS), &state);
+    for (int turn = 0; turn < 12 * N_FILLS && !t->failure[0]; turn++)
+        one(t, dims[turn % 3 * 3 + 1], 1 + (size_t)turn % 5, turn % N_FILLS, &state);
+}
+
+int check_tile(struct trial *t)
+{
+    const char *stage = t->variant->stage;
+    if (!strcmp(stage, "codes"))
+        check_codes(t);
+    else if (!strcmp(stage, "query"))
+        check_query(t);
+    else if (!strcmp(stage, "reference"))
+        check_products(t, reference_case);
+    else if (!strcmp(stage, "tile_score"))
+        check_products(t, score_tile_case);
+    else if (!strcmp(stage, "tile_value"))
+        check_products(t, value_tile_case);
+    else
+        return 0;
+    return 1;
+}

@@ -1,0 +1,168 @@
+/* How long a stage takes, for `aura check`: hot caches, one thread. */
+#define _GNU_SOURCE
+#include "check.h"
+
+#include <math.h>
+#include <string.h>
+#include <time.h>
+
+#include "../../src/ref.h"
+#include "../../src/rotation.h"
+#include "../../src/rows/rows.h"
+#include "../parts/inputs.h"
+
+/* Everything a stage may be timed with: 32 rows, 4 queries, dim 128. */
+enum { DIM = 128, ROWS = 32, QUERIES = 4, TURNS = 8 };
+static struct {
+    float x[ROWS * DIM], y[ROWS * DIM], matrix[DIM * DIM], scale[ROWS], weight[QUERIES * ROWS];
+    uint8_t packed[ROWS * DIM * 4];
+    struct aura_rotation_plan rotation;
+    struct aura_codec_plan codec;
+    struct aura_rows rows;
+} bench;
+
+/* And those of tiles: four, as attention has them, with the same codes. */
+static struct {
+    _Alignas(64) uint32_t words[AURA_TILE * DIM / 4];
+    struct aura_query query[ROWS];
+    struct aura_weight weight[AURA_TILES * QUERIES];
+    struct aura_softmax_row row[QUERIES];
+    struct aura_tile tile[AURA_TILES];
+    struct aura_scales scales[AURA_TILES];
+    struct aura_layout layout;
+    float logit[AURA_TILES * QUERIES * AURA_TILE], factor[QUERIES], bias[AURA_TILES * QUERIES];
+    int32_t product[ROWS];
+    uint16_t scale[AURA_TILE];
+} tiles;
+
+static void bench_tile_setup(uint32_t kind, const struct aura_variant *v, uint64_t *state)
+{
+    struct aura_layout *layout = &tiles.layout;
+    aura_format format = {(aura_kind)kind, (aura_kind)kind};
+    aura_layout_init(layout, format, DIM, DIM);
+    struct aura_tile tile = {tiles.words, (const uint8_t *)tiles.words, tiles.scale,
+                             !strcmp(v->stage, "tile_value") ? &layout->v : &layout->k, 1};
+    for (size_t i = 0; i < sizeof tiles.words / 4; i++)
+        tiles.words[i] = (uint32_t)random_bits(state);
+    for (int i = 0; i < AURA_TILE; i++)
+        tiles.scale[i] = 0x3c00;
+    for (int g = 0; g < QUERIES; g++)
+        tiles.factor[g] = 1e-6f, tiles.row[g].max = 0;
+    for (int i = 0; i < AURA_TILES * QUERIES; i++)
+        tiles.weight[i].keep = 1;
+    aura_query_ref(tiles.query, bench.x, DIM, ROWS);
+    tile.planes = AURA_PLANES_OF(v->kind);
+    struct aura_scales scales = {tiles.scale, NULL, 0, 1};
+    for (int i = 0; i < AURA_TILES; i++)
+        tiles.tile[i] = tile, tiles.scales[i] = scales;
+}
+
+static void bench_setup(const struct aura_variant *v)
+{
+    uint64_t state = 1;
+    char name[80];
+    uint32_t kind = AURA_KIND_OF(v->kind);
+    int packed = kind && kind <= 8;
+    aura_rotation_plan_init(&bench.rotation, DIM, NULL, NULL, !strcmp(v->stage, "undo"));
+    fill_vector(bench.x, ROWS * DIM, NORMAL, &state);
+    fill_vector(bench.matrix, DIM * DIM, NORMAL, &state);
+    for (int i = 0; i < QUERIES * ROWS; i++)
+        bench.weight[i] = 0.5f, bench.scale[i % ROWS] = 1;
+    for (int i = 0; i < ROWS * DIM; i++) { /* ordinary numbers of any kind: denormals would be slow */
+        uint16_t half = v->kind == AURA_ROW_BF16 ? 0x3f80 : 0x3c00;
+        memcpy(bench.packed + 2 * i, &half, 2);
+        if (v->kind == AURA_ROW_F32)
+            memcpy(bench.packed + 4 * i, &bench.x[i], 4);
+    }
+    random_plan(&bench.codec, packed ? kind : 4, DIM, name, sizeof name, &state);
+    bench.codec.n_fits = 1;
+    struct aura_rows rows = {bench.packed, packed ? bench.codec.row_bytes : v->kind == AURA_ROW_F32 ? 4 * DIM : 2 * DIM,
+                             v->kind, DIM, DIM, 0, bench.codec.centroid};
+    bench.rows = rows;
+    bench_tile_setup(packed ? kind : 4, v, &state);
+}
+
+/* One of the stages of a tile, or 0. */
+static int bench_tile(const struct aura_variant *v)
+{
+    if (!strcmp(v->stage, "codes"))
+        ((aura_codes_fn *)v->run)(bench.packed, bench.scale, bench.x, &bench.codec, ROWS);
+    else if (!strcmp(v->stage, "query"))
+        ((aura_query_fn *)v->run)(tiles.query, bench.x, DIM, ROWS);
+    else if (!strcmp(v->stage, "reference"))
+        ((aura_reference_fn *)v->run)(tiles.product, tiles.query, (const int8_t *)tiles.words, DIM, ROWS);
+    else if (!strcmp(v->stage, "tile_score"))
+        ((aura_tile_score_fn *)v->run)(tiles.logit, tiles.query, tiles.tile, tiles.factor, tiles.bias, QUERIES, AURA_TILES);
+    else if (!strcmp(v->stage, "tile_weight"))
+        ((aura_tile_weight_fn *)v->run)(tiles.weight, tiles.logit, tiles.row, tiles.scales, 1, QUERIES, AURA_TILES);
+    else if (!strcmp(v->stage, "tile_value"))
+        ((aura_tile_value_fn *)v->run)(bench.y, DIM, tiles.weight, tiles.tile, QUERIES, AURA_TILES);
+    else
+        return 0;
+    return 1;
+}
+
+static void bench_run(const struct aura_variant *v)
+{
+    float max = 0, sum = 0;
+    if (bench_tile(v))
+        return;
+    if (!strcmp(v->stage, "rotate") || !strcmp(v->stage, "undo"))
+        ((aura_rotate_fn *)v->run)(bench.y, bench.x, &bench.rotation, ROWS);
+    else if (!strcmp(v->stage, "rotate_dense"))
+        ((aura_rotate_dense_fn *)v->run)(bench.y, bench.x, bench.matrix, DIM, ROWS);
+    else if (!strcmp(v->stage, "encode"))
+        ((aura_encode_fn *)v->run)(bench.packed, bench.scale, bench.x, &bench.codec, ROWS);
+    else if (!strcmp(v->stage, "dequant"))
+        ((aura_dequant_fn *)v->run)(bench.y, bench.packed, bench.scale, &bench.codec, ROWS);
+    else if (!strcmp(v->stage, "score"))
+        ((aura_score_fn *)v->run)(bench.weight, ROWS, bench.x, &bench.rows, bench.scale, QUERIES, ROWS);
+    else if (!strcmp(v->stage, "value"))
+        ((aura_value_fn *)v->run)(bench.y, bench.weight, ROWS, &bench.rows, QUERIES, ROWS);
+    else if (!strcmp(v->stage, "softmax"))
+        ((aura_softmax_fn *)v->run)(bench.x, &max, &sum, ROWS * DIM);
+    else
+        ((aura_reduce_fn *)v->run)(bench.y, bench.weight, bench.x, DIM, ROWS);
+}
+
+/* Bytes that a row, or for softmax and reduce all of it by 32, reads and writes. */
+static double bench_bytes(const struct aura_variant *v)
+{
+    if (!strcmp(v->stage, "encode") || !strcmp(v->stage, "dequant"))
+        return DIM * 4 + bench.codec.row_bytes + 4;
+    if (!strcmp(v->stage, "score") || !strcmp(v->stage, "value"))
+        return (double)bench.rows.stride + 4;
+    if (!strcmp(v->stage, "tile_score") || !strcmp(v->stage, "tile_value"))
+        return (double)tiles.tile->side->bytes / AURA_TILE + 2;
+    if (!strcmp(v->stage, "tile_weight")) /* logits, p, a scale, weights */
+        return QUERIES * (4 + 4 + 1) + 4;
+    if (!strcmp(v->stage, "codes"))
+        return DIM * 4 + DIM + 4;
+    if (!strcmp(v->stage, "query"))
+        return DIM * 4 + DIM * 2;
+    if (!strcmp(v->stage, "reference"))
+        return DIM * 2;
+    return !strcmp(v->stage, "reduce") ? DIM * 4 : DIM * 8;
+}
+
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+double time_stage(const struct aura_variant *v, double seconds, double *bytes_per_row)
+{
+    double best = INFINITY, end = now() + seconds;
+    bench_setup(v);
+    *bytes_per_row = bench_bytes(v);
+    do {
+        double start = now();
+        for (int i = 0; i < TURNS; i++) /* reading the clock takes as long as a short one of them */
+            bench_run(v);
+        double taken = (now() - start) / TURNS;
+        best = taken < best ? taken : best;
+    } while (now() < end);
+    return best / (strncmp(v->stage, "tile_", 5) ? ROWS : AURA_TILES * AURA_TILE) * 1e9;
+}

@@ -1,0 +1,270 @@
+/* The page of aura demo. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../src/format.h"
+#include "../../src/base/format_names.h"
+#include "demo.h"
+#include "../parts/page.h"
+#include "../parts/plot.h"
+#include "../tool.h"
+
+/* One colour for presets, one for other pairs, one for what they are compared with. */
+enum { PRESET = 0, PAIR = 2, PLAIN_F16 = 5 };
+
+static unsigned colour_of(const struct demo *d, const struct demo_cache *c)
+{
+    return c == d->caches ? PLAIN_F16 : *c->preset ? PRESET : PAIR;
+}
+
+/* ---- quality ------------------------------------------------------------------------------------------------------- */
+
+/* Error, or divergence, against bits. */
+static void chart_quality(FILE *to, const struct demo *d, const char *title, const char *name, const char *unit, int kl)
+{
+    struct plot_point presets[DEMO_CACHES], others[DEMO_CACHES];
+    size_t n = 0, m = 0;
+    double least = INFINITY;
+    for (size_t i = 1; i < d->count; i++) {
+        const struct demo_cache *c = &d->caches[i];
+        const struct spread *s = kl ? &c->kl : &c->output;
+        least = fmin(least, s->least);
+        struct plot_point p = {c->bits, s->mean, s->least, s->most, c->name};
+        if (*c->preset)
+            presets[n++] = p;
+        else
+            others[m++] = p;
+    }
+    /* What was recorded is f16, so that f16 changes nothing but the last bits of sums: its line is below everything. */
+    double f16 = kl ? d->caches[0].kl.mean : d->caches[0].output.mean;
+    char number[48], label[96];
+    plot_number(number, f16, unit);
+    snprintf(label, sizeof label, "f16, 16 bits: %s", number);
+    struct plot_series series[] = {{"presets", presets, n, PRESET, 0}, {"other pairs", others, m, PAIR, 0}};
+    struct plot_rule rule = {least / 4 > f16 ? least / 4 : f16, label};
+    struct plot plot = {title, {"bits per value", "", 0, 0, 0, NULL, 0}, {name, unit, 1, 0, 0, NULL, 0}, series, 2, &rule, 1, 0};
+    plot_chart(to, &plot);
+}
+
+static void section_quality(FILE *to, const struct demo *d)
+{
+    page_section(to, "Error against bits");
+    page_text(to, "Keys and values of recorded layers went through each cache; the output of attention is compared with "
+              "attention in double precision over the numbers as recorded. Bars reach from the best to the worst layer. With "
+              "every bit less the error about doubles; the keys alone decide the weights, so k5v4 has those of k5v5. The "
+              "recording itself is in f16, so an f16 cache changes nothing but the rounding of sums: its line is far below "
+              "and drawn at the bottom.");
+    chart_quality(to, d, "Output error: ‖output − exact‖ / ‖exact‖", "output error", "%", 0);
+    chart_quality(to, d, "What happens to the attention weights: KL divergence from the exact ones", "KL divergence, nats",
+                  "", 1);
+}
+
+static void section_table(FILE *to, const struct demo *d)
+{
+    char text[48];
+    page_section(to, "All numbers");
+    page_table_begin(to, "Errors are means over the recorded layers, times are of one layer's attention for one token");
+    page_row_begin(to);
+    page_cell(to, "cache"), page_cell(to, "preset"), page_cell(to, "bits per value"), page_cell(to, "times smaller");
+    page_cell(to, "output error"), page_cell(to, "KL of weights");
+    for (size_t i = 0; i < d->contexts; i++) {
+        plot_number(text, d->context[i], "tokens");
+        page_cell(to, "time at %s", text), page_cell(to, "times as fast");
+    }
+    page_row_end(to);
+    for (size_t k = 0; k < d->count; k++) {
+        const struct demo_cache *c = &d->caches[k];
+        page_row_begin(to);
+        page_cell(to, "%s", c->name), page_cell(to, "%s", c->preset), page_cell(to, "%.2f", c->bits);
+        plot_number(text, c->output.mean, "%");
+        page_cell(to, "%.2f", d->caches[0].bits / c->bits), page_cell(to, "%s", text), page_cell(to, "%.2g", c->kl.mean);
+        for (size_t i = 0; i < d->contexts; i++) {
+            plot_number(text, c->seconds[i], "s");
+            page_cell(to, "%s", text), page_cell(to, "%.2f", demo_faster(d, c, i));
+        }
+        page_row_end(to);
+    }
+    page_table_end(to);
+}
+
+/* ---- time and memory ----------------------------------------------------------------------------------------------- */
+
+static void section_time(FILE *to, const struct demo *d)
+{
+    static const unsigned colours[] = {5, 0, 1, 2, 3, 4, 6};
+    struct plot_point points[DEMO_CACHES][DEMO_CONTEXTS];
+    struct plot_series series[DEMO_CACHES];
+    double ticks[DEMO_CONTEXTS];
+    size_t n = 0;
+    for (size_t k = 0; k < d->count; k++) {
+        const struct demo_cache *c = &d->caches[k];
+        if (k && !*c->preset)
+            continue;
+        for (size_t i = 0; i < d->contexts; i++) {
+            struct plot_point p = {d->context[i], c->seconds[i], 0, 0, NULL};
+            points[n][i] = p, ticks[i] = d->context[i];
+        }
+        struct plot_series s = {k ? c->name : "f16", points[n], d->contexts, colours[n % 7], 1};
+        series[n++] = s;
+    }
+    struct plot plot = {"Attention of one layer for one token",
+                        {"tokens in the cache", "tokens", 1, d->context[0] * 0.8, d->context[d->contexts - 1] * 1.15, ticks,
+                            d->contexts},
+                        {"time", "s", 1, 0, 0, NULL, 0}, series, n, NULL, 0, 0};
+    page_section(to, "Time against context");
+    page_text(to, "The recording is repeated until the cache is full; all caches are timed in turns, on %u threads. The "
+              "cache is read straight from its bits: fewer bytes are fewer bytes to read, which counts where the context is "
+              "long.", d->threads);
+    if (demo_was_busy(d))
+        page_text(to, "The machine was busy meanwhile: times of f16 varied by a factor of %.1f. Measured on an idle machine, "
+                  "this chart is smoother.", d->unrest);
+    plot_chart(to, &plot);
+}
+
+static void section_memory(FILE *to, const struct demo *d)
+{
+    struct plot_bar bars[DEMO_CACHES];
+    char notes[DEMO_CACHES][32], title[160];
+    for (size_t i = 0; i < d->count; i++) {
+        const struct demo_cache *c = &d->caches[i];
+        struct plot_bar bar = {i ? c->name : "f16", c->model_bytes, 0, 0, i ? notes[i] : NULL, colour_of(d, c)};
+        snprintf(notes[i], sizeof notes[i], "%.2f × smaller", d->caches[0].model_bytes / c->model_bytes);
+        bars[i] = bar;
+    }
+    snprintf(title, sizeof title, "One sequence of %.0fk tokens: %u layers, %u KV heads, D %u",
+             (double)demo_model.tokens / 1024,
+             demo_model.layers, demo_model.kv_heads, demo_model.dim);
+    page_section(to, "Memory of an 8B-class model");
+    page_text(to, "Pages and what a sequence has beside them, as the library counts them: codes, scales, references, and the "
+              "tokens that stay in f16. Blue are the presets max, safe, quality, balanced and small, green are other pairs."
+              );
+    plot_bars(to, title, "B", bars, d->count);
+}
+
+/* ---- one head ------------------------------------------------------------------------------------------------------ */
+
+enum { STRIPES = 128 };
+
+/* Weight as darkness: three decades, so that what is small can be seen. */
+static void heat(FILE *to, const struct demo_head *h, const double *weight, const char *title, unsigned colour)
+{
+    double *cells = calloc((size_t)h->rows * STRIPES, sizeof *cells);
+    for (size_t row = 0; cells && row < h->rows; row++) {
+        for (size_t t = 0; t < h->tokens; t++)
+            cells[row * STRIPES + t * STRIPES / h->tokens] += weight[row * h->tokens + t];
+        for (size_t i = 0; i < STRIPES; i++)
+            cells[row * STRIPES + i] = fmax(1 + log10(cells[row * STRIPES + i] + 1e-12) / 3, 0);
+    }
+    if (cells)
+        plot_heat(to, title, cells, h->rows, STRIPES, colour);
+    free(cells);
+}
+
+static int by_weight(const void *a, const void *b)
+{
+    double x = ((const struct plot_point *)a)->x, y = ((const struct plot_point *)b)->x;
+    return (x < y) - (x > y);
+}
+
+/* The heaviest tokens of the newest query: weight before against weight after. */
+static size_t heaviest(const struct demo_head *h, const double *after, struct plot_point *points, size_t most)
+{
+    size_t at = (size_t)(h->rows - 1) * h->tokens;
+    struct plot_point *all = calloc(h->tokens, sizeof *all);
+    for (uint32_t t = 0; all && t < h->tokens; t++)
+        all[t].x = h->exact[at + t], all[t].y = after[at + t];
+    if (!all)
+        return 0;
+    qsort(all, h->tokens, sizeof *all, by_weight);
+    most = h->tokens < most ? h->tokens : most;
+    memcpy(points, all, most * sizeof *points);
+    free(all);
+    return most;
+}
+
+static void section_head(FILE *to, const struct demo *d)
+{
+    enum { POINTS = 60 };
+    static const unsigned colours[DEMO_SHOWN] = {0, 1};
+    const struct demo_head *h = &d->head;
+    struct plot_point points[DEMO_SHOWN][POINTS];
+    struct plot_series series[DEMO_SHOWN];
+    char title[160];
+    if (!h->exact || !h->cached[0] || !h->cached[1])
+        return;
+    page_section(to, "The attention of one head, before and after");
+    page_text(to, "Layer %u, query head %u, the one whose attention is spread the widest. Each line is a query, the newest "
+              "at the bottom; from left to right the %u tokens it can look at; the stronger the colour, the more weight.",
+              h->layer, h->head, h->tokens);
+    heat(to, h, h->exact, "exact", 5);
+    for (size_t i = 0; i < DEMO_SHOWN; i++) {
+        snprintf(title, sizeof title, "%s, %.2f bits", h->cache[i]->name, h->cache[i]->bits);
+        heat(to, h, h->cached[i], title, colours[i]);
+        size_t n = heaviest(h, h->cached[i], points[i], POINTS);
+        struct plot_series s = {h->cache[i]->name, points[i], n, colours[i], 0};
+        series[DEMO_SHOWN - 1 - i] = s; /* the better one over the worse one */
+    }
+    struct plot plot = {"The 60 tokens with the most weight, for the newest query",
+                        {"exact weight", "%", 1, 0, 0, NULL, 0}, {"weight with the cache", "%", 1, 0, 0, NULL, 0}, series,
+                            DEMO_SHOWN, NULL, 0, 1};
+    page_text(to, "The same in numbers: on the dashed line nothing has changed.");
+    plot_chart(to, &plot);
+}
+
+/* ---- bytes --------------------------------------------------------------------------------------------------------- */
+
+static const struct demo_cache *named(const struct demo *d, const char *name)
+{
+    for (size_t i = 0; i < d->count; i++)
+        if (!strcmp(d->caches[i].name, name))
+            return &d->caches[i];
+    return d->caches;
+}
+
+static void section_bytes(FILE *to, const struct demo *d)
+{
+    const struct demo_cache *c = named(d, "k4v4");
+    struct aura_layout l;
+    char title[160];
+    aura_layout_init(&l, c->format, demo_model.dim, demo_model.dim);
+    struct plot_bar tile[] = {{"keys: codes, a lane is a token", l.k.bytes, 0, 0, NULL, 0},
+                              {"values: codes, a lane is a channel", l.v.bytes, 0, 0, NULL, 2},
+                              {"scales of keys, f16", l.k.scale_bytes, 0, 0, NULL, 1},
+                              {"scales of values, f16", l.v.scale_bytes, 0, 0, NULL, 4}};
+    struct plot_bar page[AURA_PAGE_TILES + 2];
+    for (int i = 0; i < AURA_PAGE_TILES; i++) {
+        struct plot_bar part = {i ? NULL : "tiles", l.tile_bytes, 0, 0, i ? NULL : "each of eight", i % 2 ? 0 : 5};
+        page[i] = part;
+    }
+    struct plot_bar reference = {"reference that keys are relative to, s8", l.reference_scale_at - l.reference_at, 0, 0,
+        NULL, 1};
+    struct plot_bar scale = {"its scale, f16, padded", l.head_bytes - l.reference_scale_at, 0, 0, NULL, 4};
+    page[AURA_PAGE_TILES] = reference, page[AURA_PAGE_TILES + 1] = scale;
+    page_section(to, "Where the bytes are");
+    page_text(to, "A tile is %d tokens of one KV head, a page is %d tiles of every KV head. Numbers are of %s and D %u: %.3f "
+              "bits per value, of which the codes are %.0f.", AURA_TILE, AURA_PAGE_TILES, c->name, demo_model.dim,
+              8.0 * l.head_bytes / (2.0 * AURA_PAGE * demo_model.dim), 8.0 * l.k.bytes / (AURA_TILE * demo_model.dim));
+    snprintf(title, sizeof title, "A tile: %u bytes", l.tile_bytes);
+    plot_parts(to, title, "bytes", tile, sizeof tile / sizeof *tile);
+    snprintf(title, sizeof title, "One KV head's part of a page: %u bytes for %d tokens; in f16 it would be %d",
+             l.head_bytes, AURA_PAGE,
+             AURA_PAGE * (int)demo_model.dim * 2 * 2);
+    plot_parts(to, title, "bytes", page, AURA_PAGE_TILES + 2);
+}
+
+void demo_page(FILE *to, const struct demo *d)
+{
+    page_text(to, "aura %s on %s, %u threads, %s.", aura_version(), cpu_name(), d->threads, isa_name(aura_ctx_isas(d->ctx)));
+    page_text(to, "Recording: %s, %zu layer%s, %u tokens, %u query heads, %u KV heads, D %u.", d->file, d->layers,
+              d->layers == 1 ? "" : "s",
+              d->recorded[0].tokens, d->recorded[0].q_heads, d->recorded[0].kv_heads, d->recorded[0].k_dim);
+    section_memory(to, d); /* what is saved, then what it costs */
+    section_time(to, d);
+    section_quality(to, d);
+    if (d->llm)
+        demo_llm_page(to, d->llm);
+    section_head(to, d);
+    section_bytes(to, d);
+    section_table(to, d);
+}

@@ -1,0 +1,111 @@
+/* aura eval: what a cache does to the next-token distributions of a model. */
+#include "eval.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "../bench/bench.h"
+#include "../parts/terminal.h"
+#include "../parts/text_model.h"
+#include "../tool.h"
+
+struct arguments {
+    const char *model, *text, *cache, *profile, *base, *html;
+    uint32_t ctx, chunks, rollback, seed, threads;
+    int rounded, json;
+};
+
+static const struct option options[] = {
+    PATH(text, "--text", "FILE", "the text, at least --ctx tokens of it"),
+    TEXT(cache, "--cache", "LIST", "k4v4,q4_0 ... (a default of both families)"),
+    PATH(profile, "--profile", "FILE", "balance vectors from `aura calibrate`"),
+    NUMBER(ctx, "--ctx", 4, 1 << 20, "N", "tokens of a chunk (2048); its second half is compared"),
+    NUMBER(chunks, "--chunks", 1, 1 << 20, "N", "so many of the text (all)"),
+    NUMBER(rollback, "--rollback", 0, 32, "N", "tokens that may be taken back, so held in f16 (0)"),
+    PATH(base, "--base", "FILE", "keep the exact logits there, and go on from there"),
+    FLAG(rounded, "--rounded", "products on bytes, as `aura run`: fast, but with noise"),
+    NUMBER(seed, "--seed", 0, UINT32_MAX, "N", "other signs (1)"),
+    NUMBER(threads, "--threads", 1, 1024, "N", "(all processors)"),
+    FLAG(json, "--json", "as JSON"),
+    PATH(html, "--html", "FILE", "a page with charts: divergence against bits"),
+    LAST_OPTION};
+
+/* Passes take about as long as each other, so what is left is known from those that were made. arg: when it all began. */
+static void report_progress(void *arg, const struct quality_step *step)
+{
+    double passed = now() - *(const double *)arg;
+    char left[32] = "", line[128];
+    if (step->step) {
+        unsigned seconds = (unsigned)(passed / step->step * (step->steps - step->step) + 0.5);
+        snprintf(left, sizeof left, ", %u:%02u left", seconds / 60, seconds % 60);
+    }
+    snprintf(line, sizeof line, "chunk %u of %u, %s: pass %u of %u%s", step->chunk + 1, step->chunks, step->cache, step->step + 1,
+             step->steps, left);
+    print_progress(line);
+}
+
+static int check(const struct command *self, const struct arguments *a, struct quality_cache **caches, size_t *count)
+{
+    char error[LLM_ERROR_BYTES] = "";
+    if (!a->model)
+        return usage_error(self, "needs a model, a GGUF file; `make model` fetches one into models/");
+    if (!a->text)
+        return usage_error(self, "needs --text, such as --text data/novel.txt");
+    if (quality_parse(a->cache, caches, count, error))
+        return usage_error(self, "--cache: %s", error);
+    return 0;
+}
+
+/* Measures with everything open. */
+static int measure(const struct command *self, const struct arguments *a, const struct text_model *m, const aura_profile *profile,
+                   struct quality_cache *caches, size_t count)
+{
+    char error[LLM_ERROR_BYTES] = "";
+    double begin = now();
+    struct quality_options o = {.llm = m->llm, .tokens = m->tokens, .count = m->count, .begin = m->begin, .ctx = a->ctx,
+                                .chunks = a->chunks, .threads = a->threads, .rollback = a->rollback, .seed = a->seed,
+                                .profile = profile, .base = a->base, .rounded = a->rounded,
+                                .progress = report_progress, .arg = &begin};
+    int bad = (a->base && file_identity(a->model, &o.model_bytes, &o.model_crc, error)) ||
+              quality_measure(&o, caches, count, error);
+    print_progress(NULL);
+    if (bad)
+        return failed(self, "%s", error);
+    struct eval_report report = {a->model, a->text, a->profile, &o, caches, count};
+    if (a->json)
+        eval_print_json(&report);
+    else
+        eval_print_table(&report);
+    return a->html && eval_write_html(&report, a->html, error) ? failed(self, "%s", error) : 0;
+}
+
+static int run(const struct command *self, int argc, char **argv)
+{
+    struct arguments a = {.cache = quality_default_caches, .ctx = 2048, .seed = 1, .threads = online_cpus()};
+    struct quality_cache *caches = NULL;
+    struct text_model m = {0};
+    aura_ctx *ctx = NULL;
+    aura_profile *profile = NULL;
+    char error[LLM_ERROR_BYTES] = "";
+    size_t count = 0;
+    int status = parse_options(self, argc, argv, &a, &a.model);
+    status = status ? status : check(self, &a, &caches, &count);
+    if (!status && a.profile && (aura_ctx_create(NULL, &ctx) || aura_profile_load(ctx, a.profile, &profile)))
+        status = failed(self, "%s", aura_last_error());
+    if (!status && text_model_open(&m, a.model, a.text, a.threads, a.rounded, error))
+        status = failed(self, "%s", error);
+    status = status ? status : measure(self, &a, &m, profile, caches, count);
+    text_model_close(&m);
+    aura_profile_destroy(profile);
+    aura_ctx_destroy(ctx);
+    free(caches);
+    return status;
+}
+
+const struct command command_eval = {
+    "eval", "perplexity and divergence of a model through caches", "MODEL --text FILE [OPTIONS]",
+    "How far the next-token distributions of a model are from those with an exact\n"
+    "cache: mean and tails of the KL divergence, perplexity, same top token, for\n"
+    "caches of ours and, as stored values, of llama.cpp's: f16, q8_0 ... iq4_nl.\n",
+    "MODEL", NULL, options,
+    "aura eval models/SmolLM2-135M-Instruct.Q4_1.gguf --text data/novel.txt\n", run};

@@ -1,0 +1,25 @@
+/* What `aura eval` prints. */
+#ifndef AURA_EVAL_H
+#define AURA_EVAL_H
+
+#include <stdio.h>
+
+#include "../../model/quality.h"
+
+struct eval_report {
+    const char *model, *text, *profile; /* profile NULL: none */
+    const struct quality_options *options;
+    const struct quality_cache *caches; /* [count] measured */
+    size_t count;
+};
+
+void eval_print_table(const struct eval_report *report);
+void eval_print_json(const struct eval_report *report);
+
+/* Charts of divergence against bits, and the table, into a page. */
+void eval_print_charts(FILE *to, const struct eval_report *report);
+
+/* A page with charts. 0 when good; otherwise 1, with a text. */
+int eval_write_html(const struct eval_report *report, const char *path, char error[LLM_ERROR_BYTES]);
+
+#endif

@@ -1,0 +1,128 @@
+/* The results of `aura eval` as a page: divergence against bits for both families, and the table. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "eval.h"
+#include "../parts/page.h"
+#include "../parts/plot.h"
+
+enum { PLAIN_BITS = 16 }; /* caches of so many and more are levels to compare with: they would squeeze the others together */
+
+static int by_bits(const void *a, const void *b)
+{
+    double x = ((const struct plot_point *)a)->x, y = ((const struct plot_point *)b)->x;
+    return (x > y) - (x < y);
+}
+
+static struct estimate pick(const struct quality_cache *c, int tail)
+{
+    return tail ? c->result.kld_p99 : c->result.kld_mean;
+}
+
+/* The points of a family, in order of bits; points[count] is room enough. Returns how many. */
+static size_t gather(const struct eval_report *r, int peers, int tail, struct plot_point *points)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < r->count; i++) {
+        const struct quality_cache *c = &r->caches[i];
+        struct estimate e = pick(c, tail);
+        if ((c->peer != NULL) != peers || c->bits >= PLAIN_BITS)
+            continue;
+        points[n] = (struct plot_point){.x = c->bits, .y = e.value, .label = c->name};
+        if (e.error < e.value) /* on a logarithmic axis a bar has a lower end */
+            points[n].low = e.value - e.error, points[n].high = e.value + e.error;
+        n++;
+    }
+    qsort(points, n, sizeof *points, by_bits);
+    return n;
+}
+
+static void print_chart(FILE *to, const struct eval_report *r, int tail)
+{
+    struct plot_point *points = calloc(2 * r->count, sizeof *points);
+    struct plot_rule *rules = calloc(r->count, sizeof *rules);
+    size_t ours = 0, theirs = 0, levels = 0;
+    if (points && rules) {
+        ours = gather(r, 0, tail, points), theirs = gather(r, 1, tail, points + r->count);
+        for (size_t i = 0; i < r->count; i++)
+            if (r->caches[i].bits >= PLAIN_BITS && pick(&r->caches[i], tail).value > 0)
+                rules[levels++] = (struct plot_rule){pick(&r->caches[i], tail).value, r->caches[i].name};
+    }
+    struct plot_series series[2] = {{"aura", points, ours, 0, 0},
+                                    {"llama.cpp, stored values", points ? points + r->count : NULL, theirs, 1, 0}};
+    struct plot plot = {.title = tail ? "99 % of positions diverge less than this" : "Mean KL divergence from the exact cache",
+                        .x = {.title = "bits per value", .unit = ""},
+                        .y = {.title = tail ? "99 % of KLD, nats" : "mean KLD, nats", .unit = "", .log = 1},
+                        .series = series, .n_series = 2, .rules = rules, .n_rules = levels};
+    plot_chart(to, &plot);
+    free(points), free(rules);
+}
+
+static void print_table(FILE *to, const struct eval_report *r)
+{
+    static const char *const head[] = {"cache", "bits", "mean KLD", "+-", "median", "99 %", "99.9 %", "max",
+                                       "same top", "perplexity", "of exact"};
+    page_table_begin(to, "All of it");
+    page_row_begin(to);
+    for (size_t i = 0; i < sizeof head / sizeof *head; i++)
+        page_cell(to, "%s", head[i]);
+    page_row_end(to);
+    for (size_t i = 0; i < r->count; i++) {
+        const struct quality_cache *c = &r->caches[i];
+        const struct divergence_summary *d = &c->result;
+        page_row_begin(to);
+        page_cell(to, "%s%s", c->name, c->peer ? "*" : "");
+        page_cell(to, "%.2f", c->bits);
+        page_cell(to, "%.3g", d->kld_mean.value);
+        page_cell(to, "%.2g", d->kld_mean.error);
+        page_cell(to, "%.3g", d->kld_median.value);
+        page_cell(to, "%.3g", d->kld_p99.value);
+        page_cell(to, "%.3g", d->kld_p999.value);
+        page_cell(to, "%.3g", d->kld_max);
+        page_cell(to, "%.2f %%", 100 * d->same_top.value);
+        page_cell(to, "%.4f", d->ppl.value);
+        page_cell(to, "%.4f", d->ppl_ratio.value);
+        page_row_end(to);
+    }
+    page_table_end(to);
+}
+
+void eval_print_charts(FILE *to, const struct eval_report *r)
+{
+    print_chart(to, r, 0);
+    print_chart(to, r, 1);
+    print_table(to, r);
+}
+
+static int print_page(FILE *to, const struct eval_report *r)
+{
+    const struct quality_options *o = r->options;
+    const struct divergence_summary *any = &r->caches[0].result;
+    uint32_t open = quality_open_tokens(o->ctx, o->rollback);
+    page_begin(to, "What the cache does to a model",
+               "Next-token distributions with compressed caches, beside those with an exact one.");
+    eval_print_charts(to, r);
+    page_section(to, "What was measured");
+    page_text(to, "%s on %s: %u chunks of %u tokens, of which the second half is compared: %zu positions. Perplexity with "
+              "the exact cache, f32: %.4f.", r->model, r->text, quality_chunks(o), o->ctx, any->positions,
+              any->ppl.value / any->ppl_ratio.value);
+    page_text(to, "Every query attends to keys and values as a full cache returns them: codes, but for the first 4 tokens of "
+              "a chunk, which stay in f16%s. Balance of the keys: %s.", open ? ", and the open ones at its end" : "",
+              r->profile ? r->profile : "none");
+    page_text(to, "Caches with * are llama.cpp's, as stored values behind its rotation. What its attention rounds besides, "
+              "queries to 8 bits and sums to f16, is not in them. Errors are standard errors as if positions were independent.");
+    return page_end(to);
+}
+
+int eval_write_html(const struct eval_report *r, const char *path, char error[LLM_ERROR_BYTES])
+{
+    FILE *file = fopen(path, "w");
+    int bad = !file || print_page(file, r);
+    if (file && fclose(file))
+        bad = 1;
+    if (bad)
+        snprintf(error, LLM_ERROR_BYTES, "%.150s: cannot be written: %s", path, strerror(errno));
+    return bad;
+}

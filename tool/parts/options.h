@@ -1,0 +1,99 @@
+/* The commands of the tool and their options. One table per command is what its arguments are read by, and what its --help, the
+ * manual page, the completion and the suggestions are printed from: an option is described once, where it is defined. */
+#ifndef AURA_OPTIONS_H
+#define AURA_OPTIONS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "../../include/aura.h"
+
+enum option_kind {
+    OPTION_END,    /* the last of a table */
+    OPTION_FLAG,   /* int: set to 1 */
+    OPTION_NUMBER, /* uint32_t: the argument after it, least to most */
+    OPTION_REAL,   /* double: likewise */
+    OPTION_TEXT,   /* const char *: the argument after it */
+    OPTION_FILE,   /* const char *: likewise, completed as a path */
+    OPTION_CHOICE, /* const char *: likewise, one of `choices` */
+    OPTION_ISA,    /* const char *: likewise, the name of an instruction set */
+    OPTION_FORMAT, /* aura_format: the name of a format or preset */
+    OPTION_REST    /* struct option_rest: all arguments after it, paths */
+};
+
+struct option_rest {
+    char **list;
+    int count;
+};
+
+struct option {
+    enum option_kind kind;
+    const char *name;  /* "--seed", or with a letter for short, "-n, --tokens" */
+    const char *value; /* what help calls its argument: "N", "FILE"; NULL for a flag */
+    const char *help;  /* one line; `-- name value` and this must fit 80 columns, which test/run.sh sees to */
+    size_t to;         /* offset in the struct that parse_options() fills */
+    double least, most;
+    const char *choices; /* of OPTION_CHOICE, between blanks */
+};
+
+/* Rows of a table whose fields are in `struct arguments`, which every command has of its own. */
+#define FLAG(field, name, help) {OPTION_FLAG, name, NULL, help, offsetof(struct arguments, field), 0, 0, NULL}
+#define NUMBER(field, name, least, most, value, help) \
+    {OPTION_NUMBER, name, value, help, offsetof(struct arguments, field), least, most, NULL}
+#define REAL(field, name, least, most, value, help) \
+    {OPTION_REAL, name, value, help, offsetof(struct arguments, field), least, most, NULL}
+#define TEXT(field, name, value, help) {OPTION_TEXT, name, value, help, offsetof(struct arguments, field), 0, 0, NULL}
+#define PATH(field, name, value, help) {OPTION_FILE, name, value, help, offsetof(struct arguments, field), 0, 0, NULL}
+#define CHOICE(field, name, choices, value, help) \
+    {OPTION_CHOICE, name, value, help, offsetof(struct arguments, field), 0, 0, choices}
+#define ISA(field, help) {OPTION_ISA, "--isa", "NAME", help, offsetof(struct arguments, field), 0, 0, NULL}
+#define FORMAT(field, name, help) {OPTION_FORMAT, name, "FORMAT", help, offsetof(struct arguments, field), 0, 0, NULL}
+#define REST(field, name, value, help) {OPTION_REST, name, value, help, offsetof(struct arguments, field), 0, 0, NULL}
+#define LAST_OPTION {OPTION_END, NULL, NULL, NULL, 0, 0, 0, NULL}
+
+/* A command. Its help is usage, text, options and examples, and fits a screen of 24 lines of 80 columns. */
+struct command {
+    const char *name;
+    const char *summary;  /* a line of `aura --help` */
+    const char *usage;    /* what follows the name, "FILE [OPTIONS]"; several lines are several ways to call it */
+    const char *text;     /* what it does: lines of at most 80 columns, each with its line end */
+    const char *operand;  /* what an argument that is no option is: "FILE", "PATTERN"; NULL: there is none */
+    const char *operands; /* the words it may be, between blanks; NULL: anything */
+    const struct option *options; /* may be NULL */
+    const char *examples; /* lines that can be typed, each with its line end; "" */
+    int (*run)(const struct command *self, int argc, char **argv); /* the arguments after the name; returns the exit code */
+};
+
+/* Fills in what the arguments say. An argument that is no option goes to *operand, if there is room for one: operand may be
+ * NULL. `--name=value` is `--name value`, and everything after `--` is an operand. 0 when good; otherwise 2, with a message
+ * that begins with the name of the command, and, where a name is nearly right, has what it may have meant. */
+int parse_options(const struct command *command, int argc, char **argv, void *into, const char **operand);
+
+/* "aura attend: ", the message, and a line end, to stderr. Returns 2, the exit code of bad usage. */
+__attribute__((format(printf, 2, 3))) int usage_error(const struct command *command, const char *format, ...);
+/* The same, returning 1: the work could not be done. */
+__attribute__((format(printf, 2, 3))) int failed(const struct command *command, const char *format, ...);
+
+/* A format by its name, for options whose value has one in it. 0 when good; otherwise 2, with a message. */
+int parse_format(const struct command *command, const char *option, const char *text, aura_format *format);
+
+/* What a context may use so that it is as on a machine with no better than that: "ref", "avx2", "avx512vnni" ...; NULL: all.
+ * 0 when good; otherwise 2, with a message: no such name, or this machine lacks it. */
+int parse_isa(const struct command *command, const char *name, uint32_t *mask);
+
+/* Whether an argument is this option, by either of its names. */
+int option_is(const struct option *option, const char *argument);
+
+/* The i-th word that may be this option's value, or NULL; formats are the presets and then all pairs. word[64] may be written. */
+const char *option_word(const struct option *option, size_t i, char word[64]);
+
+/* The i-th of the words between blanks in a text, in word[64]; NULL when there are not so many. */
+const char *nth_word(const char *text, size_t i, char word[64]);
+
+/* The best of a set of instruction sets, by name. */
+const char *isa_name(uint32_t isas);
+
+/* Processors that are there to be used; at least 1. */
+uint32_t online_cpus(void);
+
+#endif

@@ -1,0 +1,77 @@
+/* A model and a text. */
+#include "text_model.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../src/file/crc32c.h"
+#include "../tool.h"
+
+/* What the file's rule puts before a text is what an empty text becomes, unless that is the end of one. */
+static int64_t begin_token(const struct text_model *m)
+{
+    uint64_t bos = 0;
+    uint32_t *tokens = NULL;
+    size_t count = tokenizer_encode(m->tokenizer, "", 0, 0, 1, &tokens);
+    int begins = count && gguf_uint(m->file, "tokenizer.ggml.bos_token_id", &bos) == 1 && tokens[0] == bos;
+    free(tokens);
+    return begins ? (int64_t)bos : -1;
+}
+
+static int read_tokens(struct text_model *m, const char *path, char *error)
+{
+    errno = 0;
+    char *text = read_file(path);
+    if (!text) {
+        snprintf(error, LLM_ERROR_BYTES, "%.150s: cannot be read: %s", path, strerror(errno ? errno : ENOMEM));
+        return 1;
+    }
+    m->count = tokenizer_encode(m->tokenizer, text, strlen(text), 0, 1, &m->tokens);
+    free(text);
+    m->begin = begin_token(m);
+    if (!m->count)
+        snprintf(error, LLM_ERROR_BYTES, "%.150s: is empty, or no file", path);
+    return !m->count;
+}
+
+int text_model_open(struct text_model *m, const char *model, const char *text, uint32_t threads, int rounded,
+                    char error[LLM_ERROR_BYTES])
+{
+    char why[LLM_ERROR_BYTES];
+    memset(m, 0, sizeof *m);
+    if (gguf_open(model, &m->file, why) || tokenizer_create(m->file, &m->tokenizer, why) ||
+        (rounded ? llm_open : llm_open_exact)(m->file, threads, &m->llm, why))
+        return snprintf(error, LLM_ERROR_BYTES, "%.100s: %.150s", model, why), 1;
+    return read_tokens(m, text, error);
+}
+
+void text_model_close(struct text_model *m)
+{
+    llm_close(m->llm);
+    tokenizer_destroy(m->tokenizer);
+    gguf_close(m->file);
+    free(m->tokens);
+    memset(m, 0, sizeof *m);
+}
+
+int file_identity(const char *path, uint64_t *bytes, uint32_t *crc, char error[LLM_ERROR_BYTES])
+{
+    enum { PART = 1 << 20 };
+    FILE *file = fopen(path, "rb");
+    char *part = malloc(PART);
+    int bad = !file || !part;
+    *bytes = 0, *crc = 0;
+    for (size_t got = 1; !bad && got; *bytes += got) {
+        got = fread(part, 1, PART, file);
+        *crc = aura_crc32c(*crc, part, got, aura_cpu_isas());
+    }
+    bad = bad || ferror(file);
+    if (bad)
+        snprintf(error, LLM_ERROR_BYTES, "%.150s: cannot be read: %s", path, strerror(errno));
+    if (file)
+        fclose(file);
+    free(part);
+    return bad;
+}
