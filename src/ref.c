@@ -77,7 +77,7 @@ void aura_undo_ref(float *y, const float *x, const struct aura_rotation_plan *pl
 }
 
 /* Sums in order of j, each from +0. */
-void aura_rotate_dense_ref(float *y, const float *x, const float *columns, uint32_t dim, size_t n)
+void aura_row_rotate_dense_ref(float *y, const float *x, const float *columns, uint32_t dim, size_t n)
 {
     for (size_t row = 0; row < n; row++, x += dim, y += dim)
         for (uint32_t i = 0; i < dim; i++) {
@@ -140,7 +140,7 @@ static float gain(const float *y, const struct aura_codec_plan *plan, float norm
 /* Every fit of the plan is tried; the one whose centroids have the best cosine with y wins, the first among equals.
  * Edge cases: |y| <= tiny stores the codes of 0, and scale 0 unless the plan keeps it. Centroids that are all 0,
  * and for the unbiased rule those not on the vector's side at all (<y,c> <= 0: a strange table), store scale 0. */
-void aura_encode_ref(uint8_t *packed, float *scale, const float *y, const struct aura_codec_plan *plan, size_t n)
+void aura_row_encode_ref(uint8_t *packed, float *scale, const float *y, const struct aura_codec_plan *plan, size_t n)
 {
     for (size_t row = 0; row < n; row++, y += plan->dim, packed += plan->row_bytes) {
         uint32_t index[AURA_MAX_DIM];
@@ -174,7 +174,7 @@ void aura_encode_ref(uint8_t *packed, float *scale, const float *y, const struct
     }
 }
 
-void aura_dequant_ref(float *x, const uint8_t *packed, const float *scale, const struct aura_codec_plan *plan, size_t n)
+void aura_row_dequant_ref(float *x, const uint8_t *packed, const float *scale, const struct aura_codec_plan *plan, size_t n)
 {
     for (size_t row = 0; row < n; row++, x += plan->dim, packed += plan->row_bytes)
         for (uint32_t d = 0; d < plan->dim; d++)

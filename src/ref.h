@@ -8,9 +8,9 @@
 
 aura_rotate_fn aura_rotate_ref;
 aura_undo_fn aura_undo_ref;
-aura_encode_fn aura_encode_ref;
-aura_rotate_dense_fn aura_rotate_dense_ref;
-aura_dequant_fn aura_dequant_ref;
+aura_row_encode_fn aura_row_encode_ref;
+aura_row_rotate_dense_fn aura_row_rotate_dense_ref;
+aura_row_dequant_fn aura_row_dequant_ref;
 
 /* The fixed order of every sum over a vector: element i into partial i mod 16, then halves are added. */
 float aura_ref_dot(const float *a, const float *b, uint32_t n);
@@ -30,22 +30,22 @@ double aura_ref_encode_error(const uint8_t *packed, float scale, const float *y,
 
 /* ---- bounded stages: sums in double, rounded to f32 at the end; the kernels of last resort ------------------------ */
 
-aura_score_fn aura_score_ref;
-aura_softmax_fn aura_softmax_ref;
-aura_value_fn aura_value_ref;
-aura_reduce_fn aura_reduce_ref;
+aura_row_score_fn aura_row_score_ref;
+aura_row_softmax_fn aura_row_softmax_ref;
+aura_row_value_fn aura_row_value_ref;
+aura_row_reduce_fn aura_row_reduce_ref;
 
 /* Coordinate d of row t. */
 double aura_ref_coordinate(const struct aura_rows *rows, size_t t, uint32_t d);
 
 /* ---- tiles: integers, and floats in one order; the kernels of last resort ------------------------------------------ */
 
-aura_codes_fn aura_codes_ref;
+aura_encode_fn aura_encode_ref;
 aura_query_fn aura_query_ref;
 aura_reference_fn aura_reference_ref;
-aura_tile_score_fn aura_tile_score_ref;
-aura_tile_weight_fn aura_tile_weight_ref;
-aura_tile_value_fn aura_tile_value_ref;
+aura_score_fn aura_score_ref;
+aura_softmax_fn aura_softmax_ref;
+aura_value_fn aura_value_ref;
 
 /* Code i along the packed axis and its level, in the given lane. */
 uint8_t aura_ref_code(const struct aura_tile *tile, uint32_t i, uint32_t lane);

@@ -34,7 +34,7 @@ double aura_ref_coordinate(const struct aura_rows *rows, size_t t, uint32_t d)
     return rows->kind == AURA_ROW_F16 ? aura_f32_from_f16(half) : aura_f32_from_bf16(half);
 }
 
-void aura_score_ref(float *score, size_t score_stride, const float *q, const struct aura_rows *rows, const float *scale,
+void aura_row_score_ref(float *score, size_t score_stride, const float *q, const struct aura_rows *rows, const float *scale,
                     size_t n_query, size_t n)
 {
     for (size_t g = 0; g < n_query; g++)
@@ -46,7 +46,7 @@ void aura_score_ref(float *score, size_t score_stride, const float *q, const str
         }
 }
 
-float aura_softmax_ref(float *weight, float *max, float *sum, size_t n)
+float aura_row_softmax_ref(float *weight, float *max, float *sum, size_t n)
 {
     float m = *max;
     for (size_t t = 0; t < n; t++)
@@ -62,7 +62,7 @@ float aura_softmax_ref(float *weight, float *max, float *sum, size_t n)
     return (float)kept;
 }
 
-void aura_value_ref(float *acc, const float *weight, size_t weight_stride, const struct aura_rows *rows, size_t n_query,
+void aura_row_value_ref(float *acc, const float *weight, size_t weight_stride, const struct aura_rows *rows, size_t n_query,
                     size_t n)
 {
     for (size_t g = 0; g < n_query; g++)
@@ -74,7 +74,7 @@ void aura_value_ref(float *acc, const float *weight, size_t weight_stride, const
         }
 }
 
-void aura_reduce_ref(float *out, const float *weight, const float *partial, uint32_t dim, uint32_t nwg)
+void aura_row_reduce_ref(float *out, const float *weight, const float *partial, uint32_t dim, uint32_t nwg)
 {
     for (uint32_t d = 0; d < dim; d++) {
         double sum = 0;

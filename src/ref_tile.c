@@ -9,11 +9,11 @@
 #include "base/dtype.h"
 
 /* The indices of encode, not packed. */
-void aura_codes_ref(uint8_t *code, float *scale, const float *y, const struct aura_codec_plan *plan, size_t n)
+void aura_encode_ref(uint8_t *code, float *scale, const float *y, const struct aura_codec_plan *plan, size_t n)
 {
     for (size_t row = 0; row < n; row++) {
         uint8_t packed[AURA_MAX_DIM];
-        aura_encode_ref(packed, scale + row, y + row * plan->dim, plan, 1);
+        aura_row_encode_ref(packed, scale + row, y + row * plan->dim, plan, 1);
         for (uint32_t d = 0; d < plan->dim; d++)
             code[row * plan->dim + d] = (uint8_t)aura_ref_unpack(packed, plan->bits, d);
     }
@@ -74,7 +74,7 @@ int32_t aura_ref_level(const struct aura_tile *tile, uint32_t i, uint32_t lane)
     return aura_level_of_code(tile->side, aura_ref_code(tile, i, lane));
 }
 
-void aura_tile_score_ref(float *logit, const struct aura_query *query, const struct aura_tile *keys, const float *factor,
+void aura_score_ref(float *logit, const struct aura_query *query, const struct aura_tile *keys, const float *factor,
                          const float *bias, size_t n_query, size_t n_tiles)
 {
     for (size_t i = 0; i < n_tiles; i++, keys++, logit += n_query * AURA_TILE, bias += n_query)
@@ -104,7 +104,7 @@ static void weights(struct aura_weight *weight, const float *p, const struct aur
     }
 }
 
-void aura_tile_weight_ref(struct aura_weight *weight, float *p, struct aura_softmax_row *row,
+void aura_softmax_ref(struct aura_weight *weight, float *p, struct aura_softmax_row *row,
                           const struct aura_scales *scales, uint32_t planes, size_t n_query, size_t n_tiles)
 {
     for (size_t g = 0; g < n_query; g++, row++) {
@@ -132,7 +132,7 @@ void aura_tile_weight_ref(struct aura_weight *weight, float *p, struct aura_soft
     }
 }
 
-void aura_tile_value_ref(float *acc, size_t stride, const struct aura_weight *weight, const struct aura_tile *values,
+void aura_value_ref(float *acc, size_t stride, const struct aura_weight *weight, const struct aura_tile *values,
                          size_t n_query, size_t n_tiles)
 {
     for (size_t g = 0; g < n_query; g++)

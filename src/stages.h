@@ -1,15 +1,16 @@
 /* The stages, in the order data flows through them: one type and one contract each.
  *
- *     K,V ─ rotate ─ encode ─▶ rows ─┐                 (and rows ─ dequant ─ undo ─▶ K,V)
- *     Q ─── rotate ──────────▶ score ─ softmax ─ value ─▶ partial ─ merge ─ undo ─▶ output
+ *     K,V ─ rotate ─ encode ─▶ cache ─┐                        (append, once per token)
+ *                                     │
+ *     Q ─ rotate ─ query ──▶ score ─ softmax ─ value ─▶ partial ─ merge ─ undo ─▶ output
+ *                    └─▶ reference ─┘
  *
- * and the same over the tiles of the cache, in integers:
+ * and the same over rows, the layout of the public families, in floats:
  *
- *     K,V ─ rotate ─ codes ─▶ tiles ───┐
- *     Q ─ rotate ─ query ─▶ tile_score ─ tile_weight ─ tile_value ─▶ partial ─ merge ─ undo ─▶ output
- *                  └─▶ reference ──┘
+ *     K,V ─ rotate ─ row_encode ─▶ rows ─┐             (and rows ─ row_dequant ─ undo ─▶ K,V)
+ *     Q ─ rotate ─▶ row_score ─ row_softmax ─ row_value ─▶ partial ─ row_reduce ─ undo ─▶ output
  *
- * What a stage computes is defined in ref.c, from score on in ref_attend.c, for tiles in ref_tile.c. What a kernel may
+ * ref.c defines what a stage computes, ref_attend.c the attention over rows, ref_tile.c the stages of a tile. What a kernel may
  * assume is said here:
  *
  *  - Arguments were checked at the border (base/arguments.c); kernels allocate nothing and cannot fail.
@@ -81,36 +82,36 @@ typedef void aura_rotate_fn(float *y, const float *x, const struct aura_rotation
 typedef void aura_undo_fn(float *y, const float *x, const struct aura_rotation_plan *plan, size_t n);
 
 /* y[n][dim] = sum over j of x[j] * columns[j][.]: `columns` holds the matrix by columns, [dim][dim]. y is not x. */
-typedef void aura_rotate_dense_fn(float *y, const float *x, const float *columns, uint32_t dim, size_t n);
+typedef void aura_row_rotate_dense_fn(float *y, const float *x, const float *columns, uint32_t dim, size_t n);
 
 /* packed[n][row_bytes], scale[n] = codes of y[n][dim]. Every y is finite with |y| <= 2^55. */
-typedef void aura_encode_fn(uint8_t *packed, float *scale, const float *y, const struct aura_codec_plan *plan,
+typedef void aura_row_encode_fn(uint8_t *packed, float *scale, const float *y, const struct aura_codec_plan *plan,
                             size_t n);
 
 /* x[n][dim] = scale[n] * centroid of packed[n][row_bytes]. */
-typedef void aura_dequant_fn(float *x, const uint8_t *packed, const float *scale, const struct aura_codec_plan *plan,
+typedef void aura_row_dequant_fn(float *x, const uint8_t *packed, const float *scale, const struct aura_codec_plan *plan,
                              size_t n);
 
 /* score[g][t] = scale[t] * (q[g] . row t), g < n_query, t < n. score[g] begins at score + g * score_stride, q[g] at
  * q + g * rows->query_stride, with zeros from dim to the next multiple of AURA_LANES. */
-typedef void aura_score_fn(float *score, size_t score_stride, const float *q, const struct aura_rows *rows,
+typedef void aura_row_score_fn(float *score, size_t score_stride, const float *q, const struct aura_rows *rows,
                            const float *scale, size_t n_query, size_t n);
 
 /* In place: weight[t] = exp(weight[t] - m) with m = max(*max, all scores); *sum = *sum * a + sum of the weights, where
  * a = exp(old *max - m) is returned; *max = m. Score -inf: weight 0. All -inf: weights 0, a = 1. A NaN or +inf among the
  * scores leaves *sum NaN. */
-typedef float aura_softmax_fn(float *weight, float *max, float *sum, size_t n);
+typedef float aura_row_softmax_fn(float *weight, float *max, float *sum, size_t n);
 
 /* acc[g][d] += sum over t of weight[g][t] * row t [d], d < dim; acc[g] begins at acc + g * rows->query_stride. */
-typedef void aura_value_fn(float *acc, const float *weight, size_t weight_stride, const struct aura_rows *rows,
+typedef void aura_row_value_fn(float *acc, const float *weight, size_t weight_stride, const struct aura_rows *rows,
                            size_t n_query, size_t n);
 
 /* out[4 i + k] = sum over w < nwg of weight[w] * partial[i][w][k], i < dim / 4: the interleaved partial layout of
  * flash_attn_vec. dim is a multiple of 16, nwg 1 to 32. */
-typedef void aura_reduce_fn(float *out, const float *weight, const float *partial, uint32_t dim, uint32_t nwg);
+typedef void aura_row_reduce_fn(float *out, const float *weight, const float *partial, uint32_t dim, uint32_t nwg);
 
 /* code[n][dim] = the indices of encode, a byte each; scale[n] as there. */
-typedef void aura_codes_fn(uint8_t *code, float *scale, const float *y, const struct aura_codec_plan *plan, size_t n);
+typedef void aura_encode_fn(uint8_t *code, float *scale, const float *y, const struct aura_codec_plan *plan, size_t n);
 
 /* A rotated query as integers of 15 bits in two signed bytes: y[d] is about step * (256 hi[d] + lo[d]). */
 struct aura_query {
@@ -139,7 +140,7 @@ struct aura_tile {
 /* logit[i][g][t] = (float)sum * (scale[t] * factor[g]) + bias[i][g] for the 32 tokens t of tile i, where sum is the exact
  * sum over channels of level * q, q being hi of query g with one plane, 256 hi + lo with two. It must fit in 31 bits, which
  * the query's size sees to. The tiles are of one side and number of planes. */
-typedef void aura_tile_score_fn(float *logit, const struct aura_query *query, const struct aura_tile *keys,
+typedef void aura_score_fn(float *logit, const struct aura_query *query, const struct aura_tile *keys,
                                 const float *factor, const float *bias, size_t n_query, size_t n_tiles);
 
 /* The softmax of one query over the tiles it has seen. */
@@ -155,7 +156,7 @@ struct aura_weight {
     float keep;                  /* what the accumulator is multiplied by first */
 };
 
-/* What tile_weight needs of a tile. */
+/* What softmax needs of a tile. */
 struct aura_scales {
     const uint16_t *v;    /* f16 [32], >= 0, and 0 where there is no code */
     const uint8_t *ahead; /* lines that will be read next, for prefetching; any address */
@@ -167,13 +168,13 @@ struct aura_scales {
  * 2^(old max - max), of the others 1. weight[i][g] = p * scales[i].v[t] as integers, the largest of a tile being 255 with
  * one plane and 65280 with two, and factor * step. Logit -inf: p = 0. All -inf so far: p = 0,
  * keep = 1. A NaN or +inf leaves the sum NaN. */
-typedef void aura_tile_weight_fn(struct aura_weight *weight, float *p, struct aura_softmax_row *row,
+typedef void aura_softmax_fn(struct aura_weight *weight, float *p, struct aura_softmax_row *row,
                                  const struct aura_scales *scales, uint32_t planes, size_t n_query, size_t n_tiles);
 
 /* acc[g][d] = acc[g][d] * keep of weight[0][g]; then, tile by tile, fused: acc[g][d] += (float)i * factor, i the exact sum
  * over the 32 tokens of weight[tile][g] * level. acc[g] begins at acc + g * stride, stride a multiple of AURA_LANES. The
  * tiles are of one side and number of planes. */
-typedef void aura_tile_value_fn(float *acc, size_t stride, const struct aura_weight *weight,
+typedef void aura_value_fn(float *acc, size_t stride, const struct aura_weight *weight,
                                 const struct aura_tile *values, size_t n_query, size_t n_tiles);
 
 #define AURA_PADDED(dim) (((size_t)(dim) + AURA_LANES - 1) / AURA_LANES * AURA_LANES)

@@ -1,79 +1,89 @@
-/* THE list: every stage, every shape, every instruction set, every kernel. Nothing else in the tree enumerates them.
+/* THE list: every stage, every kind, every dim, every shape, every instruction set, every kernel. Nothing else in the tree
+ * enumerates them.
  *
  * A kernel is called aura_<stage>_<shape>_<isa>, and the name is an address:
- *     stage  its meaning is at aura_<stage>_ref in ref.c, ref_attend.c or, for the stages of a tile, ref_tile.c; its
- *            contract is in stages.h, its body in cpu/<stage>.tmpl.h; undo is in rotate.tmpl.h, codes in encode.tmpl.h
+ *     stage  ref.c, ref_attend.c or ref_tile.c define it at aura_<stage>_ref; stages.h has its contract, and
+ *            cpu/<stage>.tmpl.h its body. Two stages share a file: undo is in rotate.tmpl.h, row_encode in encode.tmpl.h.
+ *            The stages row_* read and write rows, the layout of the public families; the others work on tiles.
  *     shape  b2 ... b8: codes of that many bits; f32, f16, bf16: plain numbers; any: there is nothing to fix;
  *            p1, p2: one or two bytes of query or weight per product
  *     isa    the vector words it is built from are in cpu/<isa>.h, or in those that cpu/<isa>.c includes
  *
- * To add a shape, add it to AURA_SHAPES_<stage>. To add an instruction set, add it to AURA_ISAS, write cpu/<isa>.c
- * and add its rows. A row without code fails to link; code without a row fails -Wmissing-prototypes -Werror. */
+ * doc/add-a-variant.md says how to add a width, a dim, an instruction set or a kernel. A row without code fails to link;
+ * code without a row fails -Wmissing-prototypes -Werror. */
 #ifndef AURA_VARIANTS_H
 #define AURA_VARIANTS_H
 
-/* X(stage, family, tolerance)
- * EXACT: a kernel must give the bits of ref.c; the tolerance is how far that f32 definition may be from the same formula
+/* X(shape, kind, ...): the kinds of a side, each with its number in the public header and in files. */
+#define AURA_BITS(X, ...)   \
+    X(b2, 2, __VA_ARGS__)   \
+    X(b3, 3, __VA_ARGS__)   \
+    X(b4, 4, __VA_ARGS__)   \
+    X(b5, 5, __VA_ARGS__)   \
+    X(b6, 6, __VA_ARGS__)   \
+    X(b8, 8, __VA_ARGS__)
+#define AURA_PLAIN(X, ...)             \
+    X(f32, AURA_ROW_F32, __VA_ARGS__)  \
+    X(f16, AURA_ROW_F16, __VA_ARGS__)  \
+    X(bf16, AURA_ROW_BF16, __VA_ARGS__)
+#define AURA_KINDS(X, ...) AURA_BITS(X, __VA_ARGS__) AURA_PLAIN(X, __VA_ARGS__)
+enum { AURA_ROW_F32 = 9, AURA_ROW_F16, AURA_ROW_BF16 };
+
+/* X(dim, ...): the head sizes of a cache. */
+#define AURA_DIMS(X, ...) \
+    X(64, __VA_ARGS__)    \
+    X(80, __VA_ARGS__)    \
+    X(96, __VA_ARGS__)    \
+    X(112, __VA_ARGS__)   \
+    X(128, __VA_ARGS__)   \
+    X(192, __VA_ARGS__)   \
+    X(256, __VA_ARGS__)   \
+    X(512, __VA_ARGS__)
+
+/* X(stage, family, tolerance), in the order data flows: first over tiles, then over rows.
+ * EXACT: a kernel must give the bits of ref*.c; the tolerance is how far that f32 definition may be from the same formula
  * in double. BOUNDED: the tolerance is how far a kernel may be from double. Both are relative to the sum of the
  * magnitudes that were added up; doc/numerics.md derives each. */
-#define AURA_STAGES(X)            \
-    X(rotate, EXACT, 1e-6)        \
-    X(undo, EXACT, 1e-6)          \
-    X(rotate_dense, EXACT, 1e-5)  \
-    X(encode, EXACT, 2e-6)        \
-    X(dequant, EXACT, 1.2e-7)     \
-    X(score, BOUNDED, 1e-6)       \
-    X(softmax, BOUNDED, 1e-6)     \
-    X(value, BOUNDED, 2e-6)       \
-    X(reduce, BOUNDED, 1e-6)      \
-    X(codes, EXACT, 2e-6)         \
-    X(query, EXACT, 4e-5)         \
-    X(reference, EXACT, 0)        \
-    X(tile_score, EXACT, 5e-7)    \
-    X(tile_weight, BOUNDED, 1e-6) \
-    X(tile_value, EXACT, 4e-7)
+#define AURA_STAGES(X)               \
+    X(rotate, EXACT, 1e-6)           \
+    X(encode, EXACT, 2e-6)           \
+    X(query, EXACT, 4e-5)            \
+    X(reference, EXACT, 0)           \
+    X(score, EXACT, 5e-7)            \
+    X(softmax, BOUNDED, 1e-6)        \
+    X(value, EXACT, 4e-7)            \
+    X(undo, EXACT, 1e-6)             \
+    X(row_rotate_dense, EXACT, 1e-5) \
+    X(row_encode, EXACT, 2e-6)       \
+    X(row_dequant, EXACT, 1.2e-7)    \
+    X(row_score, BOUNDED, 1e-6)      \
+    X(row_softmax, BOUNDED, 1e-6)    \
+    X(row_value, BOUNDED, 2e-6)      \
+    X(row_reduce, BOUNDED, 1e-6)
 
-/* X(stage, shape, kind, isa) for every shape of a stage. The kind is the bit width, or one of AURA_ROW_F32 ..., or 0 */
+/* X(stage, shape, kind, isa) for every shape of a stage. The kind is one of AURA_KINDS, or 0 where there is none. */
 #define AURA_SHAPES_rotate(X, stage, isa) X(stage, any, 0, isa)
-#define AURA_SHAPES_undo(X, stage, isa) X(stage, any, 0, isa)
-#define AURA_SHAPES_rotate_dense(X, stage, isa) X(stage, any, 0, isa)
 #define AURA_SHAPES_encode(X, stage, isa) AURA_SHAPES_bits(X, stage, isa)
-#define AURA_SHAPES_dequant(X, stage, isa) AURA_SHAPES_bits(X, stage, isa)
-#define AURA_SHAPES_score(X, stage, isa) AURA_SHAPES_bits(X, stage, isa) AURA_SHAPES_plain(X, stage, isa)
-#define AURA_SHAPES_softmax(X, stage, isa) X(stage, any, 0, isa)
-#define AURA_SHAPES_value(X, stage, isa) AURA_SHAPES_bits(X, stage, isa) AURA_SHAPES_plain(X, stage, isa)
-#define AURA_SHAPES_reduce(X, stage, isa) X(stage, any, 0, isa)
-#define AURA_SHAPES_codes(X, stage, isa) AURA_SHAPES_bits(X, stage, isa)
 #define AURA_SHAPES_query(X, stage, isa) X(stage, any, 0, isa)
 #define AURA_SHAPES_reference(X, stage, isa) X(stage, any, 0, isa)
-#define AURA_SHAPES_tile_score(X, stage, isa) AURA_SHAPES_tile(X, stage, isa)
-#define AURA_SHAPES_tile_weight(X, stage, isa) X(stage, any, 0, isa)
-#define AURA_SHAPES_tile_value(X, stage, isa) AURA_SHAPES_tile(X, stage, isa)
-#define AURA_SHAPES_bits(X, stage, isa) \
-    X(stage, b2, 2, isa)                \
-    X(stage, b3, 3, isa)                \
-    X(stage, b4, 4, isa)                \
-    X(stage, b5, 5, isa)                \
-    X(stage, b6, 6, isa)                \
-    X(stage, b8, 8, isa)
-#define AURA_SHAPES_plain(X, stage, isa)  \
-    X(stage, f32, AURA_ROW_F32, isa)      \
-    X(stage, f16, AURA_ROW_F16, isa)      \
-    X(stage, bf16, AURA_ROW_BF16, isa)
-#define AURA_SHAPES_tile(X, stage, isa)            \
-    X(stage, b2p1, AURA_PLANES(2, 1), isa)          \
-    X(stage, b3p1, AURA_PLANES(3, 1), isa)          \
-    X(stage, b4p1, AURA_PLANES(4, 1), isa)          \
-    X(stage, b5p1, AURA_PLANES(5, 1), isa)          \
-    X(stage, b6p1, AURA_PLANES(6, 1), isa)          \
-    X(stage, b8p1, AURA_PLANES(8, 1), isa)          \
-    X(stage, b2p2, AURA_PLANES(2, 2), isa)          \
-    X(stage, b3p2, AURA_PLANES(3, 2), isa)          \
-    X(stage, b4p2, AURA_PLANES(4, 2), isa)          \
-    X(stage, b5p2, AURA_PLANES(5, 2), isa)          \
-    X(stage, b6p2, AURA_PLANES(6, 2), isa)          \
-    X(stage, b8p2, AURA_PLANES(8, 2), isa)
-enum { AURA_ROW_F32 = 9, AURA_ROW_F16, AURA_ROW_BF16 };
+#define AURA_SHAPES_score(X, stage, isa) AURA_SHAPES_tile(X, stage, isa)
+#define AURA_SHAPES_softmax(X, stage, isa) X(stage, any, 0, isa)
+#define AURA_SHAPES_value(X, stage, isa) AURA_SHAPES_tile(X, stage, isa)
+#define AURA_SHAPES_undo(X, stage, isa) X(stage, any, 0, isa)
+#define AURA_SHAPES_row_rotate_dense(X, stage, isa) X(stage, any, 0, isa)
+#define AURA_SHAPES_row_encode(X, stage, isa) AURA_SHAPES_bits(X, stage, isa)
+#define AURA_SHAPES_row_dequant(X, stage, isa) AURA_SHAPES_bits(X, stage, isa)
+#define AURA_SHAPES_row_score(X, stage, isa) AURA_SHAPES_kinds(X, stage, isa)
+#define AURA_SHAPES_row_softmax(X, stage, isa) X(stage, any, 0, isa)
+#define AURA_SHAPES_row_value(X, stage, isa) AURA_SHAPES_kinds(X, stage, isa)
+#define AURA_SHAPES_row_reduce(X, stage, isa) X(stage, any, 0, isa)
+
+#define AURA_SHAPES_bits(X, stage, isa) AURA_BITS(AURA_SHAPE, X, stage, isa)
+#define AURA_SHAPES_kinds(X, stage, isa) AURA_KINDS(AURA_SHAPE, X, stage, isa)
+#define AURA_SHAPES_tile(X, stage, isa) AURA_BITS(AURA_SHAPE_P1, X, stage, isa) AURA_BITS(AURA_SHAPE_P2, X, stage, isa)
+#define AURA_SHAPE(shape, kind, X, stage, isa) X(stage, shape, kind, isa)
+#define AURA_SHAPE_P1(shape, kind, X, stage, isa) X(stage, shape##p1, AURA_PLANES(kind, 1), isa)
+#define AURA_SHAPE_P2(shape, kind, X, stage, isa) X(stage, shape##p2, AURA_PLANES(kind, 2), isa)
 #define AURA_PLANES(kind, planes) ((kind) + 16 * ((planes) - 1))
 #define AURA_KIND_OF(shape) ((shape) % 16)
 #define AURA_PLANES_OF(shape) ((shape) / 16 + 1)
@@ -92,64 +102,64 @@ enum { AURA_N_KINDS = 32 };
 
 /* X(stage, isa) */
 #define AURA_VARIANTS(X) AURA_VARIANTS_X86(X) AURA_VARIANTS_ARM(X)
-#define AURA_VARIANTS_X86(X)  \
-    X(rotate, avx2)           \
-    X(undo, avx2)             \
-    X(rotate_dense, avx2)     \
-    X(encode, avx2)           \
-    X(dequant, avx2)          \
-    X(score, avx2)            \
-    X(softmax, avx2)          \
-    X(value, avx2)            \
-    X(reduce, avx2)           \
-    X(codes, avx2)            \
-    X(query, avx2)            \
-    X(reference, avx2)        \
-    X(tile_score, avx2)       \
-    X(tile_weight, avx2)      \
-    X(tile_value, avx2)       \
-    X(reference, avxvnni)     \
-    X(tile_score, avxvnni)    \
-    X(tile_value, avxvnni)    \
-    X(rotate, avx512)         \
-    X(undo, avx512)           \
-    X(rotate_dense, avx512)   \
-    X(encode, avx512)         \
-    X(dequant, avx512)        \
-    X(score, avx512)          \
-    X(softmax, avx512)        \
-    X(value, avx512)          \
-    X(reduce, avx512)         \
-    X(codes, avx512)          \
-    X(query, avx512)          \
-    X(reference, avx512)      \
-    X(tile_score, avx512)     \
-    X(tile_weight, avx512)    \
-    X(tile_value, avx512)     \
-    X(reference, avx512vnni)  \
-    X(tile_score, avx512vnni) \
-    X(tile_value, avx512vnni)
+#define AURA_VARIANTS_X86(X) \
+    X(rotate, avx2)             \
+    X(undo, avx2)               \
+    X(encode, avx2)             \
+    X(query, avx2)              \
+    X(reference, avx2)          \
+    X(score, avx2)              \
+    X(softmax, avx2)            \
+    X(value, avx2)              \
+    X(row_rotate_dense, avx2)   \
+    X(row_encode, avx2)         \
+    X(row_dequant, avx2)        \
+    X(row_score, avx2)          \
+    X(row_softmax, avx2)        \
+    X(row_value, avx2)          \
+    X(row_reduce, avx2)         \
+    X(reference, avxvnni)       \
+    X(score, avxvnni)           \
+    X(value, avxvnni)           \
+    X(rotate, avx512)           \
+    X(undo, avx512)             \
+    X(encode, avx512)           \
+    X(query, avx512)            \
+    X(reference, avx512)        \
+    X(score, avx512)            \
+    X(softmax, avx512)          \
+    X(value, avx512)            \
+    X(row_rotate_dense, avx512) \
+    X(row_encode, avx512)       \
+    X(row_dequant, avx512)      \
+    X(row_score, avx512)        \
+    X(row_softmax, avx512)      \
+    X(row_value, avx512)        \
+    X(row_reduce, avx512)       \
+    X(reference, avx512vnni)    \
+    X(score, avx512vnni)        \
+    X(value, avx512vnni)
 #define AURA_VARIANTS_ARM(X) \
-    X(rotate, neon)          \
-    X(undo, neon)            \
-    X(rotate_dense, neon)    \
-    X(encode, neon)          \
-    X(dequant, neon)         \
-    X(score, neon)           \
-    X(softmax, neon)         \
-    X(value, neon)           \
-    X(reduce, neon)          \
-    X(codes, neon)           \
-    X(query, neon)           \
-    X(reference, neon)       \
-    X(tile_score, neon)      \
-    X(tile_weight, neon)     \
-    X(tile_value, neon)      \
-    X(reference, dotprod)    \
-    X(tile_score, dotprod)   \
-    X(tile_value, dotprod)   \
-    X(reference, i8mm)       \
-    X(tile_score, i8mm)      \
-    X(tile_value, i8mm)
+    X(rotate, neon)           \
+    X(undo, neon)             \
+    X(encode, neon)           \
+    X(query, neon)            \
+    X(reference, neon)        \
+    X(score, neon)            \
+    X(softmax, neon)          \
+    X(value, neon)            \
+    X(row_rotate_dense, neon) \
+    X(row_encode, neon)       \
+    X(row_dequant, neon)      \
+    X(row_score, neon)        \
+    X(row_softmax, neon)      \
+    X(row_value, neon)        \
+    X(row_reduce, neon)       \
+    X(reference, dotprod)     \
+    X(score, dotprod)         \
+    X(value, dotprod)         \
+    X(reference, i8mm)        \
+    X(score, i8mm)            \
+    X(value, i8mm)
 
 #endif

@@ -114,7 +114,7 @@ static void dense_equals_hadamard(void)
             turn(columns + column * dim, unit, &plan, 1);
         }
         fill_vector(x, dim, NORMAL, &state);
-        aura_rotate_dense_ref(by_matrix, x, columns, dim, 1);
+        aura_row_rotate_dense_ref(by_matrix, x, columns, dim, 1);
         turn(by_plan, x, &plan, 1);
         for (uint32_t d = 0; d < dim; d++)
             EXPECT(fabsf(by_matrix[d] - by_plan[d]) < 1e-5f, "dim %u: %g, %g", dim, (double)by_matrix[d],
@@ -147,8 +147,8 @@ static void codes_survive_packing_at_every_width(void)
             aura_codec_plan_init(&plan, book_of(AURA_TABLE_EXACT * 16 + bits), dim, AURA_SCALE_RAW, 0);
             EXPECT(plan.row_bytes == (dim * bits + 31) / 32 * 4, "row of %u bytes", plan.row_bytes);
             fill_vector(y, dim, NORMAL, &state);
-            aura_encode_ref(packed, &scale, y, &plan, 1);
-            aura_dequant_ref(back, packed, &scale, &plan, 1);
+            aura_row_encode_ref(packed, &scale, y, &plan, 1);
+            aura_row_dequant_ref(back, packed, &scale, &plan, 1);
             for (uint32_t d = 0; d < dim; d++) {
                 uint32_t index = unpack_words(packed, bits, d);
                 EXPECT(index == aura_ref_unpack(packed, bits, d), "%u bits, dim %u, index %u", bits, dim, d);
@@ -172,8 +172,8 @@ static void scale_rules_keep_their_promise(void)
             double norm2 = 0, size2 = 0, dot = 0;
             aura_codec_plan_init(&plan, &aura_codebook_list[b], DIM, (aura_scale_rule)rule, rule & 1);
             fill_vector(y, DIM, NORMAL, &state);
-            aura_encode_ref(packed, &scale, y, &plan, 1);
-            aura_dequant_ref(x, packed, &scale, &plan, 1);
+            aura_row_encode_ref(packed, &scale, y, &plan, 1);
+            aura_row_dequant_ref(x, packed, &scale, &plan, 1);
             for (int d = 0; d < DIM; d++)
                 norm2 += (double)y[d] * y[d], size2 += (double)x[d] * x[d], dot += (double)x[d] * y[d];
             if (rule == AURA_SCALE_MATCHED)
@@ -205,9 +205,9 @@ static double distortion(uint32_t id, uint32_t search)
         float y[DIM], scale, c[DIM];
         double dot = 0, size2 = 0, norm2 = 0;
         normal_vector(y, DIM, &own);
-        aura_encode_ref(packed, &scale, y, &plan, 1);
+        aura_row_encode_ref(packed, &scale, y, &plan, 1);
         scale = 1;
-        aura_dequant_ref(c, packed, &scale, &plan, 1);
+        aura_row_dequant_ref(c, packed, &scale, &plan, 1);
         for (int d = 0; d < DIM; d++)
             norm2 += (double)y[d] * y[d], size2 += (double)c[d] * c[d], dot += (double)c[d] * y[d];
         error += norm2 - dot * dot / size2; /* with the best scale for these codes */
@@ -248,8 +248,8 @@ static void score_bias_is_that_of_the_scale_rule(void)
                 float y[DIM], x[DIM], q[DIM], scale;
                 double want = 0, got = 0;
                 normal_vector(y, DIM, &own), normal_vector(q, DIM, &own);
-                aura_encode_ref(packed, &scale, y, &plan, 1);
-                aura_dequant_ref(x, packed, &scale, &plan, 1);
+                aura_row_encode_ref(packed, &scale, y, &plan, 1);
+                aura_row_dequant_ref(x, packed, &scale, &plan, 1);
                 for (int d = 0; d < DIM; d++) /* a query that is not independent of the key: its score matters */
                     want += (q[d] + y[d]) * y[d], got += (q[d] + y[d]) * x[d];
                 cross += want * got, square += want * want;
@@ -297,11 +297,11 @@ static void hadamard_is_as_good_as_random(void)
             uint8_t packed[DIM];
             float scale, back[DIM];
             if (way)
-                aura_rotate_dense_ref(y, x, columns, DIM, 1);
+                aura_row_rotate_dense_ref(y, x, columns, DIM, 1);
             else
                 aura_rotate_ref(y, x, &fast, 1);
-            aura_encode_ref(packed, &scale, y, &codec, 1);
-            aura_dequant_ref(back, packed, &scale, &codec, 1);
+            aura_row_encode_ref(packed, &scale, y, &codec, 1);
+            aura_row_dequant_ref(back, packed, &scale, &codec, 1);
             for (int d = 0; d < DIM; d++)
                 error[way] += (back[d] - y[d]) * (double)(back[d] - y[d]);
         }

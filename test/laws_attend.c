@@ -36,9 +36,9 @@ static struct cache *make_cache(void)
     aura_codec_plan_init(&c.key_codec, b4, DIM, AURA_SCALE_MATCHED, 1);
     aura_codec_plan_init(&c.value_codec, b2, DIM, AURA_SCALE_UNBIASED, 1);
     fill_vector(x, N * DIM, NORMAL, &state);
-    aura_encode_ref(c.key_packed, c.key_scale, x, &c.key_codec, N);
+    aura_row_encode_ref(c.key_packed, c.key_scale, x, &c.key_codec, N);
     fill_vector(x, N * DIM, NORMAL, &state);
-    aura_encode_ref(c.value_packed, c.value_scale, x, &c.value_codec, N);
+    aura_row_encode_ref(c.value_packed, c.value_scale, x, &c.value_codec, N);
     struct aura_ref_rows keys = {&c.key_codec, c.key_packed, c.key_scale, NULL, DIM};
     struct aura_ref_rows values = {&c.value_codec, c.value_packed, c.value_scale, NULL, DIM};
     c.keys = keys;
@@ -266,8 +266,8 @@ static void extreme_vectors_encode_to_something_finite(void)
             double norm2 = 0;
             aura_codec_plan_init(&plan, &aura_codebook_list[b], DIM, (aura_scale_rule)(b % 3), b & 1);
             fill_vector(y, DIM, (enum vector_kind)kind, &state);
-            aura_encode_ref(packed, &scale, y, &plan, 1);
-            aura_dequant_ref(x, packed, &scale, &plan, 1);
+            aura_row_encode_ref(packed, &scale, y, &plan, 1);
+            aura_row_dequant_ref(x, packed, &scale, &plan, 1);
             for (int d = 0; d < DIM; d++) {
                 norm2 += (double)y[d] * y[d];
                 EXPECT(isfinite(x[d]), "%s, book 0x%x: %g", vector_kind_name((enum vector_kind)kind), aura_codebook_list[b].id, (double)x[d]);

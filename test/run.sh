@@ -215,11 +215,11 @@ job_isa() {
         echo 'ok isa old CPU: no AVX2 seen'
     fi
     try 'isa old CPU: rotate' $old $out/gcc/aura check rotate --isa ref --no-times
-    try 'isa old CPU: encode' $old $out/gcc/aura check encode_b4 --isa ref --no-times
+    try 'isa old CPU: encode' $old $out/gcc/aura check row_encode_b4 --isa ref --no-times
     program 'isa old CPU' $old $out/gcc/test_golden
     # Not the widths above 4 bits: they gather, and qemu 7.2 takes ymm4 as an index register for "no index".
     if can_run avx2 $max $out/gcc/aura; then
-        for pattern in rotate undo encode_b3 tile_score_b4p1 tile_value_b3p2; do
+        for pattern in rotate undo encode_b3 score_b4p1 value_b3p2; do
             try "isa emulated AVX2: $pattern" $max $out/gcc/aura check $pattern --isa avx2 --no-times --strict
         done
     else

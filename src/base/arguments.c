@@ -124,7 +124,7 @@ aura_status aura_check_codebook(struct aura_call call, const aura_codebook *b)
         return aura_fail(call.ctx, AURA_BAD_VALUE,
                          "%s: the codebook's levels and thresholds must ascend, end above 0 and lie within 2^20",
                          call.name);
-    if (!call.ctx->kernels.encode[b->bits])
+    if (!call.ctx->kernels.row_encode[b->bits])
         return aura_fail(call.ctx, AURA_UNSUPPORTED, "%s: no kernel for %u bits; `aura list` names the widths",
                          call.name, b->bits);
     return AURA_OK;

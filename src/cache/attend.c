@@ -62,7 +62,7 @@ static void prepare_row(const struct aura_block *b, size_t i)
     if (aura_is_packed(cache->layout.k.kind)) {
         for (uint32_t d = 0; cache->balance && d < c->k_dim; d++)
             q[d] = q[d] * cache->inverse_balance[(size_t)b->head * c->k_dim + d];
-        cache->ctx->kernels.rotate[0](q, q, &cache->k.turn, 1);
+        cache->ctx->kernels.rotate[0](q, q, &cache->k.rotate, 1);
     }
     a->bad[row] = (uint8_t)aura_poison_row(q, c->k_dim, AURA_F32);
     if (a->bad[row])
@@ -109,7 +109,7 @@ static void attend_split(const struct aura_block *b, struct aura_pass *pass, uin
             if (p->first < b->all_begin || p->first + AURA_TILE > b->all_end)
                 aura_hide_columns(b, p, pass->logit + i * b->n);
         }
-        a->cache->ctx->kernels.tile_weight[0](pass->weight, pass->logit[0], pass->softmax, pass->scales, a->v_planes, b->n, n);
+        a->cache->ctx->kernels.softmax[0](pass->weight, pass->logit[0], pass->softmax, pass->scales, a->v_planes, b->n, n);
         aura_value_tiles(b, pass, n);
     }
 }

@@ -75,7 +75,7 @@ static void score_rows(const struct aura_block *b, float (*logit)[AURA_TILE], co
     if (from >= to)
         return;
     struct aura_rows rows = rows_of(b, p, from, 0);
-    a->cache->ctx->kernels.score[rows.kind](&logit[0][from], AURA_TILE, a->q + b->row * rows.dim, &rows, ones, b->n,
+    a->cache->ctx->kernels.row_score[rows.kind](&logit[0][from], AURA_TILE, a->q + b->row * rows.dim, &rows, ones, b->n,
                                             to - from);
 }
 
@@ -85,7 +85,7 @@ static void value_rows(const struct aura_block *b, float *acc, float (*weight)[A
     if (from >= to)
         return;
     struct aura_rows rows = rows_of(b, p, from, 1);
-    b->a->cache->ctx->kernels.value[rows.kind](acc, &weight[0][from], AURA_TILE, &rows, b->n, to - from);
+    b->a->cache->ctx->kernels.row_value[rows.kind](acc, &weight[0][from], AURA_TILE, &rows, b->n, to - from);
 }
 
 /* The reference of a page is one more key, whose score is added to that of all others. */
@@ -164,7 +164,7 @@ void aura_score_tiles(const struct aura_block *b, struct aura_pass *pass, size_t
     while (b->plan->seq->k && coded < n && pass->place[coded].packed < pass->place[coded].packed_end)
         coded++;
     if (coded)
-        a->cache->ctx->kernels.tile_score[AURA_PLANES(a->cache->layout.k.kind, a->k_planes)](
+        a->cache->ctx->kernels.score[AURA_PLANES(a->cache->layout.k.kind, a->k_planes)](
             pass->logit[0], a->query + b->row, pass->k, a->factor + b->row, pass->bias, b->n, coded);
     for (size_t i = 0; i < n; i++) {
         const struct aura_place *p = &pass->place[i];
@@ -219,7 +219,7 @@ void aura_value_tiles(const struct aura_block *b, struct aura_pass *pass, size_t
     const struct aura_side *side = &b->a->cache->layout.v;
     const int packed = b->plan->seq->v != NULL;
     if (packed) {
-        kernels->tile_value[AURA_PLANES(side->kind, b->a->v_planes)](pass->acc, side->dim, pass->weight, pass->v, b->n, n);
+        kernels->value[AURA_PLANES(side->kind, b->a->v_planes)](pass->acc, side->dim, pass->weight, pass->v, b->n, n);
     }
     for (size_t i = 0; !packed && i < b->n; i++)
         for (uint32_t d = 0; pass->weight[i].keep != 1 && d < side->dim; d++)

@@ -8,59 +8,59 @@
 
 #include "cache.h"
 
-void aura_raw_describe(struct aura_raw *raw, const aura_cache *cache)
+void aura_backend_describe(struct aura_backend_cache *facts, const aura_cache *cache)
 {
     int k = aura_is_packed(cache->layout.k.kind), v = aura_is_packed(cache->layout.v.kind);
-    memset(raw, 0, sizeof *raw);
-    raw->config = &cache->config;
-    raw->layout = &cache->layout;
-    raw->k_turn = k ? &cache->k.turn : NULL;
-    raw->v_turn = v ? &cache->v.turn : NULL;
-    raw->v_undo = v ? &cache->v.undo : NULL;
-    raw->k_codec = k ? &cache->k.codec : NULL;
-    raw->v_codec = v ? &cache->v.codec : NULL;
-    raw->reference_codec = &cache->reference_codec;
-    raw->balance = cache->balance;
-    raw->inverse_balance = cache->inverse_balance;
-    raw->pinned = cache->pinned;
-    raw->rollback = cache->rollback;
-    raw->rows = cache->rows;
-    raw->page_bytes = cache->page_bytes;
-    raw->span = cache->config.window ? cache->config.window + cache->slack : 0;
-    raw->kept = cache->kept;
-    raw->ring = cache->ring;
+    memset(facts, 0, sizeof *facts);
+    facts->config = &cache->config;
+    facts->layout = &cache->layout;
+    facts->k_rotate = k ? &cache->k.rotate : NULL;
+    facts->v_rotate = v ? &cache->v.rotate : NULL;
+    facts->v_undo = v ? &cache->v.undo : NULL;
+    facts->k_codec = k ? &cache->k.codec : NULL;
+    facts->v_codec = v ? &cache->v.codec : NULL;
+    facts->reference_codec = &cache->reference_codec;
+    facts->balance = cache->balance;
+    facts->inverse_balance = cache->inverse_balance;
+    facts->pinned = cache->pinned;
+    facts->rollback = cache->rollback;
+    facts->rows = cache->rows;
+    facts->page_bytes = cache->page_bytes;
+    facts->span = cache->config.window ? cache->config.window + cache->slack : 0;
+    facts->kept = cache->kept;
+    facts->ring = cache->ring;
 }
 
-uint64_t aura_raw_top(const aura_cache *cache, uint64_t len, size_t first)
+uint64_t aura_backend_top(const aura_cache *cache, uint64_t len, size_t first)
 {
     uint64_t slid = first > cache->kept ? (uint64_t)first * AURA_PAGE + cache->config.window + cache->slack : 0;
     return slid > len ? slid : len;
 }
 
-static void describe_seq(struct aura_raw_seq *raw, const aura_cache *cache, const struct aura_sequence *seq)
+static void describe_seq(struct aura_backend_seq *facts, const aura_cache *cache, const struct aura_sequence *seq)
 {
-    raw->len = seq->len;
-    raw->closed = seq->closed;
-    raw->first = seq->first;
-    raw->top = aura_raw_top(cache, seq->len, seq->first);
-    raw->pages = aura_pages_of(seq->len);
-    raw->k = seq->k;
-    raw->v = seq->v;
+    facts->len = seq->len;
+    facts->closed = seq->closed;
+    facts->first = seq->first;
+    facts->top = aura_backend_top(cache, seq->len, seq->first);
+    facts->pages = aura_pages_of(seq->len);
+    facts->k = seq->k;
+    facts->v = seq->v;
 }
 
-aura_status aura_raw_find(const char *name, const aura_cache *cache, aura_seq id, struct aura_raw_seq *raw)
+aura_status aura_backend_find(const char *name, const aura_cache *cache, aura_seq id, struct aura_backend_seq *facts)
 {
     struct aura_call call = {cache->ctx, name};
     const struct aura_sequence *seq = aura_find_seq(call, cache, id);
     if (!seq)
         return AURA_BAD_ARGUMENT;
-    describe_seq(raw, cache, seq);
+    describe_seq(facts, cache, seq);
     return AURA_OK;
 }
 
-uint8_t *aura_raw_page(const aura_cache *cache, aura_seq id, size_t i)
+uint8_t *aura_backend_page(const aura_cache *cache, aura_seq id, size_t i)
 {
-    struct aura_call call = {cache->ctx, "aura_raw_page"};
+    struct aura_call call = {cache->ctx, "aura_backend_page"};
     return aura_page_of(cache, aura_find_seq(call, cache, id), i);
 }
 
@@ -99,8 +99,8 @@ static aura_status grow_to(struct aura_call call, aura_cache *cache, struct aura
     return aura_pages_grow(call, cache, seq);
 }
 
-aura_status aura_raw_fill(const char *name, aura_cache *cache, aura_seq id, uint64_t len, uint64_t closed, size_t first,
-                          struct aura_raw_seq *raw)
+aura_status aura_backend_fill(const char *name, aura_cache *cache, aura_seq id, uint64_t len, uint64_t closed, size_t first,
+                          struct aura_backend_seq *facts)
 {
     struct aura_call call = {cache->ctx, name};
     struct aura_sequence *seq = aura_find_seq(call, cache, id);
@@ -125,13 +125,13 @@ aura_status aura_raw_fill(const char *name, aura_cache *cache, aura_seq id, uint
     aura_pages_trim(cache, seq);
     pthread_mutex_unlock(&cache->lock);
     if (!status)
-        describe_seq(raw, cache, seq);
+        describe_seq(facts, cache, seq);
     return status;
 }
 
 /* ---- whole caches ------------------------------------------------------------------------------------------------------ */
 
-aura_status aura_raw_seqs(const char *name, const aura_cache *cache, aura_seq *seqs, size_t most, size_t *n)
+aura_status aura_backend_seqs(const char *name, const aura_cache *cache, aura_seq *seqs, size_t most, size_t *n)
 {
     struct aura_call call = {cache->ctx, name};
     pthread_mutex_t *lock = (pthread_mutex_t *)&cache->lock;
@@ -149,7 +149,7 @@ aura_status aura_raw_seqs(const char *name, const aura_cache *cache, aura_seq *s
     return AURA_OK;
 }
 
-aura_status aura_raw_add_page(const char *name, aura_cache *cache, aura_seq id, size_t i, uint8_t **page)
+aura_status aura_backend_add_page(const char *name, aura_cache *cache, aura_seq id, size_t i, uint8_t **page)
 {
     struct aura_call call = {cache->ctx, name};
     struct aura_sequence *seq = aura_find_seq(call, cache, id);
@@ -168,7 +168,7 @@ aura_status aura_raw_add_page(const char *name, aura_cache *cache, aura_seq id, 
     return status;
 }
 
-void aura_raw_set_lengths(const char *name, aura_cache *cache, aura_seq id, uint64_t len, uint64_t closed, struct aura_raw_seq *raw)
+void aura_backend_set_lengths(const char *name, aura_cache *cache, aura_seq id, uint64_t len, uint64_t closed, struct aura_backend_seq *facts)
 {
     struct aura_call call = {cache->ctx, name};
     struct aura_sequence *seq = aura_find_seq(call, cache, id);
@@ -177,10 +177,10 @@ void aura_raw_set_lengths(const char *name, aura_cache *cache, aura_seq id, uint
     seq->closed = closed;
     aura_count_tokens(cache, seq);
     pthread_mutex_unlock(&cache->lock);
-    describe_seq(raw, cache, seq);
+    describe_seq(facts, cache, seq);
 }
 
-aura_status aura_raw_fail(const aura_ctx *ctx, aura_status status, const char *format, ...)
+aura_status aura_backend_fail(const aura_ctx *ctx, aura_status status, const char *format, ...)
 {
     char text[512];
     va_list args;

@@ -1,7 +1,7 @@
 /* What another backend needs of a cache: what follows from its configuration, and the bytes of a sequence. Compiles as C
  * and as C++; nothing of how the CPU cache keeps its pages shows here. */
-#ifndef AURA_RAW_H
-#define AURA_RAW_H
+#ifndef AURA_BACKEND_H
+#define AURA_BACKEND_H
 
 #include "../stages.h"
 
@@ -10,10 +10,10 @@ extern "C" {
 #endif
 
 /* Everything that follows from a configuration. Pointers into the cache. */
-struct aura_raw {
+struct aura_backend_cache {
     const aura_config *config;    /* with the defaults filled in */
     const struct aura_layout *layout;
-    const struct aura_rotation_plan *k_turn, *v_turn, *v_undo; /* NULL for a plain side */
+    const struct aura_rotation_plan *k_rotate, *v_rotate, *v_undo; /* NULL for a plain side */
     const struct aura_codec_plan *k_codec, *v_codec, *reference_codec;
     const float *balance, *inverse_balance; /* [kv_heads][k_dim], or NULL */
     uint32_t pinned, rollback;
@@ -24,63 +24,63 @@ struct aura_raw {
 };
 
 /* A sequence as it is stored. */
-struct aura_raw_seq {
+struct aura_backend_seq {
     uint64_t len, closed;
     uint64_t top;                 /* with a window: tokens that it has had since it was last empty, as far as pages are gone for that */
     size_t first, pages;          /* pages below `kept` and [first, pages) are there and hold its tokens */
     uint16_t *k, *v;              /* [kv_heads][rows][dim]; NULL for a plain side */
 };
 
-void aura_raw_describe(struct aura_raw *raw, const aura_cache *cache);
+void aura_backend_describe(struct aura_backend_cache *facts, const aura_cache *cache);
 
 /* Fails: AURA_BAD_ARGUMENT (no such sequence), with a message that names `call`. */
-aura_status aura_raw_find(const char *call, const aura_cache *cache, aura_seq seq, struct aura_raw_seq *raw);
+aura_status aura_backend_find(const char *call, const aura_cache *cache, aura_seq seq, struct aura_backend_seq *facts);
 
 /* Whether page i < pages is there. */
-static inline int aura_raw_has_page(const struct aura_raw *raw, const struct aura_raw_seq *seq, size_t i)
+static inline int aura_backend_has_page(const struct aura_backend_cache *facts, const struct aura_backend_seq *seq, size_t i)
 {
-    return i < raw->kept || i >= seq->first;
+    return i < facts->kept || i >= seq->first;
 }
 
-/* A page that is there, of a sequence that aura_raw_find found; valid until the sequence changes. */
-uint8_t *aura_raw_page(const aura_cache *cache, aura_seq seq, size_t i);
+/* A page that is there, of a sequence that aura_backend_find found; valid until the sequence changes. */
+uint8_t *aura_backend_page(const aura_cache *cache, aura_seq seq, size_t i);
 
 /* Gives an empty sequence pages of its own, with a window those below `kept` and from `first` on, and these lengths; what the pages
  * hold is the caller's to write. Fails, with nothing changed, as aura_append does for want of space, and with
  * AURA_BAD_ARGUMENT where the sequence is not empty. */
-aura_status aura_raw_fill(const char *call, aura_cache *cache, aura_seq seq, uint64_t len, uint64_t closed, size_t first,
-                          struct aura_raw_seq *raw);
+aura_status aura_backend_fill(const char *call, aura_cache *cache, aura_seq seq, uint64_t len, uint64_t closed, size_t first,
+                          struct aura_backend_seq *facts);
 
-/* aura_raw_seq.top, where nothing else is known: the least that makes this page the first. */
-uint64_t aura_raw_top(const aura_cache *cache, uint64_t len, size_t first);
+/* aura_backend_seq.top, where nothing else is known: the least that makes this page the first. */
+uint64_t aura_backend_top(const aura_cache *cache, uint64_t len, size_t first);
 
 /* ---- whole caches ---- */
 
 /* The first of the sequences, as many as fit: *n. Fails: AURA_OUT_OF_MEMORY. */
-aura_status aura_raw_seqs(const char *call, const aura_cache *cache, aura_seq *seqs, size_t most, size_t *n);
+aura_status aura_backend_seqs(const char *call, const aura_cache *cache, aura_seq *seqs, size_t most, size_t *n);
 
 /* Page i of a new sequence; those that it lacks before it are gone. *page is one of the cache, which is then shared, or NULL, and then
  * becomes one of its own. After all pages, the lengths. What pages hold is the caller's to write. Fails as aura_append does for
  * want of space. */
-aura_status aura_raw_add_page(const char *call, aura_cache *cache, aura_seq seq, size_t i, uint8_t **page);
-void aura_raw_set_lengths(const char *call, aura_cache *cache, aura_seq seq, uint64_t len, uint64_t closed, struct aura_raw_seq *raw);
+aura_status aura_backend_add_page(const char *call, aura_cache *cache, aura_seq seq, size_t i, uint8_t **page);
+void aura_backend_set_lengths(const char *call, aura_cache *cache, aura_seq seq, uint64_t len, uint64_t closed, struct aura_backend_seq *facts);
 
 /* ---- files: backend_file.c ---- */
 
 /* A snapshot of a cache like `shape`, which must live as long as it is open: the sequences that `options` name, or all. Everything in
  * it has been checked, and `path` is kept. Fails as aura_seq_load does. */
-struct aura_raw_file;
-aura_status aura_raw_open(const char *call, const aura_cache *shape, const char *path, const aura_snapshot_options *options,
-                          struct aura_raw_file **file);
-void aura_raw_close(struct aura_raw_file *file); /* NULL is allowed */
-size_t aura_raw_file_seqs(const struct aura_raw_file *file);
-/* Sequence i: its name in the file, and all of aura_raw_seq but the rows, which aura_raw_file_rows() writes where they are wanted. */
-aura_seq aura_raw_file_seq(const struct aura_raw_file *file, size_t i, struct aura_raw_seq *raw);
-const uint8_t *aura_raw_file_page(const struct aura_raw_file *file, size_t i, size_t page);
-void aura_raw_file_rows(const struct aura_raw_file *file, size_t i, uint16_t *k, uint16_t *v);
+struct aura_backend_file;
+aura_status aura_backend_open(const char *call, const aura_cache *shape, const char *path, const aura_snapshot_options *options,
+                          struct aura_backend_file **file);
+void aura_backend_close(struct aura_backend_file *file); /* NULL is allowed */
+size_t aura_backend_file_seqs(const struct aura_backend_file *file);
+/* Sequence i: its name in the file, and all of aura_backend_seq but the rows, which aura_backend_file_rows() writes where they are wanted. */
+aura_seq aura_backend_file_seq(const struct aura_backend_file *file, size_t i, struct aura_backend_seq *facts);
+const uint8_t *aura_backend_file_page(const struct aura_backend_file *file, size_t i, size_t page);
+void aura_backend_file_rows(const struct aura_backend_file *file, size_t i, uint16_t *k, uint16_t *v);
 
 /* aura_fail for callers that have no context.h. */
-aura_status aura_raw_fail(const aura_ctx *ctx, aura_status status, const char *format, ...)
+aura_status aura_backend_fail(const aura_ctx *ctx, aura_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
 #ifdef __cplusplus

@@ -90,7 +90,7 @@ static void codec_init(struct aura_codec_side *side, const aura_config *c, uint3
     if (!aura_is_packed(kind))
         return;
     aura_signs(c->seed, stream, dim, signs);
-    aura_rotation_plan_init(&side->turn, dim, signs, NULL, 0);
+    aura_rotation_plan_init(&side->rotate, dim, signs, NULL, 0);
     aura_rotation_plan_init(&side->undo, dim, signs, NULL, 1);
     aura_codebook_get(AURA_TABLE_GRID, kind, &book);
     aura_codec_plan_init(&side->codec, &book, dim, rule, !(c->flags & AURA_NO_SEARCH));

@@ -16,7 +16,7 @@ enum {
 
 /* One side of the codec. */
 struct aura_codec_side {
-    struct aura_rotation_plan turn, undo;
+    struct aura_rotation_plan rotate, undo;
     struct aura_codec_plan codec;
 };
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-aura_status aura_paging_make(struct aura_paging *t, uint32_t seqs, uint32_t pages, const struct aura_paging_window *window)
+aura_status aura_page_table_make(struct aura_page_table *t, uint32_t seqs, uint32_t pages, const struct aura_page_window *window)
 {
     memset(t, 0, sizeof *t);
     if (window)
@@ -23,7 +23,7 @@ aura_status aura_paging_make(struct aura_paging *t, uint32_t seqs, uint32_t page
     return AURA_OK;
 }
 
-void aura_paging_unmake(struct aura_paging *t)
+void aura_page_table_unmake(struct aura_page_table *t)
 {
     for (uint32_t i = 0; i < t->n_seqs; i++)
         free(t->seq[i].page);
@@ -31,35 +31,35 @@ void aura_paging_unmake(struct aura_paging *t)
     memset(t, 0, sizeof *t);
 }
 
-uint32_t aura_paging_place(const struct aura_paging *t)
+uint32_t aura_page_table_place(const struct aura_page_table *t)
 {
     for (uint32_t i = 0; i < t->n_seqs; i++)
         if (!t->seq[i].used)
             return i;
-    return AURA_PAGING_NONE;
+    return AURA_NO_PAGE;
 }
 
 /* ---- references ---------------------------------------------------------------------------------------------------- */
 
-static uint32_t take(struct aura_paging *t)
+static uint32_t take(struct aura_page_table *t)
 {
     uint32_t page = t->free_page[--t->n_free];
     t->references[page] = 1;
     return page;
 }
 
-static void drop(struct aura_paging *t, uint32_t page)
+static void drop(struct aura_page_table *t, uint32_t page)
 {
     if (--t->references[page] == 0)
         t->free_page[t->n_free++] = page;
 }
 
-static int is_own(const struct aura_paging *t, uint32_t seq, uint32_t i)
+static int is_own(const struct aura_page_table *t, uint32_t seq, uint32_t i)
 {
     return t->references[t->seq[seq].page[i]] == 1;
 }
 
-static aura_status grow(struct aura_paging_seq *s, uint32_t pages)
+static aura_status grow(struct aura_page_list *s, uint32_t pages)
 {
     if (pages <= s->capacity)
         return AURA_OK;
@@ -74,37 +74,37 @@ static aura_status grow(struct aura_paging_seq *s, uint32_t pages)
     return AURA_OK;
 }
 
-int aura_paging_has_page(const struct aura_paging *t, uint32_t seq, uint32_t i)
+int aura_page_table_has_page(const struct aura_page_table *t, uint32_t seq, uint32_t i)
 {
     return i < t->window.kept || i >= t->seq[seq].first;
 }
 
 /* Whether entry i is the page of an older one. */
-static int is_again(const struct aura_paging *t, uint32_t seq, uint32_t i)
+static int is_again(const struct aura_page_table *t, uint32_t seq, uint32_t i)
 {
-    const struct aura_paging_seq *s = &t->seq[seq];
+    const struct aura_page_list *s = &t->seq[seq];
     const uint32_t ring = t->window.ring;
     return ring && i >= ring && i - ring >= s->first && s->page[i - ring] == s->page[i];
 }
 
-void aura_paging_cut(struct aura_paging *t, uint32_t seq, uint32_t pages)
+void aura_page_table_cut(struct aura_page_table *t, uint32_t seq, uint32_t pages)
 {
-    struct aura_paging_seq *s = &t->seq[seq];
+    struct aura_page_list *s = &t->seq[seq];
     while (s->pages > pages) {
         const uint32_t i = --s->pages;
-        if (aura_paging_has_page(t, seq, i) && !is_again(t, seq, i))
+        if (aura_page_table_has_page(t, seq, i) && !is_again(t, seq, i))
             drop(t, s->page[i]);
     }
     if (pages <= t->window.kept)
         s->first = t->window.kept;
 }
 
-void aura_paging_slide(struct aura_paging *t, uint32_t seq, uint32_t top)
+void aura_page_table_slide(struct aura_page_table *t, uint32_t seq, uint32_t top)
 {
-    struct aura_paging_seq *s = &t->seq[seq];
-    const uint32_t first = aura_paging_first(&t->window, top);
+    struct aura_page_list *s = &t->seq[seq];
+    const uint32_t first = aura_page_table_first(&t->window, top);
     if (first < s->first) /* it was empty in between */
-        aura_paging_cut(t, seq, t->window.kept);
+        aura_page_table_cut(t, seq, t->window.kept);
     for (; s->first < first && s->first < s->pages; s->first++) {
         const uint32_t again = s->first + t->window.ring;
         if (again >= s->pages || s->page[again] != s->page[s->first])
@@ -112,17 +112,17 @@ void aura_paging_slide(struct aura_paging *t, uint32_t seq, uint32_t top)
     }
 }
 
-uint32_t aura_paging_count(const struct aura_paging *t, uint32_t seq)
+uint32_t aura_page_table_count(const struct aura_page_table *t, uint32_t seq)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < t->seq[seq].pages; i++)
-        n += aura_paging_has_page(t, seq, i) && !is_again(t, seq, i);
+        n += aura_page_table_has_page(t, seq, i) && !is_again(t, seq, i);
     return n;
 }
 
-aura_status aura_paging_share(struct aura_paging *t, uint32_t from, uint32_t pages, uint32_t to)
+aura_status aura_page_table_share(struct aura_page_table *t, uint32_t from, uint32_t pages, uint32_t to)
 {
-    struct aura_paging_seq *s = &t->seq[to];
+    struct aura_page_list *s = &t->seq[to];
     aura_status status = grow(s, pages);
     if (status)
         return status;
@@ -130,19 +130,19 @@ aura_status aura_paging_share(struct aura_paging *t, uint32_t from, uint32_t pag
     s->pages = pages;
     for (uint32_t i = 0; i < pages; i++) {
         s->page[i] = t->seq[from].page[i];
-        if (aura_paging_has_page(t, to, i))
+        if (aura_page_table_has_page(t, to, i))
             t->references[s->page[i]]++;
     }
     return AURA_OK;
 }
 
-aura_status aura_paging_add(struct aura_paging *t, uint32_t seq, uint32_t i, uint32_t *page)
+aura_status aura_page_table_add(struct aura_page_table *t, uint32_t seq, uint32_t i, uint32_t *page)
 {
-    struct aura_paging_seq *s = &t->seq[seq];
-    aura_status status = *page == AURA_PAGING_NONE && !t->n_free ? AURA_OUT_OF_PAGES : grow(s, i + 1);
+    struct aura_page_list *s = &t->seq[seq];
+    aura_status status = *page == AURA_NO_PAGE && !t->n_free ? AURA_OUT_OF_PAGES : grow(s, i + 1);
     if (status)
         return status;
-    if (*page == AURA_PAGING_NONE)
+    if (*page == AURA_NO_PAGE)
         *page = take(t);
     else
         t->references[*page]++;
@@ -154,19 +154,19 @@ aura_status aura_paging_add(struct aura_paging *t, uint32_t seq, uint32_t i, uin
     return AURA_OK;
 }
 
-uint32_t aura_paging_shared(const struct aura_paging *t, uint32_t seq)
+uint32_t aura_page_table_shared(const struct aura_page_table *t, uint32_t seq)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < t->seq[seq].pages; i++)
-        n += aura_paging_has_page(t, seq, i) && !is_own(t, seq, i);
+        n += aura_page_table_has_page(t, seq, i) && !is_own(t, seq, i);
     return n;
 }
 
-void aura_paging_own(const struct aura_paging *t, uint32_t seq, uint32_t write, uint32_t *begin, uint32_t *end)
+void aura_page_table_own(const struct aura_page_table *t, uint32_t seq, uint32_t write, uint32_t *begin, uint32_t *end)
 {
     const uint32_t pages = t->seq[seq].pages;
     *begin = *end = write < pages ? write : pages;
-    while (*begin > 0 && aura_paging_has_page(t, seq, *begin - 1) && is_own(t, seq, *begin - 1))
+    while (*begin > 0 && aura_page_table_has_page(t, seq, *begin - 1) && is_own(t, seq, *begin - 1))
         --*begin;
     while (*end < pages && is_own(t, seq, *end))
         ++*end;
@@ -175,25 +175,25 @@ void aura_paging_own(const struct aura_paging *t, uint32_t seq, uint32_t write, 
 /* ---- pages to write to --------------------------------------------------------------------------------------------- */
 
 /* Whether entry i needs another page than it has. */
-static int is_wanted(const struct aura_paging *t, uint32_t seq, uint32_t i)
+static int is_wanted(const struct aura_page_table *t, uint32_t seq, uint32_t i)
 {
     return i >= t->seq[seq].pages || !is_own(t, seq, i);
 }
 
 /* Whether that is the page of an older entry: one that is there, and nobody else's once the plan is carried out. */
-static int is_recycled(const struct aura_paging *t, const struct aura_paging_plan *plan, uint32_t i)
+static int is_recycled(const struct aura_page_table *t, const struct aura_page_plan *plan, uint32_t i)
 {
     const uint32_t ring = t->window.ring, older = i - ring;
     return ring && i >= ring && older >= t->seq[plan->seq].first && (older >= plan->first || is_own(t, plan->seq, older));
 }
 
-static int is_taken(const struct aura_paging *t, const struct aura_paging_plan *plan, uint32_t i)
+static int is_taken(const struct aura_page_table *t, const struct aura_page_plan *plan, uint32_t i)
 {
     return is_wanted(t, plan->seq, i) && !is_recycled(t, plan, i);
 }
 
 /* The page of entry i when the plan is carried out. */
-static uint32_t planned_page(struct aura_paging *t, const struct aura_paging_plan *plan, uint32_t i)
+static uint32_t planned_page(struct aura_page_table *t, const struct aura_page_plan *plan, uint32_t i)
 {
     const uint32_t older = i - t->window.ring;
     if (!is_wanted(t, plan->seq, i))
@@ -203,10 +203,10 @@ static uint32_t planned_page(struct aura_paging *t, const struct aura_paging_pla
     return older >= plan->first ? plan->page[older - plan->first] : t->seq[plan->seq].page[older];
 }
 
-aura_status aura_paging_plan(struct aura_paging *t, uint32_t seq, uint32_t write, uint32_t full, uint32_t end,
-                            struct aura_paging_plan *plan)
+aura_status aura_page_table_plan(struct aura_page_table *t, uint32_t seq, uint32_t write, uint32_t full, uint32_t end,
+                            struct aura_page_plan *plan)
 {
-    const struct aura_paging_seq *s = &t->seq[seq];
+    const struct aura_page_list *s = &t->seq[seq];
     memset(plan, 0, sizeof *plan);
     plan->seq = seq;
     plan->first = write < s->pages ? write : s->pages; /* a list has no gaps from there on */
@@ -226,15 +226,15 @@ aura_status aura_paging_plan(struct aura_paging *t, uint32_t seq, uint32_t write
     }
     for (uint32_t i = plan->first; i < plan->end; i++) {
         const int copied = is_wanted(t, seq, i) && i < s->pages && i < full;
-        plan->copy[i - plan->first] = copied ? s->page[i] : AURA_PAGING_NONE;
+        plan->copy[i - plan->first] = copied ? s->page[i] : AURA_NO_PAGE;
         plan->page[i - plan->first] = planned_page(t, plan, i);
     }
     return AURA_OK;
 }
 
-void aura_paging_commit(struct aura_paging *t, struct aura_paging_plan *plan)
+void aura_page_table_commit(struct aura_page_table *t, struct aura_page_plan *plan)
 {
-    struct aura_paging_seq *s = &t->seq[plan->seq];
+    struct aura_page_list *s = &t->seq[plan->seq];
     for (uint32_t i = plan->first; i < plan->end; i++) {
         const uint32_t page = plan->page[i - plan->first];
         if (i < s->pages && s->page[i] != page)
@@ -245,7 +245,7 @@ void aura_paging_commit(struct aura_paging *t, struct aura_paging_plan *plan)
     free(plan->page);
 }
 
-void aura_paging_undo(struct aura_paging *t, struct aura_paging_plan *plan)
+void aura_page_table_undo(struct aura_page_table *t, struct aura_page_plan *plan)
 {
     for (uint32_t i = plan->end; i-- > plan->first;)
         if (is_taken(t, plan, i))

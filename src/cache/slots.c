@@ -72,7 +72,7 @@ static void write_token(const aura_cache *cache, const aura_slot_job *job, uint3
         aura_store_plain(cache, tile, c, x, values);
         return;
     }
-    cache->ctx->kernels.rotate[0](x, x, values ? &cache->v.turn : &cache->k.turn, 1);
+    cache->ctx->kernels.rotate[0](x, x, values ? &cache->v.rotate : &cache->k.rotate, 1);
     aura_store_row(row, AURA_F16, 0, x, dim);
     rows[c] = row;
     if (reference)
@@ -167,7 +167,7 @@ static void reference_item(void *work, size_t head)
     struct reference *r = work;
     float x[AURA_TILE_DIM];
     aura_load_vector(x, r->cache, r->k, 0, (uint32_t)head, 0);
-    r->cache->ctx->kernels.rotate[0](x, x, &r->cache->k.turn, 1);
+    r->cache->ctx->kernels.rotate[0](x, x, &r->cache->k.rotate, 1);
     aura_store_reference(r->cache, aura_head_of(r->cache, r->cache->slots, r->page, (uint32_t)head), x);
 }
 

@@ -126,7 +126,7 @@ void aura_store_reference(const aura_cache *cache, uint8_t *head, const float *m
     uint8_t index[AURA_TILE_DIM];
     int8_t *code = (int8_t *)(head + cache->layout.reference_at);
     float scale;
-    cache->ctx->kernels.codes[8](index, &scale, mean, &cache->reference_codec, 1);
+    cache->ctx->kernels.encode[8](index, &scale, mean, &cache->reference_codec, 1);
     memset(code, 0, cache->layout.reference_scale_at - cache->layout.reference_at);
     for (uint32_t d = 0; d < dim; d++)
         code[d] = (int8_t)aura_code_of_index(index[d], 8);
@@ -139,7 +139,7 @@ static void encode_vector(const aura_cache *cache, uint8_t *code, uint16_t *scal
     const struct aura_side *side = values ? &cache->layout.v : &cache->layout.k;
     const struct aura_codec_plan *codec = values ? &cache->v.codec : &cache->k.codec;
     float full;
-    cache->ctx->kernels.codes[side->kind](code, &full, y, codec, 1);
+    cache->ctx->kernels.encode[side->kind](code, &full, y, codec, 1);
     *scale = aura_f16_from_f32(full);
     for (uint32_t d = 0; side->kind == 8 && d < side->dim; d++)
         code[d] = aura_code_of_index(code[d], 8);

@@ -1,11 +1,11 @@
-/* encode and codes, written once over the words of an instruction set.
+/* encode and row_encode, written once over the words of an instruction set.
  *
  * The naive index of a value compares it with all 2^bits - 1 thresholds. They ascend, so a search by halves finds the
  * same count in `bits` comparisons: each step looks up the middle threshold of every lane's remaining range and goes up
  * where the value is above it. Equally spaced levels need no search: a quotient is at most one off, and two comparisons with
  * the thresholds around it, computed to the bit as the table has them, decide.
  *
- * Needs: codes.tmpl.h; vec_round, vec_fma, vec_sub, vec_from_int, ivec_from_vec; vec_load_n, vec_set1, vec_add, vec_mul, vec_keep, vec_abs, vec_max, vec_sum, vec_top; ivec_zero,
+ * Needs: row_codes.tmpl.h; vec_round, vec_fma, vec_sub, vec_from_int, ivec_from_vec; vec_load_n, vec_set1, vec_add, vec_mul, vec_keep, vec_abs, vec_max, vec_sum, vec_top; ivec_zero,
  *        ivec_add, ivec_add_where; AURA_ISA. */
 
 /* The number of thresholds below each lane of v. */
@@ -98,21 +98,21 @@ AURA_INLINE void encode_row(uint8_t *packed, float *scale, const float *y, const
 }
 
 #define AURA_STAMP(stage, shape, bits, isa)                                                                            \
-    void aura_encode_##shape##_##isa(uint8_t *packed, float *scale, const float *y,                                    \
+    void aura_row_encode_##shape##_##isa(uint8_t *packed, float *scale, const float *y,                                    \
                                      const struct aura_codec_plan *plan, size_t n)                                     \
     {                                                                                                                  \
         for (size_t row = 0; row < n; row++)                                                                           \
             encode_row(packed + row * plan->row_bytes, scale + row, y + row * plan->dim, plan, bits, bits);            \
     }
-AURA_SHAPES_encode(AURA_STAMP, encode, AURA_ISA)
+AURA_SHAPES_row_encode(AURA_STAMP, row_encode, AURA_ISA)
 #undef AURA_STAMP
 
 #define AURA_STAMP(stage, shape, bits, isa)                                                                            \
-    void aura_codes_##shape##_##isa(uint8_t *code, float *scale, const float *y, const struct aura_codec_plan *plan,   \
+    void aura_encode_##shape##_##isa(uint8_t *code, float *scale, const float *y, const struct aura_codec_plan *plan,   \
                                     size_t n)                                                                          \
     {                                                                                                                  \
         for (size_t row = 0; row < n; row++)                                                                           \
             encode_row(code + row * plan->dim, scale + row, y + row * plan->dim, plan, bits, 8);                       \
     }
-AURA_SHAPES_codes(AURA_STAMP, codes, AURA_ISA)
+AURA_SHAPES_encode(AURA_STAMP, encode, AURA_ISA)
 #undef AURA_STAMP

@@ -4,7 +4,7 @@
 #define AURA_CPU_NEON_H
 
 /* gcc 12 schedules before it assigns registers: all loads of an unrolled loop first, and then it spills what it loaded.
- * Without that, tile_score_b4p1_dotprod goes to the stack 66 times instead of 473. */
+ * Without that, score_b4p1_dotprod goes to the stack 66 times instead of 473. */
 #if !defined(__clang__)
 #pragma GCC optimize("no-schedule-insns")
 #endif

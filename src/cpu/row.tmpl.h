@@ -1,6 +1,6 @@
 /* Rows of any kind as vectors, for score and value.
  *
- * Needs: codes.tmpl.h; vec_load_n, vec_load_f16, vec_load_bf16. */
+ * Needs: row_codes.tmpl.h; vec_load_n, vec_load_f16, vec_load_bf16. */
 
 /* The levels of packed rows; plain rows have none. */
 AURA_INLINE struct table row_table(const struct aura_rows *rows, const int kind)

@@ -1,68 +1,140 @@
 /* softmax, written once over the words of an instruction set.
  *
- * Needs: vec_load, vec_store, vec_set1, vec_add, vec_sub, vec_mul, vec_fma, vec_max, vec_top, vec_sum, vec_round,
- *        vec_exponent, vec_below; AURA_ISA. */
+ * Needs: vec_load, vec_store, vec_set1, vec_add, vec_sub, vec_mul, vec_fma, vec_max, vec_tops, vec_round, vec_scale2,
+ *        vec_load_f16; ivec_from_vec, ivec_store_planes; AURA_ISA. */
 
-/* exp(x) for x <= 0, relative error below 2e-7; 0 below -87, NaN stays NaN. x = n log 2 + r with n whole, |r| <= 0.35;
- * log 2 is taken off in two parts, and a Taylor polynomial of degree 7 gives exp(r) to 1e-8. */
-AURA_INLINE vec softmax_exp(vec x)
+enum { WEIGHT_ROWS = 4 }; /* queries side by side */
+
+/* 2^x for x <= 0, relative error below 2e-7; 0 below -125.5, NaN stays NaN. x = n + r with n whole and |r| <= 1/2; the
+ * best polynomial of degree 5 gives 2^r to 7.5e-8. */
+AURA_INLINE vec softmax_exp2(vec x)
 {
-    vec bounded = vec_max(vec_set1(-88.f), x); /* in this order a NaN in x is kept */
-    vec n = vec_round(vec_mul(bounded, vec_set1(1.44269504f)));
-    vec r = vec_fma(n, vec_set1(-0.693359375f), bounded);
-    r = vec_fma(n, vec_set1(2.12194440e-4f), r);
-    vec p = vec_set1(1.98412698e-4f);
-    p = vec_fma(p, r, vec_set1(1.38888889e-3f));
-    p = vec_fma(p, r, vec_set1(8.33333333e-3f));
-    p = vec_fma(p, r, vec_set1(4.16666667e-2f));
-    p = vec_fma(p, r, vec_set1(0.166666667f));
-    p = vec_fma(p, r, vec_set1(0.5f));
-    p = vec_fma(p, r, vec_set1(1));
-    p = vec_fma(p, r, vec_set1(1));
-    return vec_below(x, -87.f, vec_exponent(p, n));
+    vec bounded = vec_max(vec_set1(-126.f), x); /* in this order a NaN in x is kept */
+    vec n = vec_round(bounded), r = vec_sub(bounded, n);
+    vec p = vec_set1(1.32764725e-3f);
+    p = vec_fma(p, r, vec_set1(9.67554096e-3f));
+    p = vec_fma(p, r, vec_set1(5.55071309e-2f));
+    p = vec_fma(p, r, vec_set1(0.240221202f));
+    p = vec_fma(p, r, vec_set1(0.693146944f));
+    p = vec_fma(p, r, vec_set1(1.00000012f));
+    return vec_scale2(p, n);
 }
 
-/* Lane 0 of exp(x): the same function for single numbers. */
-AURA_INLINE float softmax_exp1(float x)
+/* A new maximum: what was summed so far counts less. */
+static __attribute__((noinline)) void weight_rescale(struct aura_weight *weight, struct aura_softmax_row *row, float m)
 {
-    float lanes[AURA_LANES];
-    vec_store(lanes, softmax_exp(vec_set1(x)));
-    return lanes[0];
+    float kept[AURA_LANES] = {0};
+    if (row->max > -INFINITY)
+        vec_store(kept, softmax_exp2(vec_set1(row->max - m)));
+    weight->keep = kept[0];
+    vec_store(row->sum, vec_mul(vec_load(row->sum), vec_set1(kept[0])));
+    row->max = m;
 }
 
-AURA_INLINE float softmax_block(float *weight, float *max, float *sum, size_t n)
+/* The largest logit of some queries first, in all tiles: then no tile waits for the one before. unit[g] is what logits are
+ * taken relative to. */
+AURA_INLINE void softmax_max(float *unit, struct aura_weight *weight, const float *p, struct aura_softmax_row *row, size_t apart,
+                            size_t n_tiles, const int rows)
 {
-    float tail[AURA_LANES], m = *max;
-    size_t whole = n / AURA_LANES * AURA_LANES;
-    vec top = vec_set1(m), total = vec_set1(0);
-    for (int i = 0; i < AURA_LANES; i++)
-        tail[i] = -INFINITY;
-    memcpy(tail, weight + whole, (n - whole) * sizeof *weight);
-    for (size_t t = 0; t < whole; t += AURA_LANES)
-        top = vec_max(vec_load(weight + t), top);
-    m = vec_top(vec_max(vec_load(tail), top));
-    const float unit = m == -INFINITY ? 0 : m; /* then every weight is 0, or NaN where the score is */
-    for (size_t t = 0; t < whole; t += AURA_LANES) {
-        vec w = softmax_exp(vec_sub(vec_load(weight + t), vec_set1(unit)));
-        total = vec_add(total, w);
-        vec_store(weight + t, w);
+    vec most[WEIGHT_ROWS];
+    float top[WEIGHT_ROWS];
+    AURA_UNROLL
+    for (int g = 0; g < rows; g++)
+        most[g] = vec_set1(row[g].max);
+    for (size_t i = 0; i < n_tiles; i++)
+        AURA_UNROLL
+        for (int g = 0; g < rows; g++) {
+            const float *x = p + (i * apart + (size_t)g) * AURA_TILE;
+            most[g] = vec_max(vec_max(vec_load(x), vec_load(x + 16)), most[g]);
+            weight[i * apart + (size_t)g].keep = 1;
+        }
+    vec_tops(top, most, rows);
+    AURA_UNROLL
+    for (int g = 0; g < rows; g++) {
+        if (top[g] > row[g].max)
+            weight_rescale(weight + g, row + g, top[g]);
+        unit[g] = row[g].max == -INFINITY ? 0 : row[g].max; /* then every p is 0, or NaN where the logit is */
     }
-    if (whole < n) {
-        vec w = softmax_exp(vec_sub(vec_load(tail), vec_set1(unit)));
-        total = vec_add(total, w);
-        vec_store(tail, w);
-        memcpy(weight + whole, tail, (n - whole) * sizeof *weight);
+}
+
+/* p and its sum of one tile; product[g] = p * scale, and the largest of each. rows is a constant. */
+AURA_INLINE void softmax_products(float (*product)[AURA_TILE], float *largest, float *p, struct aura_softmax_row *row,
+                                 const float *unit, const uint16_t *v_scale, const int rows)
+{
+    vec scale0 = vec_load_f16((const uint8_t *)v_scale, AURA_LANES);
+    vec scale1 = vec_load_f16((const uint8_t *)(v_scale + 16), AURA_LANES), top[WEIGHT_ROWS];
+    AURA_UNROLL
+    for (int g = 0; g < rows; g++) {
+        vec a = softmax_exp2(vec_sub(vec_load(p + g * AURA_TILE), vec_set1(unit[g])));
+        vec b = softmax_exp2(vec_sub(vec_load(p + g * AURA_TILE + 16), vec_set1(unit[g])));
+        vec_store(p + g * AURA_TILE, a);
+        vec_store(p + g * AURA_TILE + 16, b);
+        vec_store(row[g].sum, vec_add(vec_load(row[g].sum), vec_add(a, b)));
+        a = vec_mul(a, scale0);
+        b = vec_mul(b, scale1);
+        vec_store(product[g], a);
+        vec_store(product[g] + 16, b);
+        top[g] = vec_max(a, b);
     }
-    float kept = m == *max || m == -INFINITY ? 1 : softmax_exp1(*max - m);
-    *max = m;
-    *sum = *sum * kept + vec_sum(total);
-    return kept;
+    vec_tops(largest, top, rows);
+}
+
+/* All tiles of some queries, the first of them or not, in three steps: from a logit to its integer is a chain of a hundred cycles, and a step has
+ * enough of them side by side. */
+AURA_INLINE void softmax_block(struct aura_weight *weight, float *p, struct aura_softmax_row *row,
+                              const struct aura_scales *scales, size_t n_query, size_t n_tiles, int first,
+                              const uint32_t planes, const int rows)
+{
+    const float most = planes == 1 ? 255.f : 65280.f;
+    _Alignas(64) float product[AURA_TILES * WEIGHT_ROWS][AURA_TILE];
+    float unit[WEIGHT_ROWS], largest[AURA_TILES * WEIGHT_ROWS] = {0}, to_integer[AURA_TILES * WEIGHT_ROWS];
+    softmax_max(unit, weight, p, row, n_query, n_tiles, rows);
+    for (size_t i = 0; i < n_tiles; i++) {
+        for (size_t line = 0; first && line < scales[i].lines; line++)
+            __builtin_prefetch(scales[i].ahead + 64 * line, 0, 2);
+        softmax_products(product + i * WEIGHT_ROWS, largest + i * WEIGHT_ROWS, p + i * n_query * AURA_TILE, row, unit, scales[i].v, rows);
+    }
+    for (int i = 0; i < AURA_TILES * WEIGHT_ROWS; i++) {
+        const int none = !(largest[i] >= 0x1p-100f);
+        to_integer[i] = none ? 0 : most / largest[i];
+        largest[i] = none ? 0 : largest[i] * (1 / most) * scales->step;
+    }
+    for (size_t i = 0; i < n_tiles; i++)
+        AURA_UNROLL
+        for (int g = 0; g < rows; g++) {
+            struct aura_weight *to = weight + i * n_query + g;
+            const float *x = product[i * WEIGHT_ROWS + (size_t)g];
+            vec factor = vec_set1(to_integer[i * WEIGHT_ROWS + (size_t)g]);
+            ivec_store_planes(to->plane, ivec_from_vec(vec_mul(vec_load(x), factor)),
+                              ivec_from_vec(vec_mul(vec_load(x + 16), factor)), planes);
+            to->factor = largest[i * WEIGHT_ROWS + (size_t)g];
+        }
+}
+
+AURA_INLINE void softmax_rows(struct aura_weight *weight, float *p, struct aura_softmax_row *row, const struct aura_scales *scales,
+                             size_t n_query, size_t n_tiles, const uint32_t planes)
+{
+    size_t g = 0;
+    for (; g + WEIGHT_ROWS <= n_query; g += WEIGHT_ROWS)
+        softmax_block(weight + g, p + g * AURA_TILE, row + g, scales, n_query, n_tiles, g == 0, planes, WEIGHT_ROWS);
+    weight += g, p += g * AURA_TILE, row += g;
+    if (n_query - g == 3)
+        softmax_block(weight, p, row, scales, n_query, n_tiles, g == 0, planes, 3);
+    else if (n_query - g == 2)
+        softmax_block(weight, p, row, scales, n_query, n_tiles, g == 0, planes, 2);
+    else if (n_query - g == 1)
+        softmax_block(weight, p, row, scales, n_query, n_tiles, g == 0, planes, 1);
 }
 
 #define AURA_STAMP(stage, shape, kind, isa)                                                                            \
-    float aura_softmax_##shape##_##isa(float *weight, float *max, float *sum, size_t n)                                \
+    void aura_softmax_##shape##_##isa(struct aura_weight *weight, float *p, struct aura_softmax_row *row,          \
+                                          const struct aura_scales *scales, uint32_t planes, size_t n_query,             \
+                                          size_t n_tiles)                                                              \
     {                                                                                                                  \
-        return softmax_block(weight, max, sum, n);                                                                     \
+        if (planes == 1)                                                                                               \
+            softmax_rows(weight, p, row, scales, n_query, n_tiles, 1);                                                 \
+        else                                                                                                           \
+            softmax_rows(weight, p, row, scales, n_query, n_tiles, 2);                                                 \
     }
 AURA_SHAPES_softmax(AURA_STAMP, softmax, AURA_ISA)
 #undef AURA_STAMP

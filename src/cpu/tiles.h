@@ -3,5 +3,5 @@
 #include "tile.tmpl.h"
 
 #include "reference.tmpl.h"
-#include "tile_score.tmpl.h"
-#include "tile_value.tmpl.h"
+#include "score.tmpl.h"
+#include "value.tmpl.h"

@@ -304,7 +304,7 @@ __global__ void __launch_bounds__(APPEND_THREADS, M <= 128 ? 4 : 2) append_kerne
     if (b.seq >= a.c.n_seqs)
         return;
     const uint32_t first = a.c.k_rows || a.c.v_rows ? b.closed : b.len; /* the first token whose page is written to */
-    const bool full = !aura_paging_may_append(state->own, state->reserved, first, b.len, tokens);
+    const bool full = !aura_page_table_may_append(state->own, state->reserved, first, b.len, tokens);
     uint32_t accepted = tokens, mark = 0;
     if (state->status & (AURA_CUDA_BAD_VALUE | AURA_CUDA_OUT_OF_PAGES | AURA_CUDA_GONE))
         accepted = 0;
@@ -322,16 +322,16 @@ __global__ void __launch_bounds__(APPEND_THREADS, M <= 128 ? 4 : 2) append_kerne
 static aura_status check_args(const aura_cuda_cache *c, const char *call, const aura_cuda_append_args *a)
 {
     if (a->size != sizeof *a)
-        return aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: args.size is %zu, this library knows %zu", call, a->size, sizeof *a);
+        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: args.size is %zu, this library knows %zu", call, a->size, sizeof *a);
     if (!a->seqs || !a->k.data || !a->v.data)
-        return aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %s is NULL", call, !a->seqs ? "seqs" : a->k.data ? "v.data" : "k.data");
+        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %s is NULL", call, !a->seqs ? "seqs" : a->k.data ? "v.data" : "k.data");
     if (a->n_seqs == 0 || a->n_seqs > ATTEND_MAX_SEQS)
-        return aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %u sequences (1 to %d)", call, a->n_seqs, (int)ATTEND_MAX_SEQS);
-    if (c->raw.config->window && a->tokens > c->raw.config->max_queries)
-        return aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %u tokens; with its window this cache takes %u at once", call, a->tokens,
-                             c->raw.config->max_queries);
+        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %u sequences (1 to %d)", call, a->n_seqs, (int)ATTEND_MAX_SEQS);
+    if (c->facts.config->window && a->tokens > c->facts.config->max_queries)
+        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %u tokens; with its window this cache takes %u at once", call, a->tokens,
+                             c->facts.config->max_queries);
     if (!aura_dtype_bytes(a->k.dtype) || !aura_dtype_bytes(a->v.dtype))
-        return aura_raw_fail(c->ctx, AURA_UNSUPPORTED, "%s: k.dtype %d or v.dtype %d is not f32, f16 or bf16", call, (int)a->k.dtype,
+        return aura_backend_fail(c->ctx, AURA_UNSUPPORTED, "%s: k.dtype %d or v.dtype %d is not f32, f16 or bf16", call, (int)a->k.dtype,
                              (int)a->v.dtype);
     return AURA_OK;
 }
@@ -364,7 +364,7 @@ extern "C" aura_status aura_cuda_append(aura_cuda_cache *c, const aura_cuda_appe
 {
     const char *call = "aura_cuda_append";
     if (!c || !args)
-        return aura_raw_fail(c ? c->ctx : NULL, AURA_BAD_ARGUMENT, "%s: %s is NULL", call, c ? "args" : "cache");
+        return aura_backend_fail(c ? c->ctx : NULL, AURA_BAD_ARGUMENT, "%s: %s is NULL", call, c ? "args" : "cache");
     aura_status status = check_args(c, call, args);
     if (status || args->tokens == 0)
         return status;

@@ -63,7 +63,7 @@ aura_status aura_cuda_prepare_attend(aura_cuda_cache *c, const char *call)
     for (uint32_t i = 0; !status && i < general.n; i++)
         status = add_kernel(c, call, general.list[i]);
     if (!status && c->kernels.empty())
-        status = aura_raw_fail(c->ctx, AURA_UNSUPPORTED, "%s: no kernel for dims %u and %u fits into this device's shared memory",
+        status = aura_backend_fail(c->ctx, AURA_UNSUPPORTED, "%s: no kernel for dims %u and %u fits into this device's shared memory",
                                call, c->dev.k_dim, c->dev.v_dim);
     return status;
 }
@@ -117,13 +117,13 @@ extern "C" aura_status aura_cuda_workspace_create(const aura_cuda_cache *c, uint
 {
     const char *call = "aura_cuda_workspace_create";
     if (!c || !workspace)
-        return aura_raw_fail(c ? c->ctx : NULL, AURA_BAD_ARGUMENT, "%s: %s is NULL", call, c ? "workspace" : "cache");
+        return aura_backend_fail(c ? c->ctx : NULL, AURA_BAD_ARGUMENT, "%s: %s is NULL", call, c ? "workspace" : "cache");
     if (seqs == 0 || seqs > ATTEND_MAX_SEQS || queries == 0 || queries > 16)
-        return aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %u sequences (1 to %d) of %u queries (1 to 16)", call, seqs,
+        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %u sequences (1 to %d) of %u queries (1 to 16)", call, seqs,
                              (int)ATTEND_MAX_SEQS, queries);
     aura_cuda_workspace *w = new (std::nothrow) aura_cuda_workspace();
     if (!w)
-        return aura_raw_fail(c->ctx, AURA_OUT_OF_MEMORY, "%s: no memory for the handle", call);
+        return aura_backend_fail(c->ctx, AURA_OUT_OF_MEMORY, "%s: no memory for the handle", call);
     on_device here(c->device);
     w->cache = c;
     plan_workspace(c, w, seqs, queries);
@@ -164,21 +164,21 @@ void aura_cuda_trace(aura_cuda_workspace *w, float *trace, uint32_t tokens)
 static aura_status check_args(const aura_cuda_cache *c, const char *call, const aura_cuda_attend_args *a)
 {
     if (a->size != sizeof *a)
-        return aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: args.size is %zu, this library knows %zu", call, a->size, sizeof *a);
+        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: args.size is %zu, this library knows %zu", call, a->size, sizeof *a);
     if (!a->seqs || !a->q.data || !a->out.data)
-        return aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %s is NULL", call, !a->seqs ? "seqs" : a->q.data ? "out.data" : "q.data");
+        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %s is NULL", call, !a->seqs ? "seqs" : a->q.data ? "out.data" : "q.data");
     if (a->n_seqs == 0 || a->n_seqs > ATTEND_MAX_SEQS || a->queries == 0 || a->queries > 16)
-        return aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %u sequences (1 to %d) of %u queries (1 to 16)", call, a->n_seqs,
+        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %u sequences (1 to %d) of %u queries (1 to 16)", call, a->n_seqs,
                              (int)ATTEND_MAX_SEQS, a->queries);
     if (!aura_dtype_bytes(a->q.dtype) || !aura_dtype_bytes(a->out.dtype))
-        return aura_raw_fail(c->ctx, AURA_UNSUPPORTED, "%s: q.dtype %d or out.dtype %d is not f32, f16 or bf16", call,
+        return aura_backend_fail(c->ctx, AURA_UNSUPPORTED, "%s: q.dtype %d or out.dtype %d is not f32, f16 or bf16", call,
                              (int)a->q.dtype, (int)a->out.dtype);
-    const aura_config *f = c->raw.config;
+    const aura_config *f = c->facts.config;
     if (f->window && (a->window > f->window || a->queries > f->max_queries))
-        return aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: window %llu of %u queries; the cache has a window of %llu, and %u at once", call,
+        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: window %llu of %u queries; the cache has a window of %llu, and %u at once", call,
                              (unsigned long long)a->window, a->queries, (unsigned long long)f->window, f->max_queries);
     if (!isfinite(a->scale) || !(a->softcap >= 0 && isfinite(a->softcap)) || a->planes > 2 || a->not_causal > 1)
-        return aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: scale %g, softcap %g, planes %u or not_causal %u is out of range", call,
+        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: scale %g, softcap %g, planes %u or not_causal %u is out of range", call,
                              (double)a->scale, (double)a->softcap, a->planes, a->not_causal);
     return AURA_OK;
 }
@@ -203,7 +203,7 @@ static struct dev_attend describe(const aura_cuda_cache *c, const aura_cuda_work
     d.even = d.fixed_cut ? aura_cut_even{0, 0} : aura_cut_even_of(groups * d.n_seqs, grid_of(c, k));
     d.by_parts = aura_divider_of(d.even.parts ? d.even.parts : 1), d.by_groups = aura_divider_of(groups);
     d.by_row_blocks = aura_divider_of(d.row_blocks), d.by_ratio = aura_divider_of(c->dev.ratio);
-    const uint64_t window = a->window ? a->window : c->raw.config->window;
+    const uint64_t window = a->window ? a->window : c->facts.config->window;
     d.window = window > UINT32_MAX ? 0 : (uint32_t)window;
     d.unit = scale * 1.44269504f;
     d.softcap = a->softcap * 1.44269504f;
@@ -218,21 +218,21 @@ extern "C" aura_status aura_cuda_attend(const aura_cuda_cache *c, aura_cuda_work
 {
     const char *call = "aura_cuda_attend";
     if (!c || !w || !args)
-        return aura_raw_fail(c ? c->ctx : NULL, AURA_BAD_ARGUMENT, "%s: %s is NULL", call, !c ? "cache" : w ? "args" : "workspace");
+        return aura_backend_fail(c ? c->ctx : NULL, AURA_BAD_ARGUMENT, "%s: %s is NULL", call, !c ? "cache" : w ? "args" : "workspace");
     if (w->cache != c)
-        return aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: the workspace was made for another cache", call);
+        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: the workspace was made for another cache", call);
     aura_status status = check_args(c, call, args);
     if (status)
         return status;
     const struct attend_kernel *k = choose(c, planes_of(c->dev.k_kind, args->planes), args->queries * c->dev.ratio);
     if (!k)
-        return aura_raw_fail(c->ctx, AURA_UNSUPPORTED, "%s: planes %u of this format need the general kernel, which does not fit "
+        return aura_backend_fail(c->ctx, AURA_UNSUPPORTED, "%s: planes %u of this format need the general kernel, which does not fit "
                              "into this device's shared memory", call, args->planes);
     struct dev_attend d = describe(c, w, args, k);
     size_t groups = (size_t)d.n_seqs * c->dev.kv_heads * d.row_blocks;
     const size_t partial_rows = partials_of(c, k, groups) * k->rows;
     if (groups > w->counters || partial_rows > w->partial_rows || partial_rows * k->dim > w->partial_floats)
-        return aura_raw_fail(c->ctx, AURA_TOO_LARGE, "%s: the workspace is too small for %u sequences of %u queries", call,
+        return aura_backend_fail(c->ctx, AURA_TOO_LARGE, "%s: the workspace is too small for %u sequences of %u queries", call,
                              args->n_seqs, args->queries);
     on_device here(c->device);
     void *params[] = {&d};

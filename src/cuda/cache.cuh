@@ -12,7 +12,7 @@
 struct aura_cuda_cache {
     aura_ctx *ctx;
     aura_cache *shape;       /* an empty CPU cache of the same configuration: checks it, and has the layout and the plans */
-    struct aura_raw raw;
+    struct aura_backend_cache facts;
     int device;
     uint32_t multiprocessors, seqs, table_pages;
     size_t shared_limit;     /* bytes of shared memory that a block can have */
@@ -21,7 +21,7 @@ struct aura_cuda_cache {
     struct dev_cache dev;
     std::vector<struct attend_kernel> kernels; /* those that take this cache; the general ones last */
     uint32_t batch_invariant;
-    struct aura_paging paging; /* whose pages are whose; the device has a copy of the lists */
+    struct aura_page_table table; /* whose pages are whose; the device has a copy of the lists */
 };
 
 struct aura_cuda_workspace {
@@ -50,7 +50,7 @@ cudaError_t aura_cuda_write_list(const aura_cuda_cache *cache, aura_cuda_seq seq
 
 /* copy.cu: that a CPU cache is like this one; the f16 rows of a sequence, one way or the other. */
 aura_status aura_cuda_check_same(const aura_cuda_cache *cache, const char *call, const aura_cache *other);
-cudaError_t aura_cuda_copy_rows(const aura_cuda_cache *cache, aura_cuda_seq seq, const struct aura_raw_seq *raw, cudaMemcpyKind kind);
+cudaError_t aura_cuda_copy_rows(const aura_cuda_cache *cache, aura_cuda_seq seq, const struct aura_backend_seq *facts, cudaMemcpyKind kind);
 
 /* encoder.cu, append.cu, attend.cu: once per cache. side: of up to 4 bits; has the levels. */
 void aura_cuda_make_encoder(struct dev_encoder *encoder, const struct aura_codec_plan *plan, const struct aura_side *side);
@@ -91,7 +91,7 @@ static inline aura_status cuda_status(const aura_ctx *ctx, const char *call, cud
     if (error == cudaSuccess)
         return AURA_OK;
     cudaGetLastError();
-    return aura_raw_fail(ctx, error == cudaErrorMemoryAllocation ? AURA_OUT_OF_MEMORY : AURA_DEVICE, "%s: %s: %s (%s)", call, what,
+    return aura_backend_fail(ctx, error == cudaErrorMemoryAllocation ? AURA_OUT_OF_MEMORY : AURA_DEVICE, "%s: %s: %s (%s)", call, what,
                          cudaGetErrorString(error), cudaGetErrorName(error));
 }
 

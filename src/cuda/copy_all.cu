@@ -13,7 +13,7 @@ static aura_status with_memory(const aura_cuda_cache *c, const char *call, WORK 
     try {
         return work();
     } catch (const std::bad_alloc &) {
-        return aura_raw_fail(c->ctx, AURA_OUT_OF_MEMORY, "%s: no memory of the host for lists of pages", call);
+        return aura_backend_fail(c->ctx, AURA_OUT_OF_MEMORY, "%s: no memory of the host for lists of pages", call);
     }
 }
 
@@ -32,7 +32,7 @@ struct arrival {
     aura_cuda_cache *c;
     const char *call;
     const aura_cache *cpu;
-    const struct aura_raw_file *file;
+    const struct aura_backend_file *file;
     std::vector<aura_seq> ids; /* of the CPU cache */
     std::unordered_map<const uint8_t *, uint32_t> page; /* where on the device a page is */
     std::vector<aura_cuda_pair> made;
@@ -41,20 +41,20 @@ struct arrival {
 
 static size_t count_of(const struct arrival &a)
 {
-    return a.file ? aura_raw_file_seqs(a.file) : a.ids.size();
+    return a.file ? aura_backend_file_seqs(a.file) : a.ids.size();
 }
 
-static aura_seq describe(const struct arrival &a, size_t i, struct aura_raw_seq *raw)
+static aura_seq describe(const struct arrival &a, size_t i, struct aura_backend_seq *facts)
 {
     if (a.file)
-        return aura_raw_file_seq(a.file, i, raw);
-    aura_raw_find(a.call, a.cpu, a.ids[i], raw);
+        return aura_backend_file_seq(a.file, i, facts);
+    aura_backend_find(a.call, a.cpu, a.ids[i], facts);
     return a.ids[i];
 }
 
 static const uint8_t *page_at(const struct arrival &a, size_t i, size_t page)
 {
-    return a.file ? aura_raw_file_page(a.file, i, page) : aura_raw_page(a.cpu, a.ids[i], page);
+    return a.file ? aura_backend_file_page(a.file, i, page) : aura_backend_page(a.cpu, a.ids[i], page);
 }
 
 /* That there is room for all of them, before one of them comes. */
@@ -64,73 +64,73 @@ static aura_status check_room(struct arrival &a)
     const uint64_t most = (uint64_t)c->table_pages * AURA_PAGE;
     uint32_t places = 0;
     for (uint32_t i = 0; i < c->seqs; i++)
-        places += !c->paging.seq[i].used;
+        places += !c->page_table.seq[i].used;
     if (count_of(a) > places)
-        return aura_raw_fail(c->ctx, AURA_OUT_OF_PAGES, "%s: %zu sequences; there is room for %u more of %u; give seqs a larger number",
+        return aura_backend_fail(c->ctx, AURA_OUT_OF_PAGES, "%s: %zu sequences; there is room for %u more of %u; give seqs a larger number",
                              a.call, count_of(a), places, c->seqs);
     for (size_t i = 0; i < count_of(a); i++) {
-        struct aura_raw_seq raw;
-        describe(a, i, &raw);
-        if (raw.len > most)
-            return aura_raw_fail(c->ctx, AURA_TOO_LARGE, "%s: a sequence of %llu tokens; one of this cache has at most %llu", a.call,
-                                 (unsigned long long)raw.len, (unsigned long long)most);
-        for (size_t p = 0; p < raw.pages; p++)
-            if (aura_raw_has_page(&c->raw, &raw, p))
-                a.page[page_at(a, i, p)] = AURA_PAGING_NONE;
+        struct aura_backend_seq facts;
+        describe(a, i, &facts);
+        if (facts.len > most)
+            return aura_backend_fail(c->ctx, AURA_TOO_LARGE, "%s: a sequence of %llu tokens; one of this cache has at most %llu", a.call,
+                                 (unsigned long long)facts.len, (unsigned long long)most);
+        for (size_t p = 0; p < facts.pages; p++)
+            if (aura_backend_has_page(&c->facts, &facts, p))
+                a.page[page_at(a, i, p)] = AURA_NO_PAGE;
     }
-    if (a.page.size() > c->paging.n_free)
-        return aura_raw_fail(c->ctx, AURA_OUT_OF_PAGES, "%s: %zu pages are needed; %u are free", a.call, a.page.size(), c->paging.n_free);
+    if (a.page.size() > c->page_table.n_free)
+        return aura_backend_fail(c->ctx, AURA_OUT_OF_PAGES, "%s: %zu pages are needed; %u are free", a.call, a.page.size(), c->page_table.n_free);
     a.made.reserve(count_of(a));
     return AURA_OK;
 }
 
 /* The rows of a sequence where cudaMemcpy finds them. */
-static void find_rows(struct arrival &a, size_t i, struct aura_raw_seq *raw)
+static void find_rows(struct arrival &a, size_t i, struct aura_backend_seq *facts)
 {
-    const aura_config *f = a.c->raw.config;
+    const aura_config *f = a.c->facts.config;
     if (!a.file)
         return;
-    a.k.assign(a.c->dev.k_rows ? (size_t)f->kv_heads * a.c->raw.rows * f->k_dim : 0, 0);
-    a.v.assign(a.c->dev.v_rows ? (size_t)f->kv_heads * a.c->raw.rows * f->v_dim : 0, 0);
-    raw->k = a.k.empty() ? NULL : a.k.data();
-    raw->v = a.v.empty() ? NULL : a.v.data();
-    aura_raw_file_rows(a.file, i, raw->k, raw->v);
+    a.k.assign(a.c->dev.k_rows ? (size_t)f->kv_heads * a.c->facts.rows * f->k_dim : 0, 0);
+    a.v.assign(a.c->dev.v_rows ? (size_t)f->kv_heads * a.c->facts.rows * f->v_dim : 0, 0);
+    facts->k = a.k.empty() ? NULL : a.k.data();
+    facts->v = a.v.empty() ? NULL : a.v.data();
+    aura_backend_file_rows(a.file, i, facts->k, facts->v);
 }
 
 /* The pages of a sequence that are not there yet, and its list. */
-static aura_status bring_pages(struct arrival &a, size_t i, aura_cuda_seq seq, const struct aura_raw_seq *raw)
+static aura_status bring_pages(struct arrival &a, size_t i, aura_cuda_seq seq, const struct aura_backend_seq *facts)
 {
     const aura_cuda_cache *c = a.c;
     cudaError_t error = cudaSuccess;
-    for (size_t p = 0; p < raw->pages && error == cudaSuccess; p++) {
-        if (!aura_raw_has_page(&c->raw, raw, p))
+    for (size_t p = 0; p < facts->pages && error == cudaSuccess; p++) {
+        if (!aura_backend_has_page(&c->facts, facts, p))
             continue;
         const uint8_t *here = page_at(a, i, p);
         uint32_t &there = a.page[here];
-        const bool is_new = there == AURA_PAGING_NONE;
-        if (aura_paging_add(&a.c->paging, seq, (uint32_t)p, &there))
-            return aura_raw_fail(c->ctx, AURA_OUT_OF_MEMORY, "%s: no memory for a list of %zu pages", a.call, raw->pages);
+        const bool is_new = there == AURA_NO_PAGE;
+        if (aura_page_table_add(&a.c->page_table, seq, (uint32_t)p, &there))
+            return aura_backend_fail(c->ctx, AURA_OUT_OF_MEMORY, "%s: no memory for a list of %zu pages", a.call, facts->pages);
         if (is_new)
-            error = cudaMemcpy(c->dev.pages + (size_t)there * c->raw.page_bytes, here, c->raw.page_bytes, cudaMemcpyHostToDevice);
+            error = cudaMemcpy(c->dev.pages + (size_t)there * c->facts.page_bytes, here, c->facts.page_bytes, cudaMemcpyHostToDevice);
     }
     if (error == cudaSuccess)
-        error = aura_cuda_write_list(c, seq, c->paging.seq[seq].page, 0, (uint32_t)raw->pages);
+        error = aura_cuda_write_list(c, seq, c->page_table.seq[seq].page, 0, (uint32_t)facts->pages);
     return cuda_status(c->ctx, a.call, error, "copying pages to the device");
 }
 
 static aura_status bring(struct arrival &a, size_t i)
 {
-    struct aura_raw_seq raw;
-    aura_cuda_pair made = {describe(a, i, &raw), 0};
+    struct aura_backend_seq facts;
+    aura_cuda_pair made = {describe(a, i, &facts), 0};
     aura_status status = aura_cuda_find_place(a.c, a.call, &made.device);
     if (status)
         return status;
-    a.c->paging.seq[made.device].used = 1;
+    a.c->page_table.seq[made.device].used = 1;
     a.made.push_back(made);
-    if ((status = bring_pages(a, i, made.device, &raw)))
+    if ((status = bring_pages(a, i, made.device, &facts)))
         return status;
-    find_rows(a, i, &raw);
-    return cuda_status(a.c->ctx, a.call, when_done(aura_cuda_copy_rows(a.c, made.device, &raw, cudaMemcpyHostToDevice)),
+    find_rows(a, i, &facts);
+    return cuda_status(a.c->ctx, a.call, when_done(aura_cuda_copy_rows(a.c, made.device, &facts, cudaMemcpyHostToDevice)),
                        "copying rows to the device");
 }
 
@@ -140,11 +140,11 @@ static aura_status begin_seqs(const struct arrival &a)
     aura_status status = AURA_OK;
     for (size_t i = 0; i < a.made.size() && !status; i++) {
         struct dev_seq state = {};
-        struct aura_raw_seq raw;
-        describe(a, i, &raw);
-        state.len = (uint32_t)raw.len;
-        state.closed = (uint32_t)raw.closed;
-        state.top = (uint32_t)raw.top;
+        struct aura_backend_seq facts;
+        describe(a, i, &facts);
+        state.len = (uint32_t)facts.len;
+        state.closed = (uint32_t)facts.closed;
+        state.top = (uint32_t)facts.top;
         aura_cuda_set_limits(a.c, a.made[i].device, &state);
         status = aura_cuda_write_seq(a.c, a.call, a.made[i].device, &state);
     }
@@ -166,8 +166,8 @@ static aura_status arrive(struct arrival &a)
     for (size_t i = 0; status && i < a.made.size(); i++) {
         const struct dev_seq empty = {};
         aura_cuda_write_seq(a.c, a.call, a.made[i].device, &empty);
-        aura_paging_cut(&a.c->paging, a.made[i].device, 0);
-        a.c->paging.seq[a.made[i].device].used = 0;
+        aura_page_table_cut(&a.c->page_table, a.made[i].device, 0);
+        a.c->page_table.seq[a.made[i].device].used = 0;
     }
     return status;
 }
@@ -177,14 +177,14 @@ extern "C" aura_status aura_cuda_cache_upload(aura_cuda_cache *c, const aura_cac
     const char *call = "aura_cuda_cache_upload";
     aura_cache_info info = AURA_CACHE_INFO_INIT;
     if (!c)
-        return aura_raw_fail(NULL, AURA_BAD_ARGUMENT, "%s: cache is NULL", call);
+        return aura_backend_fail(NULL, AURA_BAD_ARGUMENT, "%s: cache is NULL", call);
     aura_status status = aura_cuda_check_same(c, call, from);
     if (status || (status = aura_cache_get_info(from, &info)))
         return status;
     return with_memory(c, call, [&] {
         struct arrival a = {c, call, from, NULL, std::vector<aura_seq>(info.seqs), {}, {}, {}, {}};
         size_t there = 0;
-        aura_status each = aura_raw_seqs(call, from, a.ids.data(), a.ids.size(), &there);
+        aura_status each = aura_backend_seqs(call, from, a.ids.data(), a.ids.size(), &there);
         a.ids.resize(there);
         if (!each && !(each = arrive(a)))
             report(a.made, pairs, n);
@@ -192,7 +192,7 @@ extern "C" aura_status aura_cuda_cache_upload(aura_cuda_cache *c, const aura_cac
     });
 }
 
-static aura_status load(aura_cuda_cache *c, const char *call, const struct aura_raw_file *file, aura_cuda_pair *pairs, size_t *n)
+static aura_status load(aura_cuda_cache *c, const char *call, const struct aura_backend_file *file, aura_cuda_pair *pairs, size_t *n)
 {
     return with_memory(c, call, [&] {
         struct arrival a = {c, call, NULL, file, {}, {}, {}, {}, {}};
@@ -207,13 +207,13 @@ extern "C" aura_status aura_cuda_cache_load(aura_cuda_cache *c, const char *path
                                             aura_cuda_pair *pairs, size_t *n)
 {
     const char *call = "aura_cuda_cache_load";
-    struct aura_raw_file *file = NULL;
+    struct aura_backend_file *file = NULL;
     if (!c)
-        return aura_raw_fail(NULL, AURA_BAD_ARGUMENT, "%s: cache is NULL", call);
-    aura_status status = aura_raw_open(call, c->shape, path, options, &file);
+        return aura_backend_fail(NULL, AURA_BAD_ARGUMENT, "%s: cache is NULL", call);
+    aura_status status = aura_backend_open(call, c->shape, path, options, &file);
     if (!status)
         status = load(c, call, file, pairs, n);
-    aura_raw_close(file);
+    aura_backend_close(file);
     return status;
 }
 
@@ -221,17 +221,17 @@ extern "C" aura_status aura_cuda_seq_load(aura_cuda_cache *c, const char *path, 
                                           aura_cuda_seq *seq)
 {
     const char *call = "aura_cuda_seq_load";
-    struct aura_raw_file *file = NULL;
+    struct aura_backend_file *file = NULL;
     aura_cuda_pair made;
     if (!c || !seq)
-        return aura_raw_fail(c ? c->ctx : NULL, AURA_BAD_ARGUMENT, "%s: %s is NULL", call, c ? "seq" : "cache");
-    aura_status status = aura_raw_open(call, c->shape, path, options, &file);
-    if (!status && aura_raw_file_seqs(file) != 1)
-        status = aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: of %zu sequences one must be named in seqs: %s", call,
-                               aura_raw_file_seqs(file), path);
+        return aura_backend_fail(c ? c->ctx : NULL, AURA_BAD_ARGUMENT, "%s: %s is NULL", call, c ? "seq" : "cache");
+    aura_status status = aura_backend_open(call, c->shape, path, options, &file);
+    if (!status && aura_backend_file_seqs(file) != 1)
+        status = aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: of %zu sequences one must be named in seqs: %s", call,
+                               aura_backend_file_seqs(file), path);
     if (!status && !(status = load(c, call, file, &made, NULL)))
         *seq = made.device;
-    aura_raw_close(file);
+    aura_backend_close(file);
     return status;
 }
 
@@ -250,26 +250,26 @@ struct departure {
 static aura_status take_back_pages(struct departure &d, const aura_cuda_pair &made, const struct dev_seq *state)
 {
     const aura_cuda_cache *c = d.c;
-    const uint32_t pages = (state->len + AURA_PAGE - 1) / AURA_PAGE, first = aura_paging_first(&c->dev.window, top_of(*state));
+    const uint32_t pages = (state->len + AURA_PAGE - 1) / AURA_PAGE, first = aura_page_table_first(&c->dev.window, top_of(*state));
     cudaError_t error = cudaSuccess;
     for (uint32_t p = 0; p < pages && error == cudaSuccess; p++) {
         if (p >= c->dev.window.kept && p < first)
             continue;
-        const uint32_t there = c->paging.seq[made.device].page[p];
+        const uint32_t there = c->page_table.seq[made.device].page[p];
         uint8_t *&here = d.page[there];
         const bool is_new = !here;
-        aura_status status = aura_raw_add_page(d.call, d.to, made.host, p, &here);
+        aura_status status = aura_backend_add_page(d.call, d.to, made.host, p, &here);
         if (status)
             return status;
         if (is_new)
-            error = cudaMemcpy(here, c->dev.pages + (size_t)there * c->raw.page_bytes, c->raw.page_bytes, cudaMemcpyDeviceToHost);
+            error = cudaMemcpy(here, c->dev.pages + (size_t)there * c->facts.page_bytes, c->facts.page_bytes, cudaMemcpyDeviceToHost);
     }
     return cuda_status(c->ctx, d.call, error, "copying pages from the device");
 }
 
 static aura_status take_back(struct departure &d, aura_cuda_seq seq)
 {
-    struct aura_raw_seq raw;
+    struct aura_backend_seq facts;
     struct dev_seq state;
     aura_cuda_pair made = {0, seq};
     aura_status status = aura_cuda_read_seq(d.c, d.call, seq, &state);
@@ -278,8 +278,8 @@ static aura_status take_back(struct departure &d, aura_cuda_seq seq)
     d.made.push_back(made);
     if ((status = take_back_pages(d, made, &state)))
         return status;
-    aura_raw_set_lengths(d.call, d.to, made.host, state.len, state.closed, &raw);
-    return cuda_status(d.c->ctx, d.call, when_done(aura_cuda_copy_rows(d.c, seq, &raw, cudaMemcpyDeviceToHost)),
+    aura_backend_set_lengths(d.call, d.to, made.host, state.len, state.closed, &facts);
+    return cuda_status(d.c->ctx, d.call, when_done(aura_cuda_copy_rows(d.c, seq, &facts, cudaMemcpyDeviceToHost)),
                        "copying rows from the device");
 }
 
@@ -302,7 +302,7 @@ static std::vector<aura_cuda_seq> all_seqs(const aura_cuda_cache *c)
 {
     std::vector<aura_cuda_seq> seqs;
     for (aura_cuda_seq i = 0; i < c->seqs; i++)
-        if (c->paging.seq[i].used)
+        if (c->page_table.seq[i].used)
             seqs.push_back(i);
     return seqs;
 }
@@ -311,7 +311,7 @@ extern "C" aura_status aura_cuda_cache_download(const aura_cuda_cache *c, aura_c
 {
     const char *call = "aura_cuda_cache_download";
     if (!c)
-        return aura_raw_fail(NULL, AURA_BAD_ARGUMENT, "%s: cache is NULL", call);
+        return aura_backend_fail(NULL, AURA_BAD_ARGUMENT, "%s: cache is NULL", call);
     aura_status status = aura_cuda_check_same(c, call, to);
     if (status)
         return status;
@@ -327,10 +327,10 @@ extern "C" aura_status aura_cuda_cache_download(const aura_cuda_cache *c, aura_c
 static aura_status check_options(const aura_cuda_cache *c, const char *call, const aura_snapshot_options *options)
 {
     if (options && options->size != sizeof *options)
-        return aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: options.size is %zu, this library knows %zu", call, options->size,
+        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: options.size is %zu, this library knows %zu", call, options->size,
                              sizeof *options);
     if (options && options->n_seqs && !options->seqs)
-        return aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: seqs is NULL, n_seqs %zu", call, options->n_seqs);
+        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: seqs is NULL, n_seqs %zu", call, options->n_seqs);
     return AURA_OK;
 }
 
@@ -338,7 +338,7 @@ static aura_status check_options(const aura_cuda_cache *c, const char *call, con
 static aura_status save(const aura_cuda_cache *c, const char *call, const std::vector<aura_cuda_seq> &seqs, const char *path,
                         const aura_snapshot_options *options, aura_cuda_pair *pairs, size_t *n)
 {
-    aura_config config = *c->raw.config;
+    aura_config config = *c->facts.config;
     config.budget_bytes = 0;
     struct departure d = {c, call, NULL, seqs, {}, {}};
     aura_snapshot_options all = AURA_SNAPSHOT_OPTIONS_INIT;
@@ -358,7 +358,7 @@ extern "C" aura_status aura_cuda_cache_save(const aura_cuda_cache *c, const char
 {
     const char *call = "aura_cuda_cache_save";
     if (!c)
-        return aura_raw_fail(NULL, AURA_BAD_ARGUMENT, "%s: cache is NULL", call);
+        return aura_backend_fail(NULL, AURA_BAD_ARGUMENT, "%s: cache is NULL", call);
     aura_status status = check_options(c, call, options);
     for (size_t i = 0; options && i < options->n_seqs && !status; i++)
         status = aura_cuda_check_seq(c, call, options->seqs[i]);
@@ -380,6 +380,6 @@ extern "C" aura_status aura_cuda_seq_save(const aura_cuda_cache *c, aura_cuda_se
     if (status || (status = check_options(c, call, options)))
         return status;
     if (options && options->seqs)
-        return aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: seqs is given, and seq too; use aura_cuda_cache_save for several", call);
+        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: seqs is given, and seq too; use aura_cuda_cache_save for several", call);
     return with_memory(c, call, [&] { return save(c, call, {seq}, path, options, NULL, NULL); });
 }

@@ -13,11 +13,11 @@ extern "C" aura_status aura_cuda_probe(int device)
     if (error != cudaSuccess)
         return cuda_status(NULL, call, error, "the CUDA runtime finds no device");
     if (device < 0 || device >= count)
-        return aura_raw_fail(NULL, AURA_DEVICE, "%s: device %d; there are %d", call, device, count);
+        return aura_backend_fail(NULL, AURA_DEVICE, "%s: device %d; there are %d", call, device, count);
     if ((error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device)) != cudaSuccess)
         return cuda_status(NULL, call, error, "asking for the compute capability");
     if (major < 8)
-        return aura_raw_fail(NULL, AURA_DEVICE, "%s: device %d has compute capability %d.x; 8.0 or more is needed", call, device,
+        return aura_backend_fail(NULL, AURA_DEVICE, "%s: device %d has compute capability %d.x; 8.0 or more is needed", call, device,
                              major);
     return AURA_OK;
 }
@@ -49,24 +49,24 @@ static void copy_paley(uint32_t *rows, const struct aura_rotation_plan *plan)
 static cudaError_t copy_codecs(const aura_cuda_cache *c)
 {
     struct dev_codecs d;
-    const struct aura_raw *r = &c->raw;
+    const struct aura_backend_cache *r = &c->facts;
     memset(&d, 0, sizeof d);
     if (r->k_codec)
-        aura_cuda_make_encoder(&d.encoder[0], r->k_codec, &r->layout->k), d.k_inner = r->k_turn->inner, d.k_outer = r->k_turn->outer;
+        aura_cuda_make_encoder(&d.encoder[0], r->k_codec, &r->layout->k), d.k_inner = r->k_rotate->inner, d.k_outer = r->k_rotate->outer;
     if (r->v_codec)
-        aura_cuda_make_encoder(&d.encoder[1], r->v_codec, &r->layout->v), d.v_inner = r->v_turn->inner, d.v_outer = r->v_turn->outer;
+        aura_cuda_make_encoder(&d.encoder[1], r->v_codec, &r->layout->v), d.v_inner = r->v_rotate->inner, d.v_outer = r->v_rotate->outer;
     aura_cuda_make_encoder(&d.encoder[2], r->reference_codec, NULL);
-    copy_paley(d.paley[0], r->k_turn);
-    copy_paley(d.paley[1], r->v_turn);
+    copy_paley(d.paley[0], r->k_rotate);
+    copy_paley(d.paley[1], r->v_rotate);
     copy_paley(d.paley[2], r->v_undo);
     return cudaMemcpy((void *)c->dev.codecs, &d, sizeof d, cudaMemcpyHostToDevice);
 }
 
 /* Windows beyond 2^31 tokens, which no sequence has, are as good as any. */
-static struct aura_paging_window window_of(const struct aura_raw *r)
+static struct aura_page_window window_of(const struct aura_backend_cache *r)
 {
     const uint64_t most = 1u << 31, ring = most / AURA_PAGE + 1;
-    struct aura_paging_window w = {};
+    struct aura_page_window w = {};
     w.tokens = (uint32_t)(r->config->window < most ? r->config->window : most);
     w.span = (uint32_t)(r->span < most ? r->span : most);
     w.kept = (uint32_t)r->kept;
@@ -75,7 +75,7 @@ static struct aura_paging_window window_of(const struct aura_raw *r)
 }
 
 /* Everything of dev_cache but the pointers. */
-static void describe(struct dev_cache *d, const struct aura_raw *r)
+static void describe(struct dev_cache *d, const struct aura_backend_cache *r)
 {
     const struct aura_layout *l = r->layout;
     memset(d, 0, sizeof *d);
@@ -89,37 +89,37 @@ static void describe(struct dev_cache *d, const struct aura_raw *r)
     d->v_at = l->v_at, d->k_scale_at = l->k_scale_at, d->v_scale_at = l->v_scale_at;
     d->reference_at = l->reference_at, d->reference_scale_at = l->reference_scale_at;
     d->pinned = r->pinned, d->rollback = r->rollback, d->rows = r->rows;
-    d->has_reference = r->k_turn && !(r->config->flags & AURA_NO_REFERENCE);
+    d->has_reference = r->k_rotate && !(r->config->flags & AURA_NO_REFERENCE);
     d->open = !(r->config->flags & AURA_NO_OPEN);
     if (r->span)
         d->window = window_of(r);
     d->keep_first = r->config->keep_first;
-    copy_signs(d->k_sign, r->k_turn);
-    copy_signs(d->v_sign, r->v_turn);
+    copy_signs(d->k_sign, r->k_rotate);
+    copy_signs(d->v_sign, r->v_rotate);
     copy_levels(d->k_table, &l->k);
     copy_levels(d->v_table, &l->v);
-    d->k_norm = r->k_turn ? r->k_turn->norm : 1;
-    d->v_norm = r->v_turn ? r->v_turn->norm : 1;
+    d->k_norm = r->k_rotate ? r->k_rotate->norm : 1;
+    d->v_norm = r->v_rotate ? r->v_rotate->norm : 1;
     d->k_step = l->k.step, d->v_step = l->v.step, d->reference_step = l->reference_step;
 }
 
 /* The parts of the one allocation, in order; with a NULL base only its size. */
 static size_t carve(aura_cuda_cache *c, uint8_t *base)
 {
-    const aura_config *f = c->raw.config;
-    size_t rows = (size_t)c->seqs * f->kv_heads * c->raw.rows * sizeof(__half), balance = (size_t)f->kv_heads * f->k_dim * 4;
+    const aura_config *f = c->facts.config;
+    size_t rows = (size_t)c->seqs * f->kv_heads * c->facts.rows * sizeof(__half), balance = (size_t)f->kv_heads * f->k_dim * 4;
     struct {
         void **to;
         size_t bytes;
     } parts[] = {
-        {(void **)&c->dev.pages, c->n_pages * c->raw.page_bytes},
+        {(void **)&c->dev.pages, c->n_pages * c->facts.page_bytes},
         {(void **)&c->dev.table, (size_t)c->seqs * c->table_pages * 4},
         {(void **)&c->dev.seqs, c->seqs * sizeof(struct dev_seq)},
-        {(void **)&c->dev.k_rows, c->raw.k_turn ? rows * f->k_dim : 0},
-        {(void **)&c->dev.v_rows, c->raw.v_turn ? rows * f->v_dim : 0},
+        {(void **)&c->dev.k_rows, c->facts.k_rotate ? rows * f->k_dim : 0},
+        {(void **)&c->dev.v_rows, c->facts.v_rotate ? rows * f->v_dim : 0},
         {(void **)&c->dev.codecs, sizeof(struct dev_codecs)},
-        {(void **)&c->dev.balance, c->raw.balance ? balance : 0},
-        {(void **)&c->dev.inverse_balance, c->raw.balance ? balance : 0},
+        {(void **)&c->dev.balance, c->facts.balance ? balance : 0},
+        {(void **)&c->dev.inverse_balance, c->facts.balance ? balance : 0},
     };
     size_t at = 0;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
@@ -133,7 +133,7 @@ static size_t carve(aura_cuda_cache *c, uint8_t *base)
 /* As many pages as the budget holds beside all else. */
 static aura_status plan_memory(aura_cuda_cache *c, const char *call, const aura_cuda_config *config)
 {
-    size_t budget = config->cache.budget_bytes, page = c->raw.page_bytes;
+    size_t budget = config->cache.budget_bytes, page = c->facts.page_bytes;
     uint64_t tokens = config->seq_tokens;
     size_t most = budget / page;
     c->table_pages = (uint32_t)(tokens ? (tokens + AURA_PAGE - 1) / AURA_PAGE : most < (1u << 23) ? most : 1u << 23);
@@ -141,7 +141,7 @@ static aura_status plan_memory(aura_cuda_cache *c, const char *call, const aura_
     size_t fixed = carve(c, NULL) + 256;
     c->n_pages = budget > fixed ? (budget - fixed) / page : 0;
     if (!c->n_pages)
-        return aura_raw_fail(c->ctx, AURA_OUT_OF_PAGES, "%s: in a budget of %zu bytes no page fits; give %zu or more", call, budget,
+        return aura_backend_fail(c->ctx, AURA_OUT_OF_PAGES, "%s: in a budget of %zu bytes no page fits; give %zu or more", call, budget,
                              fixed + page);
     if (c->n_pages >= UINT32_MAX)
         c->n_pages = UINT32_MAX - 1;
@@ -155,16 +155,16 @@ static aura_status take_memory(aura_cuda_cache *c, const char *call)
     if (error != cudaSuccess)
         return cuda_status(c->ctx, call, error, "allocating the pages");
     carve(c, c->memory);
-    size_t balance = (size_t)c->raw.config->kv_heads * c->raw.config->k_dim * 4;
+    size_t balance = (size_t)c->facts.config->kv_heads * c->facts.config->k_dim * 4;
     error = cudaMemset(c->dev.table, 0, (size_t)c->seqs * c->table_pages * 4);
     if (error == cudaSuccess)
         error = cudaMemset(c->dev.seqs, 0, c->seqs * sizeof(struct dev_seq));
     if (error == cudaSuccess)
         error = copy_codecs(c);
-    if (error == cudaSuccess && c->raw.balance)
-        error = cudaMemcpy((void *)c->dev.balance, c->raw.balance, balance, cudaMemcpyHostToDevice);
-    if (error == cudaSuccess && c->raw.balance)
-        error = cudaMemcpy((void *)c->dev.inverse_balance, c->raw.inverse_balance, balance, cudaMemcpyHostToDevice);
+    if (error == cudaSuccess && c->facts.balance)
+        error = cudaMemcpy((void *)c->dev.balance, c->facts.balance, balance, cudaMemcpyHostToDevice);
+    if (error == cudaSuccess && c->facts.balance)
+        error = cudaMemcpy((void *)c->dev.inverse_balance, c->facts.inverse_balance, balance, cudaMemcpyHostToDevice);
     return cuda_status(c->ctx, call, when_done(error), "clearing the tables");
 }
 
@@ -182,17 +182,17 @@ static aura_status open_device(aura_cuda_cache *c, const char *call)
 aura_status aura_cuda_check_kind(const aura_ctx *ctx, const char *call, const aura_config *config)
 {
     if (config->slots)
-        return aura_raw_fail(ctx, AURA_UNSUPPORTED, "%s: a cache with slots; the device has caches of sequences only", call);
+        return aura_backend_fail(ctx, AURA_UNSUPPORTED, "%s: a cache with slots; the device has caches of sequences only", call);
     return AURA_OK;
 }
 
 /* Tokens that are seen from beyond the window are in rows, which kernels have apart from tiles. */
 static aura_status check_keep_first(const aura_cuda_cache *c, const char *call)
 {
-    const uint32_t most = c->raw.k_turn || c->raw.v_turn ? c->raw.pinned : 0;
-    if (c->raw.config->keep_first > most)
-        return aura_raw_fail(c->ctx, AURA_UNSUPPORTED, "%s: keep_first %u; on the device, with these formats and flags, it is %u at most",
-                             call, c->raw.config->keep_first, most);
+    const uint32_t most = c->facts.k_rotate || c->facts.v_rotate ? c->facts.pinned : 0;
+    if (c->facts.config->keep_first > most)
+        return aura_backend_fail(c->ctx, AURA_UNSUPPORTED, "%s: keep_first %u; on the device, with these formats and flags, it is %u at most",
+                             call, c->facts.config->keep_first, most);
     return AURA_OK;
 }
 
@@ -200,12 +200,12 @@ extern "C" aura_status aura_cuda_cache_create(aura_ctx *ctx, const aura_cuda_con
 {
     const char *call = "aura_cuda_cache_create";
     if (!ctx || !config || !cache)
-        return aura_raw_fail(ctx, AURA_BAD_ARGUMENT, "%s: %s is NULL", call, !ctx ? "ctx" : config ? "cache" : "config");
+        return aura_backend_fail(ctx, AURA_BAD_ARGUMENT, "%s: %s is NULL", call, !ctx ? "ctx" : config ? "cache" : "config");
     if (config->size != sizeof *config)
-        return aura_raw_fail(ctx, AURA_BAD_ARGUMENT, "%s: config.size is %zu, this library knows %zu", call, config->size,
+        return aura_backend_fail(ctx, AURA_BAD_ARGUMENT, "%s: config.size is %zu, this library knows %zu", call, config->size,
                              sizeof *config);
     if (!config->cache.budget_bytes || config->seqs > 65536 || config->seq_tokens >= 1ull << 31 || config->batch_invariant > 1)
-        return aura_raw_fail(ctx, AURA_BAD_ARGUMENT,
+        return aura_backend_fail(ctx, AURA_BAD_ARGUMENT,
                              "%s: budget_bytes %zu (must be given), seqs %u (at most 65536), seq_tokens %llu (below 2^31) or "
                              "batch_invariant %u (0 or 1)", call, config->cache.budget_bytes, config->seqs,
                              (unsigned long long)config->seq_tokens, config->batch_invariant);
@@ -214,7 +214,7 @@ extern "C" aura_status aura_cuda_cache_create(aura_ctx *ctx, const aura_cuda_con
         return status;
     aura_cuda_cache *c = new (std::nothrow) aura_cuda_cache();
     if (!c)
-        return aura_raw_fail(ctx, AURA_OUT_OF_MEMORY, "%s: no memory for the handle", call);
+        return aura_backend_fail(ctx, AURA_OUT_OF_MEMORY, "%s: no memory for the handle", call);
     aura_config shape = config->cache;
     shape.budget_bytes = 0;
     c->ctx = ctx;
@@ -223,16 +223,16 @@ extern "C" aura_status aura_cuda_cache_create(aura_ctx *ctx, const aura_cuda_con
     c->batch_invariant = config->batch_invariant;
     on_device here(c->device);
     if (!(status = aura_cache_create(ctx, &shape, &c->shape))) {
-        aura_raw_describe(&c->raw, c->shape);
-        describe(&c->dev, &c->raw);
+        aura_backend_describe(&c->facts, c->shape);
+        describe(&c->dev, &c->facts);
         if (!(status = check_keep_first(c, call)) && !(status = open_device(c, call)) && !(status = plan_memory(c, call, config)))
             status = take_memory(c, call);
         if (!status)
             status = aura_cuda_prepare_append(c, call);
         if (!status)
             status = aura_cuda_prepare_attend(c, call);
-        if (!status && aura_paging_make(&c->paging, c->seqs, (uint32_t)c->n_pages, &c->dev.window))
-            status = aura_raw_fail(ctx, AURA_OUT_OF_MEMORY, "%s: no memory for a list of %zu pages", call, c->n_pages);
+        if (!status && aura_page_table_make(&c->page_table, c->seqs, (uint32_t)c->n_pages, &c->dev.window))
+            status = aura_backend_fail(ctx, AURA_OUT_OF_MEMORY, "%s: no memory for a list of %zu pages", call, c->n_pages);
     }
     if (status) {
         aura_cuda_cache_destroy(c);
@@ -250,7 +250,7 @@ extern "C" void aura_cuda_cache_destroy(aura_cuda_cache *c)
         return;
     on_device here(c->device);
     cudaFree(c->memory);
-    aura_paging_unmake(&c->paging);
+    aura_page_table_unmake(&c->page_table);
     aura_cache_destroy(c->shape);
     delete c;
 }
@@ -258,12 +258,12 @@ extern "C" void aura_cuda_cache_destroy(aura_cuda_cache *c)
 extern "C" aura_status aura_cuda_cache_get_info(const aura_cuda_cache *c, aura_cuda_cache_info *info)
 {
     if (!c || !info || info->size != sizeof *info)
-        return aura_raw_fail(c ? c->ctx : NULL, AURA_BAD_ARGUMENT, "aura_cuda_cache_get_info: cache or info is NULL, or info.size is wrong");
-    info->config = *c->raw.config;
+        return aura_backend_fail(c ? c->ctx : NULL, AURA_BAD_ARGUMENT, "aura_cuda_cache_get_info: cache or info is NULL, or info.size is wrong");
+    info->config = *c->facts.config;
     info->bytes = c->bytes;
-    info->page_bytes = c->raw.page_bytes;
+    info->page_bytes = c->facts.page_bytes;
     info->pages = c->n_pages;
-    info->free_pages = c->paging.n_free;
+    info->free_pages = c->page_table.n_free;
     info->seqs = c->seqs;
     info->multiprocessors = c->multiprocessors;
     return AURA_OK;

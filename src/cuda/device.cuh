@@ -55,7 +55,7 @@ struct alignas(16) dev_encoder {
 };
 
 /* What is too large for the arguments of a kernel. paley[..]: bit j of word i is set where entry (i, j) of the factor is -1, for
- * turn of keys, turn and undo of values. */
+ * rotate of keys, rotate and undo of values. */
 struct dev_codecs {
     struct dev_encoder encoder[3]; /* of keys, values, references */
     uint32_t paley[3][32];
@@ -73,7 +73,7 @@ struct dev_cache {
     uint32_t table_stride, n_seqs;
     uint32_t kv_heads, q_heads, ratio;
     uint32_t pinned, rollback, rows, has_reference, open;
-    struct aura_paging_window window;
+    struct aura_page_window window;
     uint32_t keep_first; /* tokens that are seen by all, however long ago; pinned ones, and so in rows */
     const float *balance, *inverse_balance; /* [kv_heads][k_dim], or NULL */
     uint32_t head_bytes, tile_bytes, v_at, k_scale_at, v_scale_at, reference_at, reference_scale_at;

@@ -4,9 +4,9 @@
 aura_status aura_cuda_check_seq(const aura_cuda_cache *c, const char *call, aura_cuda_seq seq)
 {
     if (!c)
-        return aura_raw_fail(NULL, AURA_BAD_ARGUMENT, "%s: cache is NULL", call);
-    if (seq >= c->seqs || !c->paging.seq[seq].used)
-        return aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: there is no sequence %u", call, seq);
+        return aura_backend_fail(NULL, AURA_BAD_ARGUMENT, "%s: cache is NULL", call);
+    if (seq >= c->seqs || !c->page_table.seq[seq].used)
+        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: there is no sequence %u", call, seq);
     return AURA_OK;
 }
 
@@ -37,7 +37,7 @@ static uint32_t write_page(const aura_cuda_cache *c, const struct dev_seq *state
 void aura_cuda_set_limits(const aura_cuda_cache *c, aura_cuda_seq seq, struct dev_seq *state)
 {
     uint32_t begin, end;
-    aura_paging_own(&c->paging, seq, write_page(c, state), &begin, &end);
+    aura_page_table_own(&c->page_table, seq, write_page(c, state), &begin, &end);
     state->own = begin * AURA_PAGE;
     state->reserved = end * AURA_PAGE;
 }
@@ -46,12 +46,12 @@ void aura_cuda_set_limits(const aura_cuda_cache *c, aura_cuda_seq seq, struct de
  * might otherwise go back to the beginning, and on into pages of others. */
 static aura_status settle(aura_cuda_cache *c, const char *call, aura_cuda_seq seq, struct dev_seq *state)
 {
-    const struct aura_paging_seq *s = &c->paging.seq[seq];
+    const struct aura_page_list *s = &c->page_table.seq[seq];
     const uint32_t first = s->first, pages = s->pages;
     aura_status status = aura_cuda_read_seq(c, call, seq, state);
     if (status)
         return status;
-    aura_paging_slide(&c->paging, seq, top_of(*state));
+    aura_page_table_slide(&c->page_table, seq, top_of(*state));
     if (s->first == first && s->pages == pages)
         return AURA_OK;
     aura_cuda_set_limits(c, seq, state);
@@ -62,19 +62,19 @@ static aura_status settle(aura_cuda_cache *c, const char *call, aura_cuda_seq se
 static aura_status check_cut(const aura_cuda_cache *c, const char *call, const struct dev_seq *state, uint64_t tokens)
 {
     if (tokens > state->len)
-        return aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %llu tokens; the sequence has %u", call, (unsigned long long)tokens,
+        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %llu tokens; the sequence has %u", call, (unsigned long long)tokens,
                              state->len);
-    if (!aura_paging_may_cut(&c->dev.window, top_of(*state), (uint32_t)tokens))
-        return aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: of the last %u before token %llu some are gone; the least is %u tokens", call,
+    if (!aura_page_table_may_cut(&c->dev.window, top_of(*state), (uint32_t)tokens))
+        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: of the last %u before token %llu some are gone; the least is %u tokens", call,
                              c->dev.window.tokens, (unsigned long long)tokens,
-                             aura_paging_first(&c->dev.window, top_of(*state)) * AURA_PAGE + c->dev.window.tokens);
+                             aura_page_table_first(&c->dev.window, top_of(*state)) * AURA_PAGE + c->dev.window.tokens);
     return AURA_OK;
 }
 
 /* It has so many tokens from now on. */
 static void cut(const aura_cuda_cache *c, struct dev_seq *state, uint32_t tokens)
 {
-    state->top = aura_paging_top(&c->dev.window, top_of(*state), tokens);
+    state->top = aura_page_table_top(&c->dev.window, top_of(*state), tokens);
     state->len = tokens;
     state->closed = state->closed < tokens ? state->closed : tokens;
 }
@@ -83,9 +83,9 @@ static void cut(const aura_cuda_cache *c, struct dev_seq *state, uint32_t tokens
 
 aura_status aura_cuda_find_place(const aura_cuda_cache *c, const char *call, aura_cuda_seq *seq)
 {
-    *seq = aura_paging_place(&c->paging);
-    if (*seq == AURA_PAGING_NONE)
-        return aura_raw_fail(c->ctx, AURA_OUT_OF_PAGES, "%s: all %u sequences are in use; give seqs a larger number", call, c->seqs);
+    *seq = aura_page_table_place(&c->page_table);
+    if (*seq == AURA_NO_PAGE)
+        return aura_backend_fail(c->ctx, AURA_OUT_OF_PAGES, "%s: all %u sequences are in use; give seqs a larger number", call, c->seqs);
     return AURA_OK;
 }
 
@@ -95,12 +95,12 @@ extern "C" aura_status aura_cuda_seq_create(aura_cuda_cache *c, aura_cuda_seq *s
     struct dev_seq empty = {};
     aura_cuda_seq made;
     if (!c || !seq)
-        return aura_raw_fail(c ? c->ctx : NULL, AURA_BAD_ARGUMENT, "%s: %s is NULL", call, c ? "seq" : "cache");
+        return aura_backend_fail(c ? c->ctx : NULL, AURA_BAD_ARGUMENT, "%s: %s is NULL", call, c ? "seq" : "cache");
     on_device here(c->device);
     aura_status status = aura_cuda_find_place(c, call, &made);
     if (status || (status = aura_cuda_write_seq(c, call, made, &empty)))
         return status;
-    c->paging.seq[made].used = 1;
+    c->page_table.seq[made].used = 1;
     *seq = made;
     return AURA_OK;
 }
@@ -115,8 +115,8 @@ extern "C" aura_status aura_cuda_seq_release(aura_cuda_cache *c, aura_cuda_seq s
     on_device here(c->device);
     if ((status = aura_cuda_write_seq(c, call, seq, &empty)))
         return status;
-    aura_paging_cut(&c->paging, seq, 0);
-    c->paging.seq[seq].used = 0;
+    aura_page_table_cut(&c->page_table, seq, 0);
+    c->page_table.seq[seq].used = 0;
     return AURA_OK;
 }
 
@@ -131,11 +131,11 @@ cudaError_t aura_cuda_write_list(const aura_cuda_cache *c, aura_cuda_seq seq, co
 /* The f16 rows of a sequence to another one. */
 static cudaError_t copy_rows(const aura_cuda_cache *c, aura_cuda_seq from, aura_cuda_seq to)
 {
-    const aura_config *f = c->raw.config;
+    const aura_config *f = c->facts.config;
     cudaError_t error = cudaSuccess;
     for (int values = 0; values < 2 && error == cudaSuccess; values++) {
         __half *rows = values ? c->dev.v_rows : c->dev.k_rows;
-        const size_t n = (size_t)f->kv_heads * c->raw.rows * (values ? f->v_dim : f->k_dim);
+        const size_t n = (size_t)f->kv_heads * c->facts.rows * (values ? f->v_dim : f->k_dim);
         if (rows)
             error = cudaMemcpy(rows + to * n, rows + from * n, n * sizeof *rows, cudaMemcpyDeviceToDevice);
     }
@@ -149,7 +149,7 @@ extern "C" aura_status aura_cuda_seq_fork(aura_cuda_cache *c, aura_cuda_seq from
     aura_cuda_seq made;
     aura_status status = aura_cuda_check_seq(c, call, from);
     if (!status && !seq)
-        status = aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: seq is NULL", call);
+        status = aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: seq is NULL", call);
     if (status)
         return status;
     on_device here(c->device);
@@ -157,23 +157,23 @@ extern "C" aura_status aura_cuda_seq_fork(aura_cuda_cache *c, aura_cuda_seq from
         (status = check_cut(c, call, &parent, tokens)))
         return status;
     const uint32_t pages = pages_of(tokens);
-    if (aura_paging_share(&c->paging, from, pages, made))
-        return aura_raw_fail(c->ctx, AURA_OUT_OF_MEMORY, "%s: no memory for a list of %u pages", call, pages);
+    if (aura_page_table_share(&c->page_table, from, pages, made))
+        return aura_backend_fail(c->ctx, AURA_OUT_OF_MEMORY, "%s: no memory for a list of %u pages", call, pages);
     if (c->dev.window.ring) /* a page that is shared is one entry of its list; both must reserve anyway */
-        aura_paging_cut(&c->paging, from, pages_of(parent.len));
+        aura_page_table_cut(&c->page_table, from, pages_of(parent.len));
     child.len = parent.len, child.closed = parent.closed, child.top = parent.top;
     cut(c, &child, (uint32_t)tokens);
     aura_cuda_set_limits(c, made, &child);
     aura_cuda_set_limits(c, from, &parent);
-    cudaError_t error = aura_cuda_write_list(c, made, c->paging.seq[made].page, 0, pages);
+    cudaError_t error = aura_cuda_write_list(c, made, c->page_table.seq[made].page, 0, pages);
     if (error == cudaSuccess)
         error = copy_rows(c, from, made);
     status = cuda_status(c->ctx, call, when_done(error), "copying a sequence");
     if (status || (status = aura_cuda_write_seq(c, call, from, &parent)) || (status = aura_cuda_write_seq(c, call, made, &child))) {
-        aura_paging_cut(&c->paging, made, 0);
+        aura_page_table_cut(&c->page_table, made, 0);
         return status;
     }
-    c->paging.seq[made].used = 1;
+    c->page_table.seq[made].used = 1;
     *seq = made;
     return AURA_OK;
 }
@@ -181,45 +181,45 @@ extern "C" aura_status aura_cuda_seq_fork(aura_cuda_cache *c, aura_cuda_seq from
 /* ---- space ---------------------------------------------------------------------------------------------------------- */
 
 /* Copies what a plan wants copied, and has the device know the pages. */
-static cudaError_t carry_out(const aura_cuda_cache *c, const struct aura_paging_plan *plan)
+static cudaError_t carry_out(const aura_cuda_cache *c, const struct aura_page_plan *plan)
 {
     cudaError_t error = cudaSuccess;
     for (uint32_t i = 0; i < plan->end - plan->first && error == cudaSuccess; i++)
-        if (plan->copy[i] != AURA_PAGING_NONE)
-            error = cudaMemcpy(c->dev.pages + plan->page[i] * c->raw.page_bytes, c->dev.pages + plan->copy[i] * c->raw.page_bytes,
-                               c->raw.page_bytes, cudaMemcpyDeviceToDevice);
+        if (plan->copy[i] != AURA_NO_PAGE)
+            error = cudaMemcpy(c->dev.pages + plan->page[i] * c->facts.page_bytes, c->dev.pages + plan->copy[i] * c->facts.page_bytes,
+                               c->facts.page_bytes, cudaMemcpyDeviceToDevice);
     return when_done(error == cudaSuccess ? aura_cuda_write_list(c, plan->seq, plan->page, plan->first, plan->end) : error);
 }
 
 static aura_status fail_plan(const aura_cuda_cache *c, const char *call, aura_status status, uint64_t tokens, uint32_t pages)
 {
     if (status == AURA_OUT_OF_PAGES)
-        return aura_raw_fail(c->ctx, status, "%s: %llu tokens need %u more pages; %u are free", call, (unsigned long long)tokens, pages,
-                             c->paging.n_free);
-    return aura_raw_fail(c->ctx, status, "%s: no memory for a list of %u pages", call, pages);
+        return aura_backend_fail(c->ctx, status, "%s: %llu tokens need %u more pages; %u are free", call, (unsigned long long)tokens, pages,
+                             c->page_table.n_free);
+    return aura_backend_fail(c->ctx, status, "%s: no memory for a list of %u pages", call, pages);
 }
 
 extern "C" aura_status aura_cuda_seq_reserve(aura_cuda_cache *c, aura_cuda_seq seq, uint64_t tokens)
 {
     const char *call = "aura_cuda_seq_reserve";
-    struct aura_paging_plan plan;
+    struct aura_page_plan plan;
     struct dev_seq state;
     aura_status status = aura_cuda_check_seq(c, call, seq);
     if (status)
         return status;
     if (tokens > (uint64_t)c->table_pages * AURA_PAGE)
-        return aura_raw_fail(c->ctx, AURA_TOO_LARGE, "%s: %llu tokens; a sequence of this cache has at most %llu", call,
+        return aura_backend_fail(c->ctx, AURA_TOO_LARGE, "%s: %llu tokens; a sequence of this cache has at most %llu", call,
                              (unsigned long long)tokens, (unsigned long long)c->table_pages * AURA_PAGE);
     on_device here(c->device);
     if ((status = settle(c, call, seq, &state)))
         return status;
-    if ((status = aura_paging_plan(&c->paging, seq, write_page(c, &state), pages_of(state.len), pages_of(tokens), &plan)))
+    if ((status = aura_page_table_plan(&c->page_table, seq, write_page(c, &state), pages_of(state.len), pages_of(tokens), &plan)))
         return fail_plan(c, call, status, tokens, plan.taken);
     if ((status = cuda_status(c->ctx, call, carry_out(c, &plan), "copying shared pages or writing the page table"))) {
-        aura_paging_undo(&c->paging, &plan);
+        aura_page_table_undo(&c->page_table, &plan);
         return status;
     }
-    aura_paging_commit(&c->paging, &plan);
+    aura_page_table_commit(&c->page_table, &plan);
     aura_cuda_set_limits(c, seq, &state);
     return aura_cuda_write_seq(c, call, seq, &state);
 }
@@ -235,14 +235,14 @@ extern "C" aura_status aura_cuda_seq_truncate(aura_cuda_cache *c, aura_cuda_seq 
     if ((status = settle(c, call, seq, &state)) || (status = check_cut(c, call, &state, tokens)))
         return status;
     cut(c, &state, (uint32_t)tokens);
-    aura_paging_cut(&c->paging, seq, pages_of(tokens));
+    aura_page_table_cut(&c->page_table, seq, pages_of(tokens));
     aura_cuda_set_limits(c, seq, &state);
     return aura_cuda_write_seq(c, call, seq, &state);
 }
 
 struct dev_truncate {
     struct dev_seq *seqs;
-    struct aura_paging_window window;
+    struct aura_page_window window;
     const uint32_t *ids, *tokens;
     uint32_t n_seqs, n;
 };
@@ -254,11 +254,11 @@ __global__ void truncate_kernel(const __grid_constant__ struct dev_truncate t)
         return;
     struct dev_seq *seq = &t.seqs[t.ids[i]];
     const uint32_t tokens = min(seq->len, t.tokens[i]), top = top_of(*seq);
-    if (!aura_paging_may_cut(&t.window, top, tokens)) {
+    if (!aura_page_table_may_cut(&t.window, top, tokens)) {
         atomicOr(&seq->status, (uint32_t)AURA_CUDA_GONE);
         return;
     }
-    seq->top = aura_paging_top(&t.window, top, tokens);
+    seq->top = aura_page_table_top(&t.window, top, tokens);
     seq->len = tokens;
     seq->closed = min(seq->closed, tokens);
 }
@@ -268,9 +268,9 @@ extern "C" aura_status aura_cuda_truncate(aura_cuda_cache *c, const aura_cuda_se
 {
     const char *call = "aura_cuda_truncate";
     if (!c || !seqs || !tokens)
-        return aura_raw_fail(c ? c->ctx : NULL, AURA_BAD_ARGUMENT, "%s: %s is NULL", call, !c ? "cache" : seqs ? "tokens" : "seqs");
+        return aura_backend_fail(c ? c->ctx : NULL, AURA_BAD_ARGUMENT, "%s: %s is NULL", call, !c ? "cache" : seqs ? "tokens" : "seqs");
     if (n_seqs == 0 || n_seqs > ATTEND_MAX_SEQS)
-        return aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %u sequences (1 to %d)", call, n_seqs, (int)ATTEND_MAX_SEQS);
+        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %u sequences (1 to %d)", call, n_seqs, (int)ATTEND_MAX_SEQS);
     on_device here(c->device);
     struct dev_truncate t = {c->dev.seqs, c->dev.window, seqs, tokens, c->dev.n_seqs, n_seqs};
     void *params[] = {&t};
@@ -287,7 +287,7 @@ extern "C" aura_status aura_cuda_seq_get_info(const aura_cuda_cache *c, aura_cud
     struct dev_seq state;
     aura_status status = aura_cuda_check_seq(c, call, seq);
     if (!status && (!info || info->size != sizeof *info))
-        status = aura_raw_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: info is NULL or info.size is wrong", call);
+        status = aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: info is NULL or info.size is wrong", call);
     if (status)
         return status;
     on_device here(c->device);
@@ -295,11 +295,11 @@ extern "C" aura_status aura_cuda_seq_get_info(const aura_cuda_cache *c, aura_cud
         return status;
     info->tokens = state.len;
     info->closed = state.closed;
-    info->first = aura_paging_first(&c->dev.window, top_of(state));
+    info->first = aura_page_table_first(&c->dev.window, top_of(state));
     info->first = info->first > c->dev.window.kept ? info->first * AURA_PAGE : 0;
     info->reserved = state.reserved;
-    info->pages = aura_paging_count(&c->paging, seq);
-    info->shared_pages = aura_paging_shared(&c->paging, seq);
+    info->pages = aura_page_table_count(&c->page_table, seq);
+    info->shared_pages = aura_page_table_shared(&c->page_table, seq);
     info->status = state.status;
     return AURA_OK;
 }

@@ -6,7 +6,7 @@
 
 #include "snapshot.h"
 
-struct aura_raw_file {
+struct aura_backend_file {
     struct aura_snapshot snapshot;
     const aura_cache *shape;
     size_t n;
@@ -14,7 +14,7 @@ struct aura_raw_file {
 };
 
 /* Which of the file's sequences are meant. */
-static aura_status find_seqs(struct aura_raw_file *f, struct aura_call call, const aura_snapshot_options *options)
+static aura_status find_seqs(struct aura_backend_file *f, struct aura_call call, const aura_snapshot_options *options)
 {
     struct aura_loaded *l = &f->snapshot.layer[0];
     void *memory = NULL;
@@ -26,15 +26,15 @@ static aura_status find_seqs(struct aura_raw_file *f, struct aura_call call, con
     return aura_loaded_find(l, f->shape, options->seqs, f->n, f->place);
 }
 
-aura_status aura_raw_open(const char *name, const aura_cache *shape, const char *path, const aura_snapshot_options *options,
-                          struct aura_raw_file **file)
+aura_status aura_backend_open(const char *name, const aura_cache *shape, const char *path, const aura_snapshot_options *options,
+                          struct aura_backend_file **file)
 {
     struct aura_call call = {shape->ctx, name};
     void *memory = NULL;
     aura_status status = aura_check_snapshot_options(call, &options);
-    if (status || (status = aura_take_memory(call, sizeof(struct aura_raw_file), &memory)))
+    if (status || (status = aura_take_memory(call, sizeof(struct aura_backend_file), &memory)))
         return status;
-    struct aura_raw_file *f = memory;
+    struct aura_backend_file *f = memory;
     memset(f, 0, sizeof *f);
     f->shape = shape;
     if ((status = aura_snapshot_open(&f->snapshot, call, path, 0, options))) {
@@ -42,13 +42,13 @@ aura_status aura_raw_open(const char *name, const aura_cache *shape, const char 
         return status;
     }
     if ((status = find_seqs(f, call, options)))
-        aura_raw_close(f);
+        aura_backend_close(f);
     else
         *file = f;
     return status;
 }
 
-void aura_raw_close(struct aura_raw_file *f)
+void aura_backend_close(struct aura_backend_file *f)
 {
     if (!f)
         return;
@@ -58,31 +58,31 @@ void aura_raw_close(struct aura_raw_file *f)
     aura_give_memory(ctx, f, sizeof *f);
 }
 
-size_t aura_raw_file_seqs(const struct aura_raw_file *f)
+size_t aura_backend_file_seqs(const struct aura_backend_file *f)
 {
     return f->n;
 }
 
-aura_seq aura_raw_file_seq(const struct aura_raw_file *f, size_t i, struct aura_raw_seq *raw)
+aura_seq aura_backend_file_seq(const struct aura_backend_file *f, size_t i, struct aura_backend_seq *facts)
 {
     const struct aura_file_seq *s = f->place[i].seq;
-    memset(raw, 0, sizeof *raw);
-    raw->len = s->tokens;
-    raw->closed = s->closed;
-    raw->first = (size_t)s->first;
-    raw->top = aura_raw_top(f->shape, s->tokens, raw->first);
-    raw->pages = aura_pages_of(s->tokens);
+    memset(facts, 0, sizeof *facts);
+    facts->len = s->tokens;
+    facts->closed = s->closed;
+    facts->first = (size_t)s->first;
+    facts->top = aura_backend_top(f->shape, s->tokens, facts->first);
+    facts->pages = aura_pages_of(s->tokens);
     return s->id;
 }
 
-const uint8_t *aura_raw_file_page(const struct aura_raw_file *f, size_t i, size_t page)
+const uint8_t *aura_backend_file_page(const struct aura_backend_file *f, size_t i, size_t page)
 {
     const struct aura_file_place *from = &f->place[i];
     const size_t kept = f->shape->kept, entry = page < kept ? page : kept + page - (size_t)from->seq->first;
     return aura_loaded_page(&f->snapshot.layer[0], f->shape, from->entry[entry].page);
 }
 
-void aura_raw_file_rows(const struct aura_raw_file *f, size_t i, uint16_t *k, uint16_t *v)
+void aura_backend_file_rows(const struct aura_backend_file *f, size_t i, uint16_t *k, uint16_t *v)
 {
     aura_loaded_rows(&f->snapshot.layer[0], f->shape, &f->place[i], k, v);
 }

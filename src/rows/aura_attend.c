@@ -30,7 +30,7 @@ static aura_status check_packed(struct aura_call call, const char *side, const a
     if ((status = aura_check_dim(call, dim)) || (status = aura_check_dtype(call, "norm_dtype", p->norm_dtype)) ||
         (status = aura_check_dtype(call, "codebook_dtype", p->codebook_dtype)))
         return status;
-    if (p->bits > 8 || !call.ctx->kernels.score[p->bits])
+    if (p->bits > 8 || !call.ctx->kernels.row_score[p->bits])
         return aura_fail(call.ctx, AURA_UNSUPPORTED, "%s: %s of %u bits; `aura list` names the widths", call.name, side,
                          p->bits);
     if (head_stride(p, tokens) < tokens)
@@ -114,7 +114,7 @@ aura_status aura_dequant(const aura_ctx *ctx, const aura_dequant_args *a)
         source_head(&s, &a->rows, a->tokens, head);
         for (size_t t = 0; t < a->tokens; t++) {
             float x[AURA_MAX_DIM], norm = aura_load(s.norms, s.norm_dtype, t);
-            ctx->kernels.dequant[plan.bits](x, s.rows + t * s.row_stride, &norm, &plan, 1);
+            ctx->kernels.row_dequant[plan.bits](x, s.rows + t * s.row_stride, &norm, &plan, 1);
             aura_store_row(a->out, a->out_dtype, (head * out_stride + t) * a->dim, x, a->dim);
         }
     }
@@ -306,7 +306,7 @@ struct finish {
     void *out;
     aura_dtype out_dtype;
     float *lse;
-    struct aura_turn undo;
+    struct aura_rotator undo;
     struct aura_bad_rows bad;
 };
 
@@ -332,7 +332,7 @@ static void finish_row(struct finish *f, struct aura_group *g, size_t h, size_t 
         aura_group_sink(g, h, aura_load(f->sinks, f->sink_dtype, row % f->sink_heads));
     int bad = aura_group_finish(out, f->lse ? f->lse + row : NULL, g, h);
     if (f->undo.rotation)
-        aura_turn_rows(out, out, &f->undo, 1);
+        aura_rotator_apply(out, out, &f->undo, 1);
     bad |= aura_poison_row(out, g->dim, f->out_dtype);
     aura_store_row(f->out, f->out_dtype, row * g->dim, out, g->dim);
     aura_bad_row(&f->bad, bad, row);
@@ -352,13 +352,13 @@ static void merge_blocks(struct aura_group *g, const aura_flash_pass2_args *a, s
         l[i] = aura_load(a->l, a->partial_dtype, row * a->num_blocks + first + i);
         weight[i] = l[i] == 0 ? -INFINITY : aura_load(a->m, a->partial_dtype, row * a->num_blocks + first + i);
     }
-    g->kernels->softmax[0](weight, &max, &ignored, n);
+    g->kernels->row_softmax[0](weight, &max, &ignored, n);
     for (size_t i = 0, run; i < n; i += run + 1) {
         for (run = 0; i + run < n && l[i + run] != 0; run++)
             g->sum[0] += l[i + run] * weight[i + run];
         struct aura_rows rows = {(const uint8_t *)a->o + (row * a->num_blocks + first + i) * bytes, bytes, kind, a->dim,
                                  g->stride, AURA_BLOCK * bytes, NULL};
-        g->kernels->value[kind](g->acc, weight + i, AURA_BLOCK, &rows, 1, run);
+        g->kernels->row_value[kind](g->acc, weight + i, AURA_BLOCK, &rows, 1, run);
     }
 }
 
@@ -393,7 +393,7 @@ aura_status aura_flash_pass2(const aura_ctx *ctx, const aura_flash_pass2_args *a
         (status = aura_check_rows(call, &l)) || (status = aura_check_rows(call, &out)) ||
         (status = aura_check_apart(call, &out, &o)) || (status = check_finish(call, a->sinks, a->sink_dtype, sink_heads, a->lse, &out)) ||
         (a->undo && (status = aura_check_rotation(call, a->undo, a->dim))) ||
-        (status = aura_turn_init(&f.undo, call, a->undo, 1)))
+        (status = aura_rotator_init(&f.undo, call, a->undo, 1)))
         return status;
     struct aura_group g;
     uint64_t mode = aura_fpmode_enter();
@@ -403,7 +403,7 @@ aura_status aura_flash_pass2(const aura_ctx *ctx, const aura_flash_pass2_args *a
         finish_row(&f, &g, 0, row);
     }
     aura_fpmode_leave(mode);
-    aura_turn_free(&f.undo);
+    aura_rotator_free(&f.undo);
     return aura_bad_rows_status(call, &f.bad);
 }
 
@@ -424,7 +424,7 @@ aura_status aura_flash_sdpa(const aura_ctx *ctx, const aura_flash_sdpa_args *a)
         (status = check_packed(call, "values", &a->values, a->dim, a->kv_heads, a->tokens, &out)) ||
         (status = check_finish(call, a->sinks, a->sink_dtype, sink_heads, a->lse, &out)) ||
         (a->undo && (status = aura_check_rotation(call, a->undo, a->dim))) ||
-        (status = aura_turn_init(&f.undo, call, a->undo, 1)))
+        (status = aura_rotator_init(&f.undo, call, a->undo, 1)))
         return status;
     struct aura_group g;
     struct aura_source keys, values;
@@ -442,6 +442,6 @@ aura_status aura_flash_sdpa(const aura_ctx *ctx, const aura_flash_sdpa_args *a)
             finish_row(&f, &g, h, at.first + h);
     }
     aura_fpmode_leave(mode);
-    aura_turn_free(&f.undo);
+    aura_rotator_free(&f.undo);
     return aura_bad_rows_status(call, &f.bad);
 }

@@ -58,7 +58,7 @@ void aura_group_score(struct aura_group *g, const struct aura_source *keys, uint
         struct aura_rows rows = rows_of(keys, g, t, part);
         float *to = part ? g->product : g->weight;
         load_norms(g->norm, keys, t, part, n);
-        g->kernels->score[keys->kind](to, AURA_BLOCK, g->q + part * rows.dim, &rows, g->norm, g->heads, n);
+        g->kernels->row_score[keys->kind](to, AURA_BLOCK, g->q + part * rows.dim, &rows, g->norm, g->heads, n);
     }
     for (size_t h = 0; h < g->heads; h++) {
         float *logit = g->weight + h * AURA_BLOCK, *other = g->product + h * AURA_BLOCK;
@@ -74,7 +74,7 @@ void aura_group_score(struct aura_group *g, const struct aura_source *keys, uint
 static void softmax(struct aura_group *g, size_t n)
 {
     for (size_t h = 0; h < g->heads; h++) {
-        float kept = g->kernels->softmax[0](g->weight + h * AURA_BLOCK, &g->max[h], &g->sum[h], n);
+        float kept = g->kernels->row_softmax[0](g->weight + h * AURA_BLOCK, &g->max[h], &g->sum[h], n);
         for (size_t d = h * g->stride; kept != 1 && d < (h + 1) * g->stride; d++)
             g->acc[d] *= kept;
     }
@@ -106,7 +106,7 @@ void aura_group_value(struct aura_group *g, const struct aura_source *values, ui
             for (size_t i = 0; !finite && i < n; i++)
                 product[i] = weight[i] == 0 ? 0 : weight[i] * g->norm[i];
         }
-        g->kernels->value[values->kind](g->acc + part * rows.dim, g->product, AURA_BLOCK, &rows, g->heads, n);
+        g->kernels->row_value[values->kind](g->acc + part * rows.dim, g->product, AURA_BLOCK, &rows, g->heads, n);
     }
 }
 

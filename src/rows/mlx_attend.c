@@ -236,13 +236,13 @@ static int reduce_row(float *out, const aura_ctx *ctx, const aura_flash_attn_vec
                 a->lse[row] = INFINITY;
             return 0;
         }
-        ctx->kernels.softmax[0](weight, &max, &ignored, a->nwg + 1);
+        ctx->kernels.row_softmax[0](weight, &max, &ignored, a->nwg + 1);
         sum = weight[a->nwg];
         for (uint32_t w = 0; w < a->nwg; w++)
             sum += sm[2 * w] * weight[w];
         for (uint32_t w = 0; w < a->nwg; w++)
             weight[w] = sum == 0 ? 0 : weight[w] / sum;
-        ctx->kernels.reduce[0](out, weight, o, a->dim, a->nwg);
+        ctx->kernels.row_reduce[0](out, weight, o, a->dim, a->nwg);
         bad = !isfinite(sum);
     }
     if (bad)
@@ -268,11 +268,11 @@ aura_status aura_flash_attn_vec_reduce(const aura_ctx *ctx, const aura_flash_att
     size_t count = aura_times(a->rows, a->nwg), width = a->nwg == 1 ? a->dim : (size_t)a->dim + 2;
     struct aura_extent temp = {"temp", a->temp, sizeof(float), width, width, count};
     struct aura_extent out = {"out", a->out, sizeof(float), a->dim, a->dim, a->rows};
-    struct aura_turn undo;
+    struct aura_rotator undo;
     if ((status = aura_check_rows(call, &temp)) || (status = aura_check_rows(call, &out)) ||
         (status = aura_check_apart(call, &out, &temp)) ||
         (a->undo && (status = aura_check_rotation(call, a->undo, a->dim))) ||
-        (status = aura_turn_init(&undo, call, a->undo, 1)))
+        (status = aura_rotator_init(&undo, call, a->undo, 1)))
         return status;
     struct aura_bad_rows bad = {0, 0};
     uint64_t mode = aura_fpmode_enter();
@@ -280,10 +280,10 @@ aura_status aura_flash_attn_vec_reduce(const aura_ctx *ctx, const aura_flash_att
         float *to = a->out + row * a->dim;
         int is_bad = reduce_row(to, ctx, a, row);
         if (a->undo)
-            aura_turn_rows(to, to, &undo, 1);
+            aura_rotator_apply(to, to, &undo, 1);
         aura_bad_row(&bad, is_bad | aura_poison_row(to, a->dim, AURA_F32), row);
     }
     aura_fpmode_leave(mode);
-    aura_turn_free(&undo);
+    aura_rotator_free(&undo);
     return aura_bad_rows_status(call, &bad);
 }

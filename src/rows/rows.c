@@ -111,52 +111,52 @@ void aura_codec_plan_init(struct aura_codec_plan *plan, const aura_codebook *boo
 
 /* ---- rotate, undo ------------------------------------------------------------------------------------------------ */
 
-aura_status aura_turn_init(struct aura_turn *turn, struct aura_call call, const aura_rotation *rotation, int undo)
+aura_status aura_rotator_init(struct aura_rotator *rotator, struct aura_call call, const aura_rotation *rotation, int undo)
 {
     const aura_ctx *ctx = call.ctx;
-    turn->ctx = ctx;
-    turn->rotation = rotation;
-    turn->undo = undo;
-    turn->transposed = NULL;
+    rotator->ctx = ctx;
+    rotator->rotation = rotation;
+    rotator->undo = undo;
+    rotator->transposed = NULL;
     if (!rotation)
         return AURA_OK;
     size_t dim = rotation->dim;
     if (rotation->kind == AURA_ROTATION_HADAMARD) {
-        aura_rotation_plan_init(&turn->plan, rotation->dim, rotation->signs, rotation->balance, undo);
+        aura_rotation_plan_init(&rotator->plan, rotation->dim, rotation->signs, rotation->balance, undo);
     } else if (!undo) { /* kernels want the matrix by columns; the inverse reads it as it is */
-        turn->transposed = ctx->allocator.alloc(ctx->allocator.user, dim * dim * sizeof(float), 64);
-        if (!turn->transposed)
+        rotator->transposed = ctx->allocator.alloc(ctx->allocator.user, dim * dim * sizeof(float), 64);
+        if (!rotator->transposed)
             return aura_fail(ctx, AURA_OUT_OF_MEMORY, "%s: the allocator has no %zu bytes", call.name,
                              dim * dim * sizeof(float));
         for (size_t i = 0; i < dim; i++)
             for (size_t j = 0; j < dim; j++)
-                turn->transposed[j * dim + i] = rotation->matrix[i * dim + j];
+                rotator->transposed[j * dim + i] = rotation->matrix[i * dim + j];
     }
     return AURA_OK;
 }
 
-void aura_turn_free(struct aura_turn *turn)
+void aura_rotator_free(struct aura_rotator *rotator)
 {
-    const aura_ctx *ctx = turn->ctx;
-    if (turn->transposed)
-        ctx->allocator.free(ctx->allocator.user, turn->transposed,
-                            (size_t)turn->rotation->dim * turn->rotation->dim * sizeof(float));
+    const aura_ctx *ctx = rotator->ctx;
+    if (rotator->transposed)
+        ctx->allocator.free(ctx->allocator.user, rotator->transposed,
+                            (size_t)rotator->rotation->dim * rotator->rotation->dim * sizeof(float));
 }
 
-void aura_turn_rows(float *y, const float *x, const struct aura_turn *turn, size_t n)
+void aura_rotator_apply(float *y, const float *x, const struct aura_rotator *rotator, size_t n)
 {
-    const struct aura_kernels *kernels = &turn->ctx->kernels;
-    const aura_rotation *r = turn->rotation;
+    const struct aura_kernels *kernels = &rotator->ctx->kernels;
+    const aura_rotation *r = rotator->rotation;
     if (r->kind == AURA_ROTATION_HADAMARD) {
-        (turn->undo ? kernels->undo[0] : kernels->rotate[0])(y, x, &turn->plan, n);
+        (rotator->undo ? kernels->undo[0] : kernels->rotate[0])(y, x, &rotator->plan, n);
         return;
     }
     for (size_t row = 0; row < n; row++, x += r->dim, y += r->dim) {
         float in[AURA_MAX_DIM]; /* a copy, so that y may be x */
         for (uint32_t d = 0; d < r->dim; d++)
-            in[d] = r->balance && !turn->undo ? x[d] * r->balance[d] : x[d];
-        kernels->rotate_dense[0](y, in, turn->undo ? r->matrix : turn->transposed, r->dim, 1);
-        for (uint32_t d = 0; r->balance && turn->undo && d < r->dim; d++)
+            in[d] = r->balance && !rotator->undo ? x[d] * r->balance[d] : x[d];
+        kernels->row_rotate_dense[0](y, in, rotator->undo ? r->matrix : rotator->transposed, r->dim, 1);
+        for (uint32_t d = 0; r->balance && rotator->undo && d < r->dim; d++)
             y[d] = y[d] * r->balance[d];
     }
 }
@@ -177,22 +177,22 @@ static aura_status rotate(struct aura_call call, const aura_rotate_args *a, int 
         (!in_place && (status = aura_check_apart(call, &out, &in))))
         return status;
 
-    struct aura_turn turn;
-    if ((status = aura_turn_init(&turn, call, a->rotation, undo)))
+    struct aura_rotator rotator;
+    if ((status = aura_rotator_init(&rotator, call, a->rotation, undo)))
         return status;
     uint64_t mode = aura_fpmode_enter();
     if (a->in_dtype == AURA_F32 && a->out_dtype == AURA_F32 && in.stride == dim && out.stride == dim) {
-        aura_turn_rows(a->out, a->in, &turn, a->rows);
+        aura_rotator_apply(a->out, a->in, &rotator, a->rows);
     } else {
         for (size_t row = 0; row < a->rows; row++) {
             float x[AURA_MAX_DIM];
             aura_load_row(x, a->in, a->in_dtype, row * in.stride, dim);
-            aura_turn_rows(x, x, &turn, 1);
+            aura_rotator_apply(x, x, &rotator, 1);
             aura_store_row(a->out, a->out_dtype, row * out.stride, x, dim);
         }
     }
     aura_fpmode_leave(mode);
-    aura_turn_free(&turn);
+    aura_rotator_free(&rotator);
     return AURA_OK;
 }
 
@@ -251,8 +251,8 @@ static float smallest_size(const aura_codebook *book, uint32_t dim, aura_scale_r
 /* Everything that encoding needs, and one row of it. */
 struct encoder {
     const aura_encode_args *args;
-    aura_encode_fn *run;
-    struct aura_turn turn;
+    aura_row_encode_fn *run;
+    struct aura_rotator rotator;
     struct aura_codec_plan plan;
     size_t in_stride;
     float y[AURA_MAX_DIM];
@@ -261,8 +261,8 @@ struct encoder {
 static void encode_row(struct encoder *e, uint8_t *packed, float *scale, size_t row)
 {
     aura_load_row(e->y, e->args->in, e->args->in_dtype, row * e->in_stride, e->plan.dim);
-    if (e->turn.rotation)
-        aura_turn_rows(e->y, e->y, &e->turn, 1);
+    if (e->rotator.rotation)
+        aura_rotator_apply(e->y, e->y, &e->rotator, 1);
     e->run(packed, scale, e->y, &e->plan, 1);
 }
 
@@ -300,11 +300,11 @@ aura_status aura_encode(const aura_ctx *ctx, const aura_encode_args *args)
     aura_status status = check_encode(call, args, &e.in_stride, &packed_stride);
     if (status)
         return status;
-    if ((status = aura_turn_init(&e.turn, call, args->rotation, 0)))
+    if ((status = aura_rotator_init(&e.rotator, call, args->rotation, 0)))
         return status;
     uint64_t mode = aura_fpmode_enter();
     e.args = args;
-    e.run = ctx->kernels.encode[args->codebook->bits];
+    e.run = ctx->kernels.row_encode[args->codebook->bits];
     aura_codec_plan_init(&e.plan, args->codebook, args->dim, args->rule, args->search);
     if (args->tiny > 0) {
         e.plan.tiny = args->tiny;
@@ -317,7 +317,7 @@ aura_status aura_encode(const aura_ctx *ctx, const aura_encode_args *args)
         aura_store(args->scales, args->scale_dtype, row, scale);
     }
     aura_fpmode_leave(mode);
-    aura_turn_free(&e.turn);
+    aura_rotator_free(&e.rotator);
     return status;
 }
 
@@ -342,20 +342,20 @@ aura_status aura_decode(const aura_ctx *ctx, const aura_decode_args *args)
         (status = aura_check_apart(call, &out, &scales)))
         return status;
 
-    struct aura_turn turn;
+    struct aura_rotator rotator;
     struct aura_codec_plan plan;
-    if ((status = aura_turn_init(&turn, call, a->rotation, 1)))
+    if ((status = aura_rotator_init(&rotator, call, a->rotation, 1)))
         return status;
     uint64_t mode = aura_fpmode_enter();
     aura_codec_plan_init(&plan, a->codebook, a->dim, AURA_SCALE_MATCHED, 0);
     for (size_t row = 0; row < a->rows; row++) {
         float x[AURA_MAX_DIM], scale = aura_load(a->scales, a->scale_dtype, row);
-        ctx->kernels.dequant[plan.bits](x, (const uint8_t *)a->packed + row * packed_stride, &scale, &plan, 1);
-        if (turn.rotation)
-            aura_turn_rows(x, x, &turn, 1);
+        ctx->kernels.row_dequant[plan.bits](x, (const uint8_t *)a->packed + row * packed_stride, &scale, &plan, 1);
+        if (rotator.rotation)
+            aura_rotator_apply(x, x, &rotator, 1);
         aura_store_row(a->out, a->out_dtype, row * out_stride, x, a->dim);
     }
     aura_fpmode_leave(mode);
-    aura_turn_free(&turn);
+    aura_rotator_free(&rotator);
     return AURA_OK;
 }

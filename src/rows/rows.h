@@ -9,7 +9,7 @@ void aura_codec_plan_init(struct aura_codec_plan *plan, const aura_codebook *boo
                           uint32_t search);
 
 /* A rotation or its inverse, made ready. */
-struct aura_turn {
+struct aura_rotator {
     const aura_ctx *ctx;
     const aura_rotation *rotation; /* NULL: leave the rows as they are */
     int undo;
@@ -18,8 +18,8 @@ struct aura_turn {
 };
 
 /* Fails: AURA_OUT_OF_MEMORY. */
-aura_status aura_turn_init(struct aura_turn *turn, struct aura_call call, const aura_rotation *rotation, int undo);
-void aura_turn_free(struct aura_turn *turn);
-void aura_turn_rows(float *y, const float *x, const struct aura_turn *turn, size_t n); /* y may be x */
+aura_status aura_rotator_init(struct aura_rotator *rotator, struct aura_call call, const aura_rotation *rotation, int undo);
+void aura_rotator_free(struct aura_rotator *rotator);
+void aura_rotator_apply(float *y, const float *x, const struct aura_rotator *rotator, size_t n); /* y may be x */
 
 #endif

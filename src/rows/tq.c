@@ -126,7 +126,7 @@ aura_status aura_tq_encode(const aura_ctx *ctx, const aura_tq_encode_args *a)
             size_t row = head * a->capacity + slot;
             aura_load_row(y, a->in, a->in_dtype, (t * a->kv_heads + head) * a->dim, a->dim);
             ctx->kernels.rotate[0](y, y, &rotation, 1);
-            ctx->kernels.encode[codec.bits]((uint8_t *)a->packed + row * parts * codec.row_bytes, rms, y, &codec, parts);
+            ctx->kernels.row_encode[codec.bits]((uint8_t *)a->packed + row * parts * codec.row_bytes, rms, y, &codec, parts);
             for (uint32_t part = 0; part < parts; part++)
                 a->norms[row * parts + part] = parts == 1 ? 16 * rms[part] : rms[part];
         }
@@ -161,7 +161,7 @@ aura_status aura_tq_dequant(const aura_ctx *ctx, const aura_tq_dequant_args *a)
         float scale[2];
         for (uint32_t part = 0; part < parts; part++)
             scale[part] = a->norms[row * parts + part] * aura_tq_norm_factor(a->dim, a->scale_factor_d512);
-        ctx->kernels.dequant[codec.bits](a->out + head * a->dim, (const uint8_t *)a->packed + row * parts * codec.row_bytes,
+        ctx->kernels.row_dequant[codec.bits](a->out + head * a->dim, (const uint8_t *)a->packed + row * parts * codec.row_bytes,
                                          scale, &codec, parts);
     }
     aura_fpmode_leave(mode);

@@ -31,18 +31,18 @@ static aura_cache *cache_with(aura_kind k, aura_kind v, uint32_t tokens, aura_se
 
 static void copy(aura_cache *to, aura_seq to_seq, const aura_cache *from, aura_seq from_seq)
 {
-    struct aura_raw raw;
-    struct aura_raw_seq a, b;
-    aura_raw_describe(&raw, from);
-    EXPECT(!aura_raw_find("copy", from, from_seq, &a), "%s", aura_last_error());
+    struct aura_backend_cache facts;
+    struct aura_backend_seq a, b;
+    aura_backend_describe(&facts, from);
+    EXPECT(!aura_backend_find("copy", from, from_seq, &a), "%s", aura_last_error());
     EXPECT(a.len == TOKENS && a.pages == (TOKENS + AURA_PAGE - 1) / AURA_PAGE, "%zu pages", a.pages);
-    EXPECT(!aura_raw_fill("copy", to, to_seq, a.len, a.closed, 0, &b), "%s", aura_last_error());
+    EXPECT(!aura_backend_fill("copy", to, to_seq, a.len, a.closed, 0, &b), "%s", aura_last_error());
     for (size_t i = 0; i < a.pages; i++)
-        memcpy(aura_raw_page(to, to_seq, i), aura_raw_page(from, from_seq, i), raw.page_bytes);
+        memcpy(aura_backend_page(to, to_seq, i), aura_backend_page(from, from_seq, i), facts.page_bytes);
     if (a.k)
-        memcpy(b.k, a.k, (size_t)HEADS * raw.rows * DIM * sizeof *a.k);
+        memcpy(b.k, a.k, (size_t)HEADS * facts.rows * DIM * sizeof *a.k);
     if (a.v)
-        memcpy(b.v, a.v, (size_t)HEADS * raw.rows * DIM * sizeof *a.v);
+        memcpy(b.v, a.v, (size_t)HEADS * facts.rows * DIM * sizeof *a.v);
 }
 
 static void same_after_copy(aura_kind k, aura_kind v)
@@ -77,8 +77,8 @@ static void leaves_shared_pages_alone(void)
     aura_seq one, fork = 0;
     aura_cache *cache = cache_with(AURA_KIND_B4, AURA_KIND_B4, TOKENS, &one);
     aura_cache_info info = AURA_CACHE_INFO_INIT;
-    struct aura_raw raw;
-    struct aura_raw_seq filled;
+    struct aura_backend_cache facts;
+    struct aura_backend_seq filled;
     size_t n = (size_t)TOKENS * HEADS * DIM, bytes = n * sizeof(float);
     float *x = malloc(4 * bytes);
     aura_view view[4];
@@ -87,10 +87,10 @@ static void leaves_shared_pages_alone(void)
     EXPECT(!aura_seq_reserve(cache, one, TOKENS) && !aura_seq_fork(cache, one, TOKENS, &fork), "%s", aura_last_error());
     EXPECT(!aura_cache_decode(cache, fork, 0, TOKENS, &view[0], &view[1]), "%s", aura_last_error());
     EXPECT(!aura_truncate(cache, one, 0), "%s", aura_last_error());
-    aura_raw_describe(&raw, cache);
-    EXPECT(!aura_raw_fill("fill", cache, one, SHORTER, 480, 0, &filled), "%s", aura_last_error());
+    aura_backend_describe(&facts, cache);
+    EXPECT(!aura_backend_fill("fill", cache, one, SHORTER, 480, 0, &filled), "%s", aura_last_error());
     for (size_t i = 0; i < filled.pages; i++)
-        memset(aura_raw_page(cache, one, i), 0, raw.page_bytes);
+        memset(aura_backend_page(cache, one, i), 0, facts.page_bytes);
     EXPECT(!aura_cache_decode(cache, fork, 0, TOKENS, &view[2], &view[3]), "%s", aura_last_error());
     EXPECT(!memcmp(x, x + 2 * n, 2 * bytes), "another sequence has other numbers now");
     EXPECT(!aura_cache_get_info(cache, &info) && info.tokens == TOKENS + SHORTER && info.shared_pages == 0, "%llu tokens, %zu shared",
@@ -102,13 +102,13 @@ static void leaves_shared_pages_alone(void)
 static void misuse(void)
 {
     aura_seq seq;
-    struct aura_raw_seq raw;
+    struct aura_backend_seq facts;
     aura_cache *cache = cache_with(AURA_KIND_B4, AURA_KIND_B4, 10, &seq);
-    EXPECT(aura_raw_fill("misuse", cache, seq, 20, 0, 0, &raw) == AURA_BAD_ARGUMENT, "a sequence with tokens was filled");
+    EXPECT(aura_backend_fill("misuse", cache, seq, 20, 0, 0, &facts) == AURA_BAD_ARGUMENT, "a sequence with tokens was filled");
     EXPECT(strstr(aura_last_error(), "misuse") && strstr(aura_last_error(), "10 tokens"), "%s", aura_last_error());
-    EXPECT(!aura_raw_find("misuse", cache, seq, &raw) && raw.len == 10, "%llu tokens", (unsigned long long)raw.len);
-    EXPECT(aura_raw_find("misuse", cache, seq + 1, &raw) == AURA_BAD_ARGUMENT, "there is no such sequence");
-    EXPECT(aura_raw_fail(NULL, AURA_DEVICE, "a %s", "text") == AURA_DEVICE && !strcmp(aura_last_error(), "a text"), "%s",
+    EXPECT(!aura_backend_find("misuse", cache, seq, &facts) && facts.len == 10, "%llu tokens", (unsigned long long)facts.len);
+    EXPECT(aura_backend_find("misuse", cache, seq + 1, &facts) == AURA_BAD_ARGUMENT, "there is no such sequence");
+    EXPECT(aura_backend_fail(NULL, AURA_DEVICE, "a %s", "text") == AURA_DEVICE && !strcmp(aura_last_error(), "a text"), "%s",
            aura_last_error());
     aura_cache_destroy(cache);
 }

@@ -95,7 +95,7 @@ static inline void oracle_logits(double *logit, const double *k_norm, const stru
     for (uint32_t d = 0; d < s->dim; d++)
         q[d] = (double)a->q[row * s->dim + d] / (s->balance ? (double)s->balance[(size_t)kv * s->dim + d] : 1);
     if (!is_plain(s->kind))
-        oracle_signs(q, &s->turn), oracle_hadamard(q, &s->turn);
+        oracle_signs(q, &s->rotate), oracle_hadamard(q, &s->rotate);
     for (uint32_t d = 0; d < s->dim; d++)
         top = fmax(top, fabs(q[d]));
     for (uint64_t t = first; t < end; t++) {

@@ -71,7 +71,7 @@ struct model_side {
     size_t capacity, pages;
     float *balance, *reciprocal; /* [heads][dim], or NULL: none */
     int relative;                /* keys are encoded relative to their page's reference */
-    struct aura_rotation_plan turn, back;
+    struct aura_rotation_plan rotate, back;
     struct aura_codec_plan codec, reference_codec;
     float *half;      /* [heads][capacity][dim] rotated, as f16 holds it; for plain numbers what is stored */
     float *coded;     /* [heads][capacity][dim] what the codes of a closed token stand for, still rotated */
@@ -111,7 +111,7 @@ static inline void model_side_init(struct model_side *s, const aura_config *c, i
     }
     s->relative = keys && !(c->flags & AURA_NO_REFERENCE);
     aura_signs(c->seed, keys ? 0 : 1, s->dim, signs);
-    aura_rotation_plan_init(&s->turn, s->dim, signs, NULL, 0);
+    aura_rotation_plan_init(&s->rotate, s->dim, signs, NULL, 0);
     aura_rotation_plan_init(&s->back, s->dim, signs, NULL, 1);
     aura_codebook_get(AURA_TABLE_GRID, s->kind, &book);
     aura_codec_plan_init(&s->codec, &book, s->dim, keys || s->kind >= AURA_KIND_B4 ? AURA_SCALE_MATCHED : AURA_SCALE_UNBIASED,
@@ -146,8 +146,8 @@ static inline void model_side_put(struct model_side *s, uint64_t t, const float 
     for (uint32_t h = 0; h < s->heads; h++, x += s->dim) {
         float *y = model_half(s, h, t);
         if (!is_plain(s->kind)) {
-            s->turn.balance = s->balance ? s->balance + (size_t)h * s->dim : NULL;
-            aura_rotate_ref(y, x, &s->turn, 1);
+            s->rotate.balance = s->balance ? s->balance + (size_t)h * s->dim : NULL;
+            aura_rotate_ref(y, x, &s->rotate, 1);
         }
         for (uint32_t d = 0; d < s->dim; d++)
             y[d] = is_plain(s->kind) ? oracle_round(x[d], plain_dtype(s->kind)) : oracle_round(y[d], AURA_F16);
@@ -159,9 +159,9 @@ static inline void model_quantise(float *out, const float *y, const struct aura_
 {
     uint8_t packed[AURA_MAX_DIM];
     float scale;
-    aura_encode_ref(packed, &scale, y, codec, 1);
+    aura_row_encode_ref(packed, &scale, y, codec, 1);
     scale = oracle_round(scale, AURA_F16);
-    aura_dequant_ref(out, packed, &scale, codec, 1);
+    aura_row_dequant_ref(out, packed, &scale, codec, 1);
 }
 
 static inline void model_form_reference(struct model_side *s, uint32_t head, uint64_t page, uint64_t pinned)

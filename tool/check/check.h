@@ -41,7 +41,7 @@ int is_ref(const struct trial *trial);
 void random_plan(struct aura_codec_plan *plan, uint32_t bits, uint32_t dim, char *name, size_t name_size,
                  uint64_t *state);
 
-/* The cases of score, softmax, value, reduce and tile_weight. */
+/* The cases of row_score, row_softmax, row_value, row_reduce and softmax. */
 void check_attend(struct trial *trial);
 
 /* The cases of the exact stages of a tile; 0 when the stage is none of them. */

@@ -1,4 +1,4 @@
-/* The cases of the bounded stages: score, softmax, value, reduce, tile_weight. What is right is computed here, in double, from the
+/* The cases of the bounded stages: row_score, row_softmax, row_value, row_reduce, softmax. What is right is computed here, in double, from the
  * definition of a coordinate in ref_attend.c; errors are relative to the sum of the magnitudes added up. */
 #define _GNU_SOURCE
 #include "check.h"
@@ -68,7 +68,7 @@ static void score_case(struct trial *t, uint32_t dim, size_t queries, size_t n, 
     float *s = place(&out, queries && n ? (queries - 1) * stride + n : 0, sizeof(float), layout);
     float *from = place(&in2, n, sizeof(float), layout);
     memcpy(from, scale, n * sizeof *scale);
-    ((aura_score_fn *)t->variant->run)(s, stride, q, &rows, from, queries, n);
+    ((aura_row_score_fn *)t->variant->run)(s, stride, q, &rows, from, queries, n);
     check_canaries(t);
     for (size_t g = 0; g < queries; g++)
         for (size_t i = 0; i < n; i++) {
@@ -95,7 +95,7 @@ static void value_case(struct trial *t, uint32_t dim, size_t queries, size_t n, 
         w[i] = i % stride < n ? (float)random_uniform(state) : NAN;
     fill_vector(before, acc_size, NORMAL, state);
     memcpy(acc, before, acc_size * sizeof *acc);
-    ((aura_value_fn *)t->variant->run)(acc, w, stride, &rows, queries, n);
+    ((aura_row_value_fn *)t->variant->run)(acc, w, stride, &rows, queries, n);
     check_canaries(t);
     for (size_t g = 0; g < queries; g++)
         for (uint32_t d = 0; d < rows.query_stride; d++) {
@@ -127,7 +127,7 @@ static void softmax_case(struct trial *t, int kind, int fresh, size_t n, uint64_
     if (n && kind >= 5)
         score[random_bits(state) % n] = kind == 5 ? NAN : INFINITY;
     memcpy(w, score, n * sizeof *w);
-    float kept = ((aura_softmax_fn *)t->variant->run)(w, &max, &sum, n);
+    float kept = ((aura_row_softmax_fn *)t->variant->run)(w, &max, &sum, n);
     check_canaries(t);
     t->cases++;
     if (n && kind >= 5) {
@@ -164,7 +164,7 @@ static void reduce_case(struct trial *t, uint32_t dim, uint32_t nwg, uint64_t *s
     fill_vector(partial, (size_t)dim * nwg, NORMAL, state);
     for (uint32_t w = 0; w < nwg; w++)
         weight[w] = (float)random_uniform(state);
-    ((aura_reduce_fn *)t->variant->run)(row, weight, partial, dim, nwg);
+    ((aura_row_reduce_fn *)t->variant->run)(row, weight, partial, dim, nwg);
     check_canaries(t);
     for (uint32_t d = 0; d < dim; d++) {
         double sum = 0, size = 0x1p-120;
@@ -298,7 +298,7 @@ static void weight_case(struct trial *t, size_t n, size_t tiles, int scale_kind,
     }
     memcpy(c.p, logit, n * tiles * AURA_TILE * sizeof *c.p);
     memcpy(c.row, old, n * sizeof *c.row);
-    ((aura_tile_weight_fn *)t->variant->run)(c.w, c.p, c.row, scales, (uint32_t)planes, n, tiles);
+    ((aura_softmax_fn *)t->variant->run)(c.w, c.p, c.row, scales, (uint32_t)planes, n, tiles);
     check_canaries(t);
     for (size_t g = 0; g < n; g++) {
         if (bad[g] && !isnan(total_of(&c.row[g])))
@@ -311,7 +311,7 @@ static void weight_case(struct trial *t, size_t n, size_t tiles, int scale_kind,
     }
 }
 
-static void check_tile_weight(struct trial *t)
+static void check_softmax_tile(struct trial *t)
 {
     static const size_t counts[] = {0, 1, 2, 3, 4, 5, 8, 9, 16, 17, MAX_WEIGHTS};
     const int n_counts = sizeof counts / sizeof *counts;
@@ -327,19 +327,19 @@ void check_attend(struct trial *t)
     const char *stage = t->variant->stage;
     uint64_t state = t->seed;
     size_t n_counts = sizeof token_counts / sizeof *token_counts;
-    if (!strcmp(stage, "tile_weight"))
-        check_tile_weight(t);
+    if (!strcmp(stage, "softmax"))
+        check_softmax_tile(t);
     for (size_t i = 0; i < sizeof dims / sizeof *dims; i++)
         for (size_t k = 0; k < n_counts && !t->failure[0]; k++) {
             size_t queries = (i + k) % (MAX_QUERIES + 1), n = dims[i] > 512 ? token_counts[k] / 2 : token_counts[k];
-            if (!strcmp(stage, "score"))
+            if (!strcmp(stage, "row_score"))
                 score_case(t, dims[i], queries, n, &state);
-            else if (!strcmp(stage, "value"))
+            else if (!strcmp(stage, "row_value"))
                 value_case(t, dims[i], queries, n, &state);
-            else if (!strcmp(stage, "softmax"))
+            else if (!strcmp(stage, "row_softmax"))
                 for (int fresh = 0; fresh < 2; fresh++) /* with and without tokens seen before */
                     softmax_case(t, (int)(i % 7), fresh, n, &state);
-            else if (!strcmp(stage, "reduce"))
+            else if (!strcmp(stage, "row_reduce"))
                 reduce_case(t, (uint32_t)(i + 1) * 64, (uint32_t)(1 + (k * 11 + i) % 32), &state);
         }
 }

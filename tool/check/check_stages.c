@@ -146,9 +146,9 @@ static void dense_case(struct trial *t, uint32_t dim, enum vector_kind kind, siz
     fill_vector(x, n * dim, kind, state);
     float *matrix = place(&in2, (size_t)dim * dim, sizeof(float), layout);
     memcpy(matrix, columns, (size_t)dim * dim * sizeof *columns);
-    ((aura_rotate_dense_fn *)t->variant->run)(y, x, matrix, dim, n);
+    ((aura_row_rotate_dense_fn *)t->variant->run)(y, x, matrix, dim, n);
     check_canaries(t);
-    aura_rotate_dense_ref(want, x, columns, dim, n);
+    aura_row_rotate_dense_ref(want, x, columns, dim, n);
     same_floats(t, y, want, n * dim, "y");
     for (size_t i = 0; is_ref(t) && i < n * dim; i++) {
         double sum = 0, size = 0x1p-120;
@@ -193,9 +193,9 @@ static void encode_run(struct trial *t, const float *y, const struct aura_codec_
     uint8_t *packed = place(&out, n * plan->row_bytes, 1, layout);
     float *scale = place(&out2, n, sizeof(float), layout);
     memcpy(from, y, n * plan->dim * sizeof *y);
-    ((aura_encode_fn *)t->variant->run)(packed, scale, from, plan, n);
+    ((aura_row_encode_fn *)t->variant->run)(packed, scale, from, plan, n);
     check_canaries(t);
-    aura_encode_ref(want, want_scale, y, plan, n);
+    aura_row_encode_ref(want, want_scale, y, plan, n);
     same_bytes(t, packed, want, n * plan->row_bytes, "the codes");
     same_floats(t, scale, want_scale, n, "scale");
     for (size_t row = 0; is_ref(t) && row < n; row++)
@@ -295,9 +295,9 @@ static void dequant_case(struct trial *t, uint32_t dim, int fill, int scale_kind
         packed[i] = fill == 0 ? (uint8_t)random_bits(state) : fill == 1 ? 0 : 0xff;
     for (size_t row = 0; row < n; row++)
         scale[row] = scale_of_kind(scale_kind, state);
-    ((aura_dequant_fn *)t->variant->run)(x, packed, scale, &plan, n);
+    ((aura_row_dequant_fn *)t->variant->run)(x, packed, scale, &plan, n);
     check_canaries(t);
-    aura_dequant_ref(want, packed, scale, &plan, n);
+    aura_row_dequant_ref(want, packed, scale, &plan, n);
     same_floats(t, x, want, n * dim, "x");
     for (size_t i = 0; is_ref(t) && i < n * dim; i++) {
         double exact = (double)plan.centroid[aura_ref_unpack(packed + i / dim * plan.row_bytes, plan.bits,
@@ -323,11 +323,11 @@ void check_stage(struct trial *t)
     const char *stage = t->variant->stage;
     if (!strcmp(stage, "rotate") || !strcmp(stage, "undo"))
         check_rotate(t);
-    else if (!strcmp(stage, "rotate_dense"))
+    else if (!strcmp(stage, "row_rotate_dense"))
         check_dense(t);
-    else if (!strcmp(stage, "encode"))
+    else if (!strcmp(stage, "row_encode"))
         check_encode(t);
-    else if (!strcmp(stage, "dequant"))
+    else if (!strcmp(stage, "row_dequant"))
         check_dequant(t);
     else if (!check_tile(t))
         check_attend(t);

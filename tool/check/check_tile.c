@@ -1,4 +1,4 @@
-/* The cases of the exact stages of a tile: codes, query, reference, tile_score, tile_value. Tiles are packed here
+/* The cases of the exact stages of a tile: encode, query, reference, score, value. Tiles are packed here
  * from codes that are kept, so that the reference is held against what went in. */
 #define _GNU_SOURCE
 #include "check.h"
@@ -40,10 +40,10 @@ static void codes_case(struct trial *t, uint32_t dim, enum vector_kind kind, siz
     uint8_t *code = place(&out, n * dim, 1, layout);
     for (size_t row = 0; row < n; row++)
         fill_vector(y + row * dim, dim, kind, state);
-    ((aura_codes_fn *)t->variant->run)(code, scale, y, &plan, n);
+    ((aura_encode_fn *)t->variant->run)(code, scale, y, &plan, n);
     check_canaries(t);
-    aura_codes_ref(want, want_scale, y, &plan, n);
-    aura_encode_ref(packed, packed_scale, y, &plan, n);
+    aura_encode_ref(want, want_scale, y, &plan, n);
+    aura_row_encode_ref(packed, packed_scale, y, &plan, n);
     same_bytes(t, code, want, n * dim, "the codes");
     same_floats(t, scale, want_scale, n, "scale");
     same_floats(t, scale, packed_scale, n, "scale, of encode,");
@@ -269,9 +269,9 @@ static void score_tile_case(struct trial *t, uint32_t dim, size_t n, int fill, u
         factor[g] = random_normal(state) * 1e-5f;
     for (size_t i = 0; i < n * tiles; i++)
         bias[i] = pick(state, 3) ? random_normal(state) : 0;
-    ((aura_tile_score_fn *)t->variant->run)(logit, q, keys, factor, bias, n, tiles);
+    ((aura_score_fn *)t->variant->run)(logit, q, keys, factor, bias, n, tiles);
     check_canaries(t);
-    aura_tile_score_ref(want, q, keys, factor, bias, n, tiles);
+    aura_score_ref(want, q, keys, factor, bias, n, tiles);
     same_or_nan(t, logit, want, n * tiles * AURA_TILE, "logit");
     for (size_t i = 0; is_ref(t) && i < n * tiles * AURA_TILE; i++) {
         size_t row = i / AURA_TILE, tile = row / n, token = i % AURA_TILE;
@@ -325,9 +325,9 @@ static void value_tile_case(struct trial *t, uint32_t dim, size_t n, int fill, u
         before[i] = i % stride < dim ? random_normal(state) : 12345;
     memcpy(acc, before, size * sizeof *acc);
     memcpy(want, before, size * sizeof *acc);
-    ((aura_tile_value_fn *)t->variant->run)(acc, stride, w, values, n, tiles);
+    ((aura_value_fn *)t->variant->run)(acc, stride, w, values, n, tiles);
     check_canaries(t);
-    aura_tile_value_ref(want, stride, w, values, n, tiles);
+    aura_value_ref(want, stride, w, values, n, tiles);
     same_floats(t, acc, want, size, "acc"); /* also between the rows, where nothing may have changed */
     for (size_t i = 0; is_ref(t) && i < size; i++) {
         double sum = (double)before[i] * w[i / stride].keep, magnitude = fabs(sum) + 0x1p-120;
@@ -357,15 +357,15 @@ static void check_products(struct trial *t, void one(struct trial *, uint32_t, s
 int check_tile(struct trial *t)
 {
     const char *stage = t->variant->stage;
-    if (!strcmp(stage, "codes"))
+    if (!strcmp(stage, "encode"))
         check_codes(t);
     else if (!strcmp(stage, "query"))
         check_query(t);
     else if (!strcmp(stage, "reference"))
         check_products(t, reference_case);
-    else if (!strcmp(stage, "tile_score"))
+    else if (!strcmp(stage, "score"))
         check_products(t, score_tile_case);
-    else if (!strcmp(stage, "tile_value"))
+    else if (!strcmp(stage, "value"))
         check_products(t, value_tile_case);
     else
         return 0;

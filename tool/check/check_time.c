@@ -41,7 +41,7 @@ static void bench_tile_setup(uint32_t kind, const struct aura_variant *v, uint64
     aura_format format = {(aura_kind)kind, (aura_kind)kind};
     aura_layout_init(layout, format, DIM, DIM);
     struct aura_tile tile = {tiles.words, (const uint8_t *)tiles.words, tiles.scale,
-                             !strcmp(v->stage, "tile_value") ? &layout->v : &layout->k, 1};
+                             !strcmp(v->stage, "value") ? &layout->v : &layout->k, 1};
     for (size_t i = 0; i < sizeof tiles.words / 4; i++)
         tiles.words[i] = (uint32_t)random_bits(state);
     for (int i = 0; i < AURA_TILE; i++)
@@ -85,18 +85,18 @@ static void bench_setup(const struct aura_variant *v)
 /* One of the stages of a tile, or 0. */
 static int bench_tile(const struct aura_variant *v)
 {
-    if (!strcmp(v->stage, "codes"))
-        ((aura_codes_fn *)v->run)(bench.packed, bench.scale, bench.x, &bench.codec, ROWS);
+    if (!strcmp(v->stage, "encode"))
+        ((aura_encode_fn *)v->run)(bench.packed, bench.scale, bench.x, &bench.codec, ROWS);
     else if (!strcmp(v->stage, "query"))
         ((aura_query_fn *)v->run)(tiles.query, bench.x, DIM, ROWS);
     else if (!strcmp(v->stage, "reference"))
         ((aura_reference_fn *)v->run)(tiles.product, tiles.query, (const int8_t *)tiles.words, DIM, ROWS);
-    else if (!strcmp(v->stage, "tile_score"))
-        ((aura_tile_score_fn *)v->run)(tiles.logit, tiles.query, tiles.tile, tiles.factor, tiles.bias, QUERIES, AURA_TILES);
-    else if (!strcmp(v->stage, "tile_weight"))
-        ((aura_tile_weight_fn *)v->run)(tiles.weight, tiles.logit, tiles.row, tiles.scales, 1, QUERIES, AURA_TILES);
-    else if (!strcmp(v->stage, "tile_value"))
-        ((aura_tile_value_fn *)v->run)(bench.y, DIM, tiles.weight, tiles.tile, QUERIES, AURA_TILES);
+    else if (!strcmp(v->stage, "score"))
+        ((aura_score_fn *)v->run)(tiles.logit, tiles.query, tiles.tile, tiles.factor, tiles.bias, QUERIES, AURA_TILES);
+    else if (!strcmp(v->stage, "softmax"))
+        ((aura_softmax_fn *)v->run)(tiles.weight, tiles.logit, tiles.row, tiles.scales, 1, QUERIES, AURA_TILES);
+    else if (!strcmp(v->stage, "value"))
+        ((aura_value_fn *)v->run)(bench.y, DIM, tiles.weight, tiles.tile, QUERIES, AURA_TILES);
     else
         return 0;
     return 1;
@@ -109,40 +109,46 @@ static void bench_run(const struct aura_variant *v)
         return;
     if (!strcmp(v->stage, "rotate") || !strcmp(v->stage, "undo"))
         ((aura_rotate_fn *)v->run)(bench.y, bench.x, &bench.rotation, ROWS);
-    else if (!strcmp(v->stage, "rotate_dense"))
-        ((aura_rotate_dense_fn *)v->run)(bench.y, bench.x, bench.matrix, DIM, ROWS);
-    else if (!strcmp(v->stage, "encode"))
-        ((aura_encode_fn *)v->run)(bench.packed, bench.scale, bench.x, &bench.codec, ROWS);
-    else if (!strcmp(v->stage, "dequant"))
-        ((aura_dequant_fn *)v->run)(bench.y, bench.packed, bench.scale, &bench.codec, ROWS);
-    else if (!strcmp(v->stage, "score"))
-        ((aura_score_fn *)v->run)(bench.weight, ROWS, bench.x, &bench.rows, bench.scale, QUERIES, ROWS);
-    else if (!strcmp(v->stage, "value"))
-        ((aura_value_fn *)v->run)(bench.y, bench.weight, ROWS, &bench.rows, QUERIES, ROWS);
-    else if (!strcmp(v->stage, "softmax"))
-        ((aura_softmax_fn *)v->run)(bench.x, &max, &sum, ROWS * DIM);
+    else if (!strcmp(v->stage, "row_rotate_dense"))
+        ((aura_row_rotate_dense_fn *)v->run)(bench.y, bench.x, bench.matrix, DIM, ROWS);
+    else if (!strcmp(v->stage, "row_encode"))
+        ((aura_row_encode_fn *)v->run)(bench.packed, bench.scale, bench.x, &bench.codec, ROWS);
+    else if (!strcmp(v->stage, "row_dequant"))
+        ((aura_row_dequant_fn *)v->run)(bench.y, bench.packed, bench.scale, &bench.codec, ROWS);
+    else if (!strcmp(v->stage, "row_score"))
+        ((aura_row_score_fn *)v->run)(bench.weight, ROWS, bench.x, &bench.rows, bench.scale, QUERIES, ROWS);
+    else if (!strcmp(v->stage, "row_value"))
+        ((aura_row_value_fn *)v->run)(bench.y, bench.weight, ROWS, &bench.rows, QUERIES, ROWS);
+    else if (!strcmp(v->stage, "row_softmax"))
+        ((aura_row_softmax_fn *)v->run)(bench.x, &max, &sum, ROWS * DIM);
     else
-        ((aura_reduce_fn *)v->run)(bench.y, bench.weight, bench.x, DIM, ROWS);
+        ((aura_row_reduce_fn *)v->run)(bench.y, bench.weight, bench.x, DIM, ROWS);
 }
 
-/* Bytes that a row, or for softmax and reduce all of it by 32, reads and writes. */
+/* Whether a stage goes over tiles of tokens; the others go over rows. */
+static int reads_tiles(const struct aura_variant *v)
+{
+    return !strcmp(v->stage, "score") || !strcmp(v->stage, "softmax") || !strcmp(v->stage, "value");
+}
+
+/* Bytes that a row, or for row_softmax and row_reduce all of it by 32, reads and writes. */
 static double bench_bytes(const struct aura_variant *v)
 {
-    if (!strcmp(v->stage, "encode") || !strcmp(v->stage, "dequant"))
+    if (!strcmp(v->stage, "row_encode") || !strcmp(v->stage, "row_dequant"))
         return DIM * 4 + bench.codec.row_bytes + 4;
-    if (!strcmp(v->stage, "score") || !strcmp(v->stage, "value"))
+    if (!strcmp(v->stage, "row_score") || !strcmp(v->stage, "row_value"))
         return (double)bench.rows.stride + 4;
-    if (!strcmp(v->stage, "tile_score") || !strcmp(v->stage, "tile_value"))
+    if (reads_tiles(v) && strcmp(v->stage, "softmax"))
         return (double)tiles.tile->side->bytes / AURA_TILE + 2;
-    if (!strcmp(v->stage, "tile_weight")) /* logits, p, a scale, weights */
+    if (!strcmp(v->stage, "softmax")) /* logits, p, a scale, weights */
         return QUERIES * (4 + 4 + 1) + 4;
-    if (!strcmp(v->stage, "codes"))
+    if (!strcmp(v->stage, "encode"))
         return DIM * 4 + DIM + 4;
     if (!strcmp(v->stage, "query"))
         return DIM * 4 + DIM * 2;
     if (!strcmp(v->stage, "reference"))
         return DIM * 2;
-    return !strcmp(v->stage, "reduce") ? DIM * 4 : DIM * 8;
+    return !strcmp(v->stage, "row_reduce") ? DIM * 4 : DIM * 8;
 }
 
 static double now(void)
@@ -164,5 +170,5 @@ double time_stage(const struct aura_variant *v, double seconds, double *bytes_pe
         double taken = (now() - start) / TURNS;
         best = taken < best ? taken : best;
     } while (now() < end);
-    return best / (strncmp(v->stage, "tile_", 5) ? ROWS : AURA_TILES * AURA_TILE) * 1e9;
+    return best / (reads_tiles(v) ? AURA_TILES * AURA_TILE : ROWS) * 1e9;
 }

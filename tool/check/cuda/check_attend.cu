@@ -49,13 +49,13 @@ static void in_parallel(size_t n, const std::function<void(size_t)> &item)
 static size_t differing_logits(const struct oracle_row &want, const float *got, const aura_cache *cache,
                                aura_seq seq, uint64_t first, uint64_t end)
 {
-    struct aura_raw raw;
-    struct aura_raw_seq rs;
+    struct aura_backend_cache facts;
+    struct aura_backend_seq rs;
     size_t wrong = 0;
-    aura_raw_describe(&raw, cache);
-    if (aura_raw_find("check", cache, seq, &rs))
+    aura_backend_describe(&facts, cache);
+    if (aura_backend_find("check", cache, seq, &rs))
         return SIZE_MAX;
-    for (uint64_t t = first > raw.pinned ? first : raw.pinned; t < rs.closed && t < end; t++)
+    for (uint64_t t = first > facts.pinned ? first : facts.pinned; t < rs.closed && t < end; t++)
         wrong += memcmp(&want.logit[t], &got[t], 4) != 0;
     return wrong;
 }

@@ -24,10 +24,10 @@ static double cosine_of(double dot, double size2)
 }
 
 /* What the cache has of values x. */
-static std::vector<float> row_of_values(const struct aura_raw &raw, const std::vector<float> &x)
+static std::vector<float> row_of_values(const struct aura_backend_cache &facts, const std::vector<float> &x)
 {
     std::vector<float> y(x.size());
-    aura_rotate_ref(y.data(), x.data(), raw.v_turn, 1);
+    aura_rotate_ref(y.data(), x.data(), facts.v_rotate, 1);
     for (float &number : y)
         number = __half2float(__float2half_rn(number));
     return y;
@@ -104,16 +104,16 @@ static bool put_on_threshold(std::vector<float> &y, const struct aura_codec_plan
 }
 
 /* Values that become a row with such a number; false where this one does not. */
-static bool values_on_threshold(std::vector<float> &x, std::vector<float> y, const struct aura_raw &raw)
+static bool values_on_threshold(std::vector<float> &x, std::vector<float> y, const struct aura_backend_cache &facts)
 {
-    const struct aura_codec_plan *p = raw.v_codec;
+    const struct aura_codec_plan *p = facts.v_codec;
     for (size_t i = 1; i < y.size(); i++)
         for (int f = 0; f < 9; f++)
             for (uint32_t k = 0; k + 1 < 1u << (p->bits - 1); k++) {
                 if (!put_on_threshold(y, p, i, f, k) || !on_threshold(try_fits(p, y), p))
                     continue;
-                aura_undo_ref(x.data(), y.data(), raw.v_undo, 1);
-                if (row_of_values(raw, x) == y)
+                aura_undo_ref(x.data(), y.data(), facts.v_undo, 1);
+                if (row_of_values(facts, x) == y)
                     return true;
             }
     return false;
@@ -141,9 +141,9 @@ static bool find_twins(struct twins *t, const struct aura_codec_plan *p)
 }
 
 /* Values that become a row whose second number is such, and which the fit that has it below suits best. */
-static bool values_between_twins(std::vector<float> &x, std::vector<float> y, const struct aura_raw &raw, const struct twins &twins)
+static bool values_between_twins(std::vector<float> &x, std::vector<float> y, const struct aura_backend_cache &facts, const struct twins &twins)
 {
-    const struct aura_codec_plan *p = raw.v_codec;
+    const struct aura_codec_plan *p = facts.v_codec;
     const uint32_t middle = 1u << (p->bits - 1);
     const float size = sqrtf(aura_ref_dot(y.data(), y.data(), p->dim) / (float)p->dim);
     const float at = p->threshold[middle + twins.threshold[0]] / (p->fits[twins.fit[0]] * p->sigma) * size;
@@ -156,8 +156,8 @@ static bool values_between_twins(std::vector<float> &x, std::vector<float> y, co
         above[i] = aura_ref_index(p, y[1] * t.factor[twins.fit[i]]) > middle + twins.threshold[i];
     if (above[0] == above[1] || best_fit(t) != twins.fit[above[0]])
         return false;
-    aura_undo_ref(x.data(), y.data(), raw.v_undo, 1);
-    return row_of_values(raw, x) == y;
+    aura_undo_ref(x.data(), y.data(), facts.v_undo, 1);
+    return row_of_values(facts, x) == y;
 }
 
 /* These values, and keys, appended at once on either side. The first tokens are pinned and the last stay open: others are there. */
@@ -197,16 +197,16 @@ static void run_hard(uint32_t kind, uint32_t dim, int vectors, size_t least)
 {
     struct scene s = scene_of(kind, kind, dim, 1, 1, {0});
     struct filled f;
-    struct aura_raw raw;
+    struct aura_backend_cache facts;
     fill(s, f);
-    aura_raw_describe(&raw, f.cache);
+    aura_backend_describe(&facts, f.cache);
     std::vector<std::vector<float>> tied, on;
     for (int i = 0; i < vectors; i++) {
         std::vector<float> x = some_numbers(1000 + (uint64_t)i, dim);
-        const std::vector<float> y = row_of_values(raw, x);
-        if (nearly_tied(try_fits(raw.v_codec, y)))
+        const std::vector<float> y = row_of_values(facts, x);
+        if (nearly_tied(try_fits(facts.v_codec, y)))
             tied.push_back(x);
-        if (values_on_threshold(x, y, raw))
+        if (values_on_threshold(x, y, facts))
             on.push_back(x);
     }
     s.name += ", " + std::to_string(tied.size()) + " near ties, " + std::to_string(on.size()) + " on a threshold";
@@ -221,18 +221,18 @@ static void run_twins()
 {
     struct scene s = scene_of(4, 4, 128, 1, 1, {0});
     struct filled f;
-    struct aura_raw raw;
+    struct aura_backend_cache facts;
     struct twins twins;
     fill(s, f);
-    aura_raw_describe(&raw, f.cache);
-    if (!find_twins(&twins, raw.v_codec))
+    aura_backend_describe(&facts, f.cache);
+    if (!find_twins(&twins, facts.v_codec))
         return complain(s, "there are no twins");
     std::vector<std::vector<float>> vectors;
     for (int i = 0; i < 12000; i++) {
         std::vector<float> y = some_numbers(9000 + (uint64_t)i, 128), x(128);
         for (float &number : y)
             number = __half2float(__float2half_rn(copysignf(powf(fabsf(number), i % 2 ? 0.5f : 1.5f), number)));
-        if (values_between_twins(x, y, raw, twins))
+        if (values_between_twins(x, y, facts, twins))
             vectors.push_back(x);
     }
     s.name += ", " + std::to_string(vectors.size()) + " between two fits' thresholds";
@@ -246,15 +246,15 @@ static void run_alike()
 {
     struct scene s = scene_of(4, 4, 512, 1, 1, {0});
     struct filled f;
-    struct aura_raw raw;
+    struct aura_backend_cache facts;
     fill(s, f);
-    aura_raw_describe(&raw, f.cache);
+    aura_backend_describe(&facts, f.cache);
     std::vector<std::vector<float>> vectors(1, std::vector<float>(512));
     for (uint32_t i = 0; i < 64; i++) {
         std::vector<float> y = some_numbers(7 + i, 512), x(512);
         for (uint32_t d = 0; d < 256 + 2 * i; d++)
             y[d] = d % 2 ? 1 : -1;
-        aura_undo_ref(x.data(), y.data(), raw.v_undo, 1);
+        aura_undo_ref(x.data(), y.data(), facts.v_undo, 1);
         vectors.push_back(x);
     }
     s.name += ", numbers alike";

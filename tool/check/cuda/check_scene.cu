@@ -132,48 +132,48 @@ std::vector<float> some_numbers(uint64_t seed, size_t n)
 
 bool same_bytes(const aura_cache *a, aura_seq sa, const aura_cache *b, aura_seq sb)
 {
-    struct aura_raw raw;
-    struct aura_raw_seq ra, rb;
-    aura_raw_describe(&raw, a);
-    if (aura_raw_find("check", a, sa, &ra) || aura_raw_find("check", b, sb, &rb))
+    struct aura_backend_cache facts;
+    struct aura_backend_seq ra, rb;
+    aura_backend_describe(&facts, a);
+    if (aura_backend_find("check", a, sa, &ra) || aura_backend_find("check", b, sb, &rb))
         return false;
     bool same = ra.len == rb.len && ra.closed == rb.closed && ra.pages == rb.pages && ra.first == rb.first;
     for (size_t i = 0; same && i < ra.pages; i++)
-        same = !aura_raw_has_page(&raw, &ra, i) || !memcmp(aura_raw_page(a, sa, i), aura_raw_page(b, sb, i), raw.page_bytes);
-    const aura_config *c = raw.config;
+        same = !aura_backend_has_page(&facts, &ra, i) || !memcmp(aura_backend_page(a, sa, i), aura_backend_page(b, sb, i), facts.page_bytes);
+    const aura_config *c = facts.config;
     if (same && ra.k)
-        same = !memcmp(ra.k, rb.k, (size_t)c->kv_heads * raw.rows * c->k_dim * 2);
+        same = !memcmp(ra.k, rb.k, (size_t)c->kv_heads * facts.rows * c->k_dim * 2);
     if (same && ra.v)
-        same = !memcmp(ra.v, rb.v, (size_t)c->kv_heads * raw.rows * c->v_dim * 2);
+        same = !memcmp(ra.v, rb.v, (size_t)c->kv_heads * facts.rows * c->v_dim * 2);
     return same;
 }
 
 std::string first_difference(const aura_cache *a, aura_seq sa, const aura_cache *b, aura_seq sb)
 {
-    struct aura_raw raw;
-    struct aura_raw_seq x, y;
-    aura_raw_describe(&raw, a);
-    const struct aura_layout *l = raw.layout;
-    if (aura_raw_find("check", a, sa, &x) || aura_raw_find("check", b, sb, &y))
+    struct aura_backend_cache facts;
+    struct aura_backend_seq x, y;
+    aura_backend_describe(&facts, a);
+    const struct aura_layout *l = facts.layout;
+    if (aura_backend_find("check", a, sa, &x) || aura_backend_find("check", b, sb, &y))
         return "no such sequence";
     if (x.len != y.len || x.closed != y.closed)
         return "lengths " + std::to_string(x.len) + " " + std::to_string(x.closed) + " and " + std::to_string(y.len) + " " + std::to_string(y.closed);
     if (x.first != y.first)
         return "first pages " + std::to_string(x.first) + " and " + std::to_string(y.first);
     for (uint64_t t = 0; t < x.len; t++)
-        for (uint32_t h = 0, heads = aura_raw_has_page(&raw, &x, t / AURA_PAGE) ? raw.config->kv_heads : 0; h < heads; h++)
+        for (uint32_t h = 0, heads = aura_backend_has_page(&facts, &x, t / AURA_PAGE) ? facts.config->kv_heads : 0; h < heads; h++)
             for (int values = 0; values < 2; values++) {
                 const struct aura_side *side = values ? &l->v : &l->k;
-                const uint8_t *heads[2] = {aura_raw_page(a, sa, t / AURA_PAGE) + (size_t)h * l->head_bytes,
-                                           aura_raw_page(b, sb, t / AURA_PAGE) + (size_t)h * l->head_bytes};
+                const uint8_t *heads[2] = {aura_backend_page(a, sa, t / AURA_PAGE) + (size_t)h * l->head_bytes,
+                                           aura_backend_page(b, sb, t / AURA_PAGE) + (size_t)h * l->head_bytes};
                 const uint16_t *rows[2] = {values ? x.v : x.k, values ? y.v : y.k};
-                const size_t tile = t / AURA_TILE % AURA_PAGE_TILES * l->tile_bytes, c = t % AURA_TILE, ring = raw.rows - raw.pinned;
+                const size_t tile = t / AURA_TILE % AURA_PAGE_TILES * l->tile_bytes, c = t % AURA_TILE, ring = facts.rows - facts.pinned;
                 bool same = true;
                 if (!rows[0]) {
                     size_t bytes = side->bytes / AURA_TILE, at = tile + (values ? l->v_at : 0) + c * bytes;
                     same = !memcmp(heads[0] + at, heads[1] + at, bytes);
-                } else if (t < raw.pinned || t >= x.closed) {
-                    size_t at = ((size_t)h * raw.rows + (t < raw.pinned ? ring + t : t % ring)) * side->dim;
+                } else if (t < facts.pinned || t >= x.closed) {
+                    size_t at = ((size_t)h * facts.rows + (t < facts.pinned ? ring + t : t % ring)) * side->dim;
                     same = !memcmp(rows[0] + at, rows[1] + at, side->dim * 2);
                 } else {
                     size_t scale = tile + (values ? l->v_scale_at : l->k_scale_at) + 2 * c;
@@ -186,7 +186,7 @@ std::string first_difference(const aura_cache *a, aura_seq sa, const aura_cache 
                         }
                         same = code[0] == code[1];
                     }
-                    if (!values && !(raw.config->flags & AURA_NO_REFERENCE))
+                    if (!values && !(facts.config->flags & AURA_NO_REFERENCE))
                         same = same && !memcmp(heads[0] + l->reference_at, heads[1] + l->reference_at, l->reference_scale_at + 2 - l->reference_at);
                 }
                 if (!same)

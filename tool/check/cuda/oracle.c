@@ -18,7 +18,7 @@ struct side {
 };
 
 struct oracle_head {
-    struct aura_raw raw;
+    struct aura_backend_cache facts;
     uint32_t head;
     uint64_t len, closed;
     struct side k, v;
@@ -27,28 +27,28 @@ struct oracle_head {
 };
 
 static void decode_side(struct side *to, struct oracle_head *h, const aura_cache *cache, aura_seq seq,
-                        const struct aura_raw_seq *rs, int values)
+                        const struct aura_backend_seq *rs, int values)
 {
-    const struct aura_layout *l = h->raw.layout;
+    const struct aura_layout *l = h->facts.layout;
     const struct aura_side *side = values ? &l->v : &l->k;
     const uint16_t *rows = values ? rs->v : rs->k;
-    uint32_t dim = side->dim, ring = h->raw.rows - h->raw.pinned;
+    uint32_t dim = side->dim, ring = h->facts.rows - h->facts.pinned;
     to->level = calloc(h->len * dim + 1, sizeof *to->level);
     to->scale = calloc(h->len + 1, sizeof *to->scale);
     to->number = calloc(h->len * dim + 1, sizeof *to->number);
     to->coded = calloc(h->len + 1, 1);
     for (uint64_t t = 0; t < h->len; t++) {
-        if (!aura_raw_has_page(&h->raw, rs, (size_t)(t / AURA_PAGE)))
+        if (!aura_backend_has_page(&h->facts, rs, (size_t)(t / AURA_PAGE)))
             continue;
-        const uint8_t *tile = aura_raw_page(cache, seq, (size_t)(t / AURA_PAGE)) + (size_t)h->head * l->head_bytes +
+        const uint8_t *tile = aura_backend_page(cache, seq, (size_t)(t / AURA_PAGE)) + (size_t)h->head * l->head_bytes +
                               t / AURA_TILE % AURA_PAGE_TILES * l->tile_bytes;
         uint32_t c = (uint32_t)(t % AURA_TILE);
         if (!rows) {
             aura_dtype dtype = side->kind == AURA_ROW_F32 ? AURA_F32 : side->kind == AURA_ROW_F16 ? AURA_F16 : AURA_BF16;
             aura_load_row(to->number + t * dim, tile + (values ? l->v_at : 0), dtype, (size_t)c * dim, dim);
-        } else if (t < h->raw.pinned || t >= h->closed) {
-            size_t row = (size_t)(t < h->raw.pinned ? ring + t : t % ring);
-            aura_load_row(to->number + t * dim, rows, AURA_F16, ((size_t)h->head * h->raw.rows + row) * dim, dim);
+        } else if (t < h->facts.pinned || t >= h->closed) {
+            size_t row = (size_t)(t < h->facts.pinned ? ring + t : t % ring);
+            aura_load_row(to->number + t * dim, rows, AURA_F16, ((size_t)h->head * h->facts.rows + row) * dim, dim);
         } else {
             struct aura_tile one = {(const uint32_t *)(const void *)(tile + (values ? l->v_at : 0)), NULL, NULL, side, 1};
             const uint16_t *scale = (const uint16_t *)(const void *)(tile + (values ? l->v_scale_at : l->k_scale_at));
@@ -63,24 +63,24 @@ static void decode_side(struct side *to, struct oracle_head *h, const aura_cache
 struct oracle_head *oracle_head_new(const aura_cache *cache, aura_seq seq, uint32_t head)
 {
     struct oracle_head *h = calloc(1, sizeof *h);
-    struct aura_raw_seq rs;
-    aura_raw_describe(&h->raw, cache);
-    if (aura_raw_find("oracle", cache, seq, &rs))
+    struct aura_backend_seq rs;
+    aura_backend_describe(&h->facts, cache);
+    if (aura_backend_find("oracle", cache, seq, &rs))
         abort();
     h->head = head, h->len = rs.len, h->closed = rs.closed;
     decode_side(&h->k, h, cache, seq, &rs, 0);
     decode_side(&h->v, h, cache, seq, &rs, 1);
-    uint32_t dim = h->raw.config->k_dim;
+    uint32_t dim = h->facts.config->k_dim;
     h->reference = calloc((rs.pages + 1) * dim, 1);
     h->reference_scale = calloc(rs.pages + 1, sizeof *h->reference_scale);
-    for (size_t p = 0; p < rs.pages && rs.k && !(h->raw.config->flags & AURA_NO_REFERENCE); p++) {
-        if (!aura_raw_has_page(&h->raw, &rs, p))
+    for (size_t p = 0; p < rs.pages && rs.k && !(h->facts.config->flags & AURA_NO_REFERENCE); p++) {
+        if (!aura_backend_has_page(&h->facts, &rs, p))
             continue;
-        const uint8_t *part = aura_raw_page(cache, seq, p) + (size_t)head * h->raw.layout->head_bytes;
-        if (h->closed <= (p * AURA_PAGE > h->raw.pinned ? p * AURA_PAGE : h->raw.pinned))
+        const uint8_t *part = aura_backend_page(cache, seq, p) + (size_t)head * h->facts.layout->head_bytes;
+        if (h->closed <= (p * AURA_PAGE > h->facts.pinned ? p * AURA_PAGE : h->facts.pinned))
             continue;
-        memcpy(h->reference + p * dim, part + h->raw.layout->reference_at, dim);
-        h->reference_scale[p] = aura_f32_from_f16(*(const uint16_t *)(const void *)(part + h->raw.layout->reference_scale_at));
+        memcpy(h->reference + p * dim, part + h->facts.layout->reference_at, dim);
+        h->reference_scale[p] = aura_f32_from_f16(*(const uint16_t *)(const void *)(part + h->facts.layout->reference_scale_at));
     }
     return h;
 }
@@ -107,12 +107,12 @@ static uint32_t planes_for(uint32_t kind, uint32_t asked)
 /* The logits before options, in units of log2 e; in f32 with the operations of doc/numerics.md where keys are codes. */
 static void logits(struct oracle_row *row, const struct oracle_head *h, float *q, float unit, uint32_t planes)
 {
-    uint32_t dim = h->raw.config->k_dim;
+    uint32_t dim = h->facts.config->k_dim;
     struct aura_query query;
     memset(&query, 0, sizeof query);
-    if (h->raw.k_turn)
+    if (h->facts.k_rotate)
         aura_query_ref(&query, q, dim, 1);
-    float factor = query.step * (planes == 1 ? 256.f : 1.f) * h->raw.layout->k.step * unit, bias = 0;
+    float factor = query.step * (planes == 1 ? 256.f : 1.f) * h->facts.layout->k.step * unit, bias = 0;
     for (uint64_t t = 0; t < h->len; t++) {
         if (t % AURA_PAGE == 0) {
             int32_t product = 0;
@@ -120,7 +120,7 @@ static void logits(struct oracle_row *row, const struct oracle_head *h, float *q
             bias = 0;
             aura_reference_ref(&product, &query, h->reference + t / AURA_PAGE * dim, dim, 1);
             if (scale != 0)
-                bias = (float)product * (query.step * scale * h->raw.layout->reference_step * unit);
+                bias = (float)product * (query.step * scale * h->facts.layout->reference_step * unit);
         }
         if (!h->k.coded[t]) {
             double sum = 0;
@@ -138,7 +138,7 @@ static void logits(struct oracle_row *row, const struct oracle_head *h, float *q
 
 static int is_seen(const struct oracle_head *h, uint64_t t, uint64_t begin, uint64_t end)
 {
-    return (t >= begin || t < h->raw.config->keep_first) && t < end;
+    return (t >= begin || t < h->facts.config->keep_first) && t < end;
 }
 
 static double with_options(double x, const struct oracle_head *h, const struct oracle_options *o, uint32_t query,
@@ -158,7 +158,7 @@ static double with_options(double x, const struct oracle_head *h, const struct o
 static void add_tile(struct oracle_row *row, double *o, const struct oracle_head *h, const double *p, uint64_t first,
                      uint64_t end, uint32_t planes)
 {
-    uint32_t dim = h->raw.config->v_dim;
+    uint32_t dim = h->facts.config->v_dim;
     double top = 0, most = planes == 1 ? 255 : 65280;
     for (uint64_t t = first; t < end; t++)
         if (h->v.coded[t] && p[t - first] * h->v.scale[t] > top)
@@ -166,7 +166,7 @@ static void add_tile(struct oracle_row *row, double *o, const struct oracle_head
     for (uint64_t t = first; t < end; t++) {
         double size = 0, weight = p[t - first];
         if (h->v.coded[t]) {
-            double exact = top > 0 ? weight * h->v.scale[t] / top * most : 0, whole = rint(exact), step = h->raw.layout->v.step;
+            double exact = top > 0 ? weight * h->v.scale[t] / top * most : 0, whole = rint(exact), step = h->facts.layout->v.step;
             for (uint32_t d = 0; d < dim; d++) {
                 o[d] += top / most * whole * step * h->v.level[t * dim + d];
                 size += (double)h->v.level[t * dim + d] * h->v.level[t * dim + d];
@@ -189,16 +189,16 @@ static void add_tile(struct oracle_row *row, double *o, const struct oracle_head
 void oracle_attend(struct oracle_row *row, const struct oracle_head *h, const float *given, uint32_t query, uint32_t q_head,
                    const struct oracle_options *options)
 {
-    const aura_config *c = h->raw.config;
+    const aura_config *c = h->facts.config;
     float q[AURA_TILE_DIM], unit = (options->scale != 0 ? options->scale : 1 / sqrtf((float)c->k_dim)) * 1.44269504f;
     int64_t last = options->not_causal ? (int64_t)h->len : (int64_t)h->len - options->queries + query + 1;
     uint64_t end = last > 0 ? (uint64_t)last : 0, begin = options->window && options->window < end ? end - options->window : 0;
     double o[AURA_TILE_DIM] = {0}, l = 0, m = -INFINITY, sink = options->sinks ? options->sinks[q_head] : -INFINITY;
     for (uint32_t d = 0; d < c->k_dim; d++)
-        q[d] = h->raw.inverse_balance ? given[d] * h->raw.inverse_balance[(size_t)h->head * c->k_dim + d] : given[d];
-    if (h->raw.k_turn)
-        aura_rotate_ref(q, q, h->raw.k_turn, 1);
-    logits(row, h, q, unit, planes_for(h->raw.layout->k.kind, options->planes));
+        q[d] = h->facts.inverse_balance ? given[d] * h->facts.inverse_balance[(size_t)h->head * c->k_dim + d] : given[d];
+    if (h->facts.k_rotate)
+        aura_rotate_ref(q, q, h->facts.k_rotate, 1);
+    logits(row, h, q, unit, planes_for(h->facts.layout->k.kind, options->planes));
     double *x = malloc((h->len + 1) * sizeof *x);
     row->size = row->slack = 0;
     for (uint64_t t = 0; t < end; t++) {
@@ -212,7 +212,7 @@ void oracle_attend(struct oracle_row *row, const struct oracle_head *h, const fl
         uint64_t stop = first + AURA_TILE < h->len ? first + AURA_TILE : h->len;
         for (uint64_t t = first; t < stop; t++)
             l += p[t - first] = is_seen(h, t, begin, end) && x[t] > -INFINITY ? exp2(x[t] - m) : 0;
-        add_tile(row, o, h, p, first, stop, planes_for(h->raw.layout->v.kind, options->planes));
+        add_tile(row, o, h, p, first, stop, planes_for(h->facts.layout->v.kind, options->planes));
     }
     m *= 0.69314718055994530942;
     if (sink > -INFINITY) {
@@ -227,7 +227,7 @@ void oracle_attend(struct oracle_row *row, const struct oracle_head *h, const fl
         o[d] = l > 0 ? o[d] / l : 0;
     row->size = l > 0 ? row->size / l : 0, row->slack = l > 0 ? row->slack / l : 0;
     memcpy(row->out, o, c->v_dim * sizeof *o);
-    if (h->raw.v_undo)
-        aura_ref_rotate_double(row->out, NULL, o, h->raw.v_undo);
+    if (h->facts.v_undo)
+        aura_ref_rotate_double(row->out, NULL, o, h->facts.v_undo);
     free(x);
 }

@@ -1,9 +1,9 @@
-/* reduce, written once over the words of an instruction set.
+/* row_reduce, written once over the words of an instruction set.
  *
- * Needs: sum_pair of score.tmpl.h; vec_load, vec_store, vec_set1, vec_fma; AURA_ISA. */
+ * Needs: sum_pair of row_score.tmpl.h; vec_load, vec_store, vec_set1, vec_fma; AURA_ISA. */
 
 /* Four float4 groups at a time: lanes are 4 workgroups x 4 coordinates; two pairwise steps add the workgroups up. */
-AURA_INLINE void reduce_row(float *out, const float *weight, const float *partial, uint32_t dim, uint32_t nwg)
+AURA_INLINE void row_reduce_one(float *out, const float *weight, const float *partial, uint32_t dim, uint32_t nwg)
 {
     float spread[4 * 32 + AURA_LANES]; /* each weight four times */
     for (uint32_t w = 0; w < nwg; w++)
@@ -29,10 +29,10 @@ AURA_INLINE void reduce_row(float *out, const float *weight, const float *partia
 }
 
 #define AURA_STAMP(stage, shape, kind, isa)                                                                            \
-    void aura_reduce_##shape##_##isa(float *out, const float *weight, const float *partial, uint32_t dim,              \
+    void aura_row_reduce_##shape##_##isa(float *out, const float *weight, const float *partial, uint32_t dim,              \
                                      uint32_t nwg)                                                                     \
     {                                                                                                                  \
-        reduce_row(out, weight, partial, dim, nwg);                                                                    \
+        row_reduce_one(out, weight, partial, dim, nwg);                                                                    \
     }
-AURA_SHAPES_reduce(AURA_STAMP, reduce, AURA_ISA)
+AURA_SHAPES_row_reduce(AURA_STAMP, row_reduce, AURA_ISA)
 #undef AURA_STAMP

@@ -1,8 +1,8 @@
-/* dequant, written once over the words of an instruction set.
+/* row_dequant, written once over the words of an instruction set.
  *
- * Needs: codes.tmpl.h; vec_store_n, vec_mul, vec_set1; AURA_ISA. */
+ * Needs: row_codes.tmpl.h; vec_store_n, vec_mul, vec_set1; AURA_ISA. */
 
-AURA_INLINE void dequant_row(float *x, const uint8_t *packed, float scale, const struct aura_codec_plan *plan,
+AURA_INLINE void row_dequant_one(float *x, const uint8_t *packed, float scale, const struct aura_codec_plan *plan,
                              const int bits)
 {
     struct table centroid = table_of(plan->centroid, bits);
@@ -15,11 +15,11 @@ AURA_INLINE void dequant_row(float *x, const uint8_t *packed, float scale, const
 }
 
 #define AURA_STAMP(stage, shape, bits, isa)                                                                            \
-    void aura_dequant_##shape##_##isa(float *x, const uint8_t *packed, const float *scale,                             \
+    void aura_row_dequant_##shape##_##isa(float *x, const uint8_t *packed, const float *scale,                             \
                                       const struct aura_codec_plan *plan, size_t n)                                    \
     {                                                                                                                  \
         for (size_t row = 0; row < n; row++)                                                                           \
-            dequant_row(x + row * plan->dim, packed + row * plan->row_bytes, scale[row], plan, bits);                  \
+            row_dequant_one(x + row * plan->dim, packed + row * plan->row_bytes, scale[row], plan, bits);                  \
     }
-AURA_SHAPES_dequant(AURA_STAMP, dequant, AURA_ISA)
+AURA_SHAPES_row_dequant(AURA_STAMP, row_dequant, AURA_ISA)
 #undef AURA_STAMP

@@ -1,9 +1,9 @@
-/* rotate_dense, written once over the words of an instruction set: coordinate x[j] times column j is added for all
+/* row_rotate_dense, written once over the words of an instruction set: coordinate x[j] times column j is added for all
  * outputs at once, so each output is a sum in order of j. Multiply, then add: these are exact bits.
  *
  * Needs: vec_load_n, vec_store_n, vec_set1, vec_add, vec_mul; AURA_ISA. */
 
-AURA_INLINE void rotate_dense_row(float *y, const float *x, const float *columns, uint32_t dim)
+AURA_INLINE void row_rotate_dense_one(float *y, const float *x, const float *columns, uint32_t dim)
 {
     for (uint32_t i = 0; i < dim; i += 4 * AURA_LANES) {
         vec sum[4] = {vec_set1(0), vec_set1(0), vec_set1(0), vec_set1(0)};
@@ -23,10 +23,10 @@ AURA_INLINE void rotate_dense_row(float *y, const float *x, const float *columns
 }
 
 #define AURA_STAMP(stage, shape, kind, isa)                                                                            \
-    void aura_rotate_dense_##shape##_##isa(float *y, const float *x, const float *columns, uint32_t dim, size_t n)     \
+    void aura_row_rotate_dense_##shape##_##isa(float *y, const float *x, const float *columns, uint32_t dim, size_t n)     \
     {                                                                                                                  \
         for (size_t row = 0; row < n; row++)                                                                           \
-            rotate_dense_row(y + row * dim, x + row * dim, columns, dim);                                              \
+            row_rotate_dense_one(y + row * dim, x + row * dim, columns, dim);                                              \
     }
-AURA_SHAPES_rotate_dense(AURA_STAMP, rotate_dense, AURA_ISA)
+AURA_SHAPES_row_rotate_dense(AURA_STAMP, row_rotate_dense, AURA_ISA)
 #undef AURA_STAMP
