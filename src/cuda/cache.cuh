@@ -21,7 +21,7 @@ struct aura_cuda_cache {
     struct dev_cache dev;
     std::vector<struct attend_kernel> kernels; /* those that take this cache; the general ones last */
     uint32_t batch_invariant;
-    struct aura_page_table table; /* whose pages are whose; the device has a copy of the lists */
+    struct aura_page_table page_table; /* whose pages are whose; the device has a copy of the lists */
 };
 
 struct aura_cuda_workspace {

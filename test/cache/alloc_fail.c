@@ -469,7 +469,7 @@ static void every_function_is_listed(void)
 {
     const char *slash = strrchr(__FILE__, '/');
     char path[512];
-    snprintf(path, sizeof path, "%.*s../include/aura.h", slash ? (int)(slash - __FILE__) + 1 : 0, __FILE__);
+    snprintf(path, sizeof path, "%.*s../../include/aura.h", slash ? (int)(slash - __FILE__) + 1 : 0, __FILE__);
     struct bytes header = read_file(path);
     int functions = 0;
     if (!header.data)

@@ -57,7 +57,7 @@ static inline const char *golden_path(const char *name)
     static int next;
     char *to = path[next++ % 2];
     const char *slash = strrchr(__FILE__, '/');
-    snprintf(to, sizeof path[0], "%.*sgolden/%s", slash ? (int)(slash - __FILE__) + 1 : 0, __FILE__, name);
+    snprintf(to, sizeof path[0], "%.*s../golden/%s", slash ? (int)(slash - __FILE__) + 1 : 0, __FILE__, name);
     return to;
 }
 
