@@ -1,11 +1,12 @@
 # The front door. Every target works as the first command typed: it installs what is missing, or says what that is.
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help build run check bench cuda test test-long fuzz model peers clean
+.PHONY: help build run check bench cuda quick test test-long fuzz model peers clean
 
 help:
 	@echo 'make run     build, then show what each format costs and saves: a table, and a page for a browser (aura-demo.html)'
-	@echo 'make test    all tests: two compilers, sanitizers, ARM under emulation, install, ...'
+	@echo 'make quick   after an edit: one compiler, most test programs, every kernel; two minutes at most once it is built'
+	@echo 'make test    all tests: two compilers, sanitizers, ARM under emulation, install, ...; test/run.sh says how to run one'
 	@echo 'make test-long  a million operations of a cache beside plain arrays, and 20 000 calls with options at random, compared'
 	@echo '             with double; STEPS=, ROWS= and SEED= change them'
 	@echo 'make fuzz    libFuzzer on files, options, rows and operations, FUZZ_SECONDS=30 each; clang'
@@ -37,6 +38,10 @@ cuda:
 	@PATH="$$PATH:/usr/local/cuda/bin"; command -v nvcc >/dev/null || { echo 'aura: nvcc is missing; it comes with the CUDA toolkit' >&2; exit 1; }; \
 	cmake -S . -B build/cuda -DAURA_TESTS=OFF -DAURA_CUDA=ON && cmake --build build/cuda --parallel 2
 	build/cuda/aura check --device cuda
+
+quick:
+	@tool/setup.sh run
+	@test/run.sh quick
 
 test:
 	@tool/setup.sh test

@@ -3,18 +3,20 @@
 #
 #     test/run.sh              every job, two at a time
 #     test/run.sh JOB...       only these; `plant` means plant-x86 and plant-neon
+#     test/run.sh JOB/TEST     one test program of a job that builds them, for example gcc/cache_fork, asan/fuzz_walk, neon/check
+#     test/run.sh quick        for the edit loop: one compiler, test programs (without those in $slow), check; `make quick`
 #     test/run.sh --list
 #
 # A job is a function job_NAME below. It prints a line per test, "ok NAME", "FAIL NAME: why" or "skip NAME: why"; all
 # it prints goes to build/test/NAME.log. A job that ends badly without a FAIL line, or that tested nothing, has failed.
-# The last line is "N passed, N failed, N skipped".
+# The last line is "N passed, N failed, N skipped"; above it are the jobs that took longest.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 unset CC CXX CFLAGS CXXFLAGS CPPFLAGS LDFLAGS MAKEFLAGS MAKELEVEL MFLAGS # each job says its own
 export LC_ALL=C
 self=test/run.sh
 out=build/test
-jobs='asan neon isa plain device plant-neon gcc clang plant-x86 tool model quality install tsan symbols header tables union' # long first
+jobs='asan neon isa plain device plant-neon gcc clang plant-x86 tool model quality install tsan symbols header tables style union' # long first
 time_limit=1150 # seconds; a job that takes longer hangs, and all of them together should take less than 20 minutes
 
 # ---- what jobs are made of ------------------------------------------------------------------------------------------
@@ -38,19 +40,35 @@ try() {
 build() {
     local dir=$1
     shift
-    cmake -S . -B "$dir" -DAURA_WERROR=ON "$@" && cmake --build "$dir"
+    cmake -S . -B "$dir" -DAURA_WERROR=ON "$@" && cmake --build "$dir" $(targets)
 }
 
-# The build that several jobs look at. Whoever comes first makes it, the others wait.
+# What a build has to make: all, or what the one test needs that was asked for.
+targets() {
+    case ${one_test-} in
+    '') ;;
+    check) echo --target aura_tool ;;
+    fuzz_*) echo --target "$one_test" ;;
+    *) echo --target "test_$one_test" ;;
+    esac
+}
+
+# asked NAME: whether a test is to run.
+asked() {
+    [ "${one_test:-$1}" = "$1" ]
+}
+
+# gcc_build [CMAKE_ARGUMENTS...]: the build that several jobs look at. Whoever comes first makes it, the others wait.
 gcc_build() {
     flock "$out/gcc.lock" cmake -S . -B $out/gcc -DAURA_WERROR=ON -DCMAKE_C_COMPILER=gcc &&
-        flock "$out/gcc.lock" cmake --build $out/gcc
+        flock "$out/gcc.lock" cmake --build $out/gcc $(targets) "$@"
 }
 
 # program NAME COMMAND...: a program that prints a line per test; NAME/ goes in front of each test's name.
 program() {
     local name=$1 status text=$out/$job.$1.txt
     shift
+    asked "$name" || return 0
     "$@" >"$text" 2>&1
     status=$?
     sed -E "s,^(ok|FAIL|skip) ,&$name/," "$text"
@@ -61,11 +79,16 @@ program() {
     fi
 }
 
+# The test programs: every C file of test/ but the targets of the fuzzer.
+test_names() {
+    ls test/*.c test/*/*.c | grep -v ^test/fuzz/ | sed 's,.*/\(.*\)\.c,\1,'
+}
+
 # programs DIR [WRAPPER...]: every test program of a build, except those named in $except, which other jobs run.
 programs() {
     local dir=$1 name
     shift
-    for name in $(ls test/*.c test/*/*.c | grep -v ^test/fuzz/ | sed 's,.*/\(.*\)\.c,\1,'); do
+    for name in $(test_names); do
         case " ${except-} " in *" $name "*) ;; *) program "$name" "$@" "$dir/test_$name" ;; esac
     done
 }
@@ -82,6 +105,7 @@ replays() {
 check() {
     local json=$1 status failed summary
     shift
+    asked check || return 0
     echo "+ $* --json"
     "$@" --json >"$json"
     status=$?
@@ -112,6 +136,27 @@ job_gcc() {
     try build gcc_build || return
     programs $out/gcc
     check $out/check-x86.json $out/gcc/aura check
+}
+
+# For the edit loop, at most two minutes on two cores from a warm build: the tests two at a time, shortened by AURA_QUICK, and
+# without the slow ones. These run in the gcc job; every line of theirs is reached by a shorter one.
+slow='alloc_fail cache_cover cache_edges cache_same cache_store cache_walk recorded'
+job_quick() {
+    local name
+    export AURA_QUICK=1
+    try build gcc_build --parallel 2 || return
+    rm -f $out/quick.*.out
+    { echo check; test_names; } | grep -vxF "$(printf '%s\n' $slow)" | xargs -P 2 -n 1 $self --quick
+    cat $out/quick.*.out
+}
+
+# One of them; its lines go to a file of its own, as another test is printing.
+quick_test() {
+    if [ "$1" = check ]; then
+        check $out/check-quick.json $out/gcc/aura check --no-times
+    else
+        program "$1" $out/gcc/test_"$1"
+    fi >$out/quick."$1".out
 }
 
 job_clang() {
@@ -638,6 +683,15 @@ job_tables() {
     fi
 }
 
+# What a compiler does not see: widths, lengths, rooms, names in comments, lists; and that each rule finds what it is for.
+job_style() {
+    if command -v python3 >/dev/null; then
+        test/style.py
+    else
+        echo 'skip style: there is no python3'
+    fi
+}
+
 # ---- installed ------------------------------------------------------------------------------------------------------
 
 job_install() {
@@ -818,6 +872,7 @@ one() {
     fi
     report=$(printf '%-13s %4d s  %d passed, %d failed, %d skipped' "$job" $((SECONDS - start)) \
         "$(count ok "$log")" "$(count FAIL "$log")" "$(count skip "$log")")
+    echo "$((SECONDS - start)) $job" >$out/$job.time
     if grep -q '^FAIL ' "$log"; then
         tail=$(grep -B 8 '^FAIL ' "$log" | tail -n 40 | sed 's/^/    | /')
     fi
@@ -828,9 +883,10 @@ one() {
 chosen() {
     local wanted=" $* " job name
     for name in "$@"; do
-        case " $jobs" in *" $name"[\ -]* | *" $name") ;; *) echo "test/run.sh: no job $name" >&2; return 2 ;; esac
+        case " $jobs quick" in *" $name"[\ -]* | *" $name") ;; *) echo "test/run.sh: no job $name" >&2; return 2 ;; esac
     done
     case $wanted in *' union '*) wanted="$wanted gcc neon " ;; esac
+    case $wanted in *' quick '*) echo quick ;; esac
     for job in $jobs; do
         case $wanted in '  ' | *" $job "* | *" ${job%%-*} "*) echo "$job" ;; esac
     done
@@ -840,7 +896,7 @@ all() {
     local list logs job start=$SECONDS
     list=$(chosen "$@") || return
     logs=$(for job in $list run; do echo "$out/$job.log"; done)
-    rm -f $logs
+    rm -f $logs $out/*.time
     : >$out/run.log
     echo "$list" | grep -vx union | xargs -r -P 2 -n 1 $self --one || echo "FAIL a job was killed" >>$out/run.log
     ! echo "$list" | grep -qx union || one union
@@ -848,9 +904,23 @@ all() {
     for job in $list run; do
         sed -n "s/^FAIL /failed:  $job: /p; s/^skip /skipped: $job: /p" "$out/$job.log"
     done
+    echo "slowest: $(sort -rn $out/*.time | head -n 5 | awk '{ printf "%s%s %d s", NR > 1 ? ", " : "", $2, $1 }')"
     echo "$((SECONDS - start)) seconds; logs in $out"
     echo "$(count ok $logs) passed, $(count FAIL $logs) failed, $(count skip $logs) skipped"
     [ "$(count FAIL $logs)" = 0 ]
+}
+
+# one_of JOB/TEST: one test program, on the screen.
+one_of() {
+    local log=$out/one.log
+    export one_test=${1#*/}
+    chosen "${1%%/*}" >/dev/null || return
+    $self --body "${1%%/*}" 2>&1 | tee $log
+    if ! sed '/^ok \(build\|configure\)$/d' $log | grep -qE '^(ok|FAIL|skip) '; then
+        echo "test/run.sh: the job ${1%%/*} has no test $one_test" >&2
+        return 2
+    fi
+    ! grep -q '^FAIL ' $log
 }
 
 mkdir -p $out
@@ -858,6 +928,8 @@ case ${1-} in
 --list) printf '%s\n' $jobs ;;
 --body) job=$2 && "job_$2" ;;
 --one) one "$2" ;;
--*) echo 'usage: test/run.sh [--list | JOB...]' >&2; exit 2 ;;
+--quick) job=quick && quick_test "$2" ;;
+-*) echo 'usage: test/run.sh [--list | JOB/TEST | JOB...]' >&2; exit 2 ;;
+*/*) one_of "$1" ;;
 *) all "$@" ;;
 esac

@@ -464,7 +464,7 @@ static int listed(const char *name, size_t n)
     return found;
 }
 
-/* A function is AURA_API, some type, aura_name(. */
+/* A function is AURA_API, some type, aura_ and its name, and an opening bracket. */
 static void every_function_is_listed(void)
 {
     const char *slash = strrchr(__FILE__, '/');

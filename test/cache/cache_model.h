@@ -43,7 +43,7 @@ static inline int small_run(void)
  *
  *   value   what rounding the weights to bytes costs. One plane: half of 1/255 of the largest weight of a tile, 32 times
  *           with signs that chance decides: a percent at most on random data. Two: 1/256 of that.
- *   worst   the same on tiles made for it, where all 31 others are rounded the same way: design.md, 4b.
+ *   worst   the same on tiles made for it, where all 31 others are rounded the same way.
  *   flat    the same for a hundred thousand tokens of nearly equal weights, where it averages out.
  *   typical value and logit together, on random data of 255 tokens and more.
  *   logit   what rounding the query costs a logit, relative to |scale| max|q| |k|. One plane: a coordinate is off by up to
