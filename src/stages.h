@@ -47,7 +47,7 @@ struct aura_rotation_plan {
                                                                    of coordinate 16 block + i is -1 */
 };
 
-/* A codebook and how vectors are fitted to it, made ready. See rows.c. */
+/* A codebook and how vectors are fitted to it, made ready: codec.c. */
 struct aura_codec_plan {
     uint32_t dim, bits;
     uint32_t row_bytes;    /* aura_row_bytes(dim, bits) */

@@ -8,7 +8,7 @@
 #include "../src/base/dtype.h"
 #include "../src/ref.h"
 #include "../src/rotation.h"
-#include "../src/rows/rows.h"
+#include "../src/codec.h"
 #include "../tool/parts/inputs.h"
 #include "test.h"
 

@@ -7,7 +7,7 @@
 #include "../src/codebook.h"
 #include "../src/ref.h"
 #include "../src/rotation.h"
-#include "../src/rows/rows.h"
+#include "../src/codec.h"
 #include "../tool/parts/inputs.h"
 #include "test.h"
 

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "../base/fpmode.h"
+#include "../codec.h"
 #include "../rotation.h"
-#include "../rows/rows.h"
 
 static const uint32_t cache_dims[] = {64, 80, 96, 112, 128, 192, 256, 512};
 

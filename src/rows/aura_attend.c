@@ -7,6 +7,7 @@
 
 #include "../base/dtype.h"
 #include "../base/fpmode.h"
+#include "../codec.h"
 #include "rows.h"
 
 /* ---- packed rows -------------------------------------------------------------------------------------------------- */

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "../base/arguments.h"
-#include "../codebook.h"
+#include "../codec.h"
 #include "../base/dtype.h"
 #include "../base/fpmode.h"
 #include "../ref.h"
@@ -16,98 +16,6 @@
 /* Largest coordinate that is encoded, after balance. A rotated row then stays below 2^50 and sums of squares far from
  * overflow, even with a matrix that is only roughly orthogonal. */
 #define LARGEST 0x1p40f
-
-size_t aura_row_bytes(uint32_t dim, uint32_t bits)
-{
-    if (dim == 0 || dim > AURA_MAX_DIM || bits < 1 || bits > 8)
-        return 0;
-    return ((size_t)dim * bits + 31) / 32 * 4;
-}
-
-aura_status aura_codebook_get(aura_table table, uint32_t bits, aura_codebook *book)
-{
-    if (!book)
-        return aura_fail(NULL, AURA_BAD_ARGUMENT, "aura_codebook_get: book is NULL");
-    if (table < AURA_TABLE_EXACT || table > AURA_TABLE_TQ)
-        return aura_fail(NULL, AURA_BAD_ARGUMENT, "aura_codebook_get: there is no table %d", (int)table);
-    for (size_t i = 0; i < aura_codebook_count; i++)
-        if (aura_codebook_list[i].id / 16 == (uint32_t)table && aura_codebook_list[i].bits == bits) {
-            *book = aura_codebook_list[i];
-            return AURA_OK;
-        }
-    return aura_fail(NULL, AURA_UNSUPPORTED, "aura_codebook_get: table %d has no %u-bit codebook", (int)table, bits);
-}
-
-/* splitmix64: bit d of the stream is bit d % 64 of output d / 64. */
-aura_status aura_signs(uint64_t seed, uint32_t stream, uint32_t dim, uint8_t *bits)
-{
-    if (!bits || dim == 0 || dim > AURA_MAX_DIM)
-        return aura_fail(NULL, AURA_BAD_ARGUMENT, "aura_signs: bits is NULL or dim %u is not 1 to %d", dim,
-                         AURA_MAX_DIM);
-    uint64_t state = seed + stream * 0xd1342543de82ef95u, word = 0;
-    memset(bits, 0, (dim + 7) / 8);
-    for (uint32_t d = 0; d < dim; d++) {
-        if (d % 64 == 0) {
-            word = state += 0x9e3779b97f4a7c15u;
-            word = (word ^ word >> 30) * 0xbf58476d1ce4e5b9u;
-            word = (word ^ word >> 27) * 0x94d049bb133111ebu;
-            word ^= word >> 31;
-        }
-        bits[d / 8] |= (uint8_t)((word >> d % 64 & 1) << d % 8);
-    }
-    return AURA_OK;
-}
-
-/* Grid tables count in steps: every integer where there is a level 0, else every other. */
-static uint32_t spacing_of(const aura_codebook *book)
-{
-    return book->levels % 2 ? 1 : 2;
-}
-
-/* Whether levels and thresholds are what aura_codec_plan says of step, spacing and first, to the last bit. */
-static int is_arithmetic(const aura_codebook *book)
-{
-    float spacing = (float)spacing_of(book), first = -spacing * (float)(book->levels - 1) / 2;
-    int same = book->step > 0 && book->levels == (book->bits == 8 ? 255u : 1u << book->bits);
-    for (uint32_t i = 0; i < book->levels; i++) {
-        float at = spacing * (float)i + first;
-        same = same && book->centroid[i] == book->step * at;
-        same = same && (i + 1 == book->levels || book->threshold[i] == book->step * (at + spacing / 2));
-    }
-    return same;
-}
-
-void aura_codec_plan_init(struct aura_codec_plan *plan, const aura_codebook *book, uint32_t dim, aura_scale_rule rule,
-                          uint32_t search)
-{
-    /* The RMS of a rotated vector already suits a Lloyd-Max table; a plain grid is fitted by its largest coordinate,
-     * where clipping a little pays at 5 and 6 bits and hardly at 8. */
-    static const float table_fits[9] = {0.80f, 0.85f, 0.90f, 0.95f, 1.00f, 1.05f, 1.10f, 1.15f, 1.20f};
-    static const float grid_fits[9] = {0.95f, 1.03125f, 1.1125f, 1.19375f, 1.275f, 1.35625f, 1.4375f, 1.51875f, 1.6f};
-    static const float grid8_fits[9] = {0.95f,  0.98125f, 1.0125f,  1.04375f, 1.075f,
-                                        1.10625f, 1.1375f,  1.16875f, 1.2f};
-    plan->dim = dim;
-    plan->bits = book->bits;
-    plan->row_bytes = (uint32_t)aura_row_bytes(dim, book->bits);
-    plan->uniform = book->uniform;
-    plan->rule = rule;
-    plan->sigma = book->sigma;
-    plan->top = book->centroid[book->levels - 1];
-    plan->tiny = 0x1.fffffep-51f; /* the last float below 2^-50 */
-    plan->keep_tiny = 0;
-    plan->n_fits = search ? 9 : 1;
-    plan->fits[0] = 1;
-    if (search)
-        memcpy(plan->fits, !book->uniform ? table_fits : book->bits < 8 ? grid_fits : grid8_fits, sizeof plan->fits);
-    plan->step = book->uniform && is_arithmetic(book) ? book->step : 0;
-    plan->spacing = (float)spacing_of(book);
-    plan->first = -plan->spacing * (float)(book->levels - 1) / 2;
-    for (uint32_t i = 0; i < 256; i++) {
-        uint32_t index = i & ((1u << book->bits) - 1);
-        plan->centroid[i] = index < book->levels ? book->centroid[index] : plan->top;
-        plan->threshold[i] = i + 1 < book->levels ? book->threshold[i] : INFINITY;
-    }
-}
 
 /* ---- rotate, undo ------------------------------------------------------------------------------------------------ */
 

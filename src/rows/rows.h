@@ -1,12 +1,8 @@
-/* What rows.c makes of public codebooks and rotations. */
+/* What rows.c makes of public rotations. */
 #ifndef AURA_ROWS_H
 #define AURA_ROWS_H
 
 #include "../base/arguments.h"
-
-/* Fills a plan. The codebook is a valid one. search 1: the nine fits of doc/format.md, 0: the plain fit. */
-void aura_codec_plan_init(struct aura_codec_plan *plan, const aura_codebook *book, uint32_t dim, aura_scale_rule rule,
-                          uint32_t search);
 
 /* A rotation or its inverse, made ready. */
 struct aura_rotator {

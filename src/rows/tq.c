@@ -7,8 +7,8 @@
 
 #include "../base/dtype.h"
 #include "../base/fpmode.h"
+#include "../codec.h"
 #include "../rotation.h"
-#include "rows.h"
 
 /* Published with mlx-native; dim 256 uses the first half. */
 static const uint8_t tq_signs[64] = {

@@ -15,7 +15,7 @@
 #include "../../include/aura.h"
 #include "../../src/ref.h"
 #include "../../src/rotation.h"
-#include "../../src/rows/rows.h"
+#include "../../src/codec.h"
 #include "../oracle.h"
 
 enum { PAGE = 256, TILE = 32, PINNED = 4, ROLLBACK = 16 };

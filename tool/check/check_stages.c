@@ -12,7 +12,7 @@
 #include "../../src/codebook.h"
 #include "../../src/ref.h"
 #include "../../src/rotation.h"
-#include "../../src/rows/rows.h"
+#include "../../src/codec.h"
 #include "guard.h"
 #include "../parts/inputs.h"
 

@@ -8,7 +8,7 @@
 
 #include "../../src/ref.h"
 #include "../../src/rotation.h"
-#include "../../src/rows/rows.h"
+#include "../../src/codec.h"
 #include "../parts/inputs.h"
 
 /* Everything a stage may be timed with: 32 rows, 4 queries, dim 128. */
