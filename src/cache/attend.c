@@ -13,7 +13,7 @@
 
 #include "../base/dtype.h"
 #include "../base/fpmode.h"
-#include "../rows/group.h"
+#include "../base/not_finite.h"
 #include "../base/view.h"
 
 /* The job that contains unit or item `i`, by its first one. Jobs without any have the same first as the next. */

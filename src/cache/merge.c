@@ -3,10 +3,9 @@
 
 #include <math.h>
 
-#include "../base/arguments.h"
 #include "../base/dtype.h"
 #include "../base/fpmode.h"
-#include "../rows/group.h"
+#include "../base/not_finite.h"
 
 /* `out` may be `in` itself: a row is read whole before it is written. */
 static aura_status check_same_or_apart(struct aura_call call, const struct aura_extent *out, const struct aura_extent *in)

@@ -133,18 +133,6 @@ void aura_group_sink(struct aura_group *g, size_t h, float sink)
     g->max[h] = m;
 }
 
-int aura_poison_row(float *row, uint32_t dim, aura_dtype dtype)
-{
-    /* the first magnitude that rounds to infinity; f32 numbers are what they are */
-    float limit = dtype == AURA_F16 ? 65520 : dtype == AURA_BF16 ? 0x1.ffp127f : INFINITY;
-    int bad = 0;
-    for (uint32_t d = 0; d < dim; d++)
-        bad |= !(fabsf(row[d]) < limit); /* so that NaN is bad */
-    for (uint32_t d = 0; bad && d < dim; d++)
-        row[d] = NAN;
-    return bad;
-}
-
 int aura_group_finish(float *out, float *lse, const struct aura_group *g, size_t h)
 {
     float sum = g->sum[h];
@@ -155,12 +143,4 @@ int aura_group_finish(float *out, float *lse, const struct aura_group *g, size_t
     if (lse)
         *lse = bad ? NAN : empty ? -INFINITY : g->max[h] + logf(sum);
     return bad;
-}
-
-aura_status aura_bad_rows_status(struct aura_call call, const struct aura_bad_rows *bad)
-{
-    if (!bad->count)
-        return AURA_OK;
-    return aura_fail(call.ctx, AURA_NOT_FINITE, "%s: %zu of the rows are not finite and NaN now, the first is row %zu",
-                     call.name, bad->count, bad->first);
 }

@@ -2,7 +2,7 @@
 #ifndef AURA_GROUP_H
 #define AURA_GROUP_H
 
-#include "../base/arguments.h"
+#include "../base/not_finite.h"
 
 enum {
     AURA_GROUP = 8,  /* query heads that share one pass over the rows; larger groups take several */
@@ -61,19 +61,5 @@ void aura_group_sink(struct aura_group *group, size_t h, float sink);
 /* out[dim] = the normalised row of head h, 0 where it has seen no token; *lse, where not NULL, its log-sum-exp.
  * Returns 1 when the row is not finite; it is NaN then. */
 int aura_group_finish(float *out, float *lse, const struct aura_group *group, size_t h);
-
-/* 1 when a coordinate is not finite, or would not be in that type; then all of the row becomes NaN. */
-int aura_poison_row(float *row, uint32_t dim, aura_dtype dtype);
-
-/* Counts rows that are not finite, for the status of the call. */
-struct aura_bad_rows {
-    size_t count, first;
-};
-static inline void aura_bad_row(struct aura_bad_rows *bad, int is_bad, size_t row)
-{
-    if (is_bad && bad->count++ == 0)
-        bad->first = row;
-}
-aura_status aura_bad_rows_status(struct aura_call call, const struct aura_bad_rows *bad);
 
 #endif
