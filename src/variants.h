@@ -40,6 +40,13 @@ enum { AURA_ROW_F32 = 9, AURA_ROW_F16, AURA_ROW_BF16 };
     X(256, __VA_ARGS__)   \
     X(512, __VA_ARGS__)
 
+/* What a list becomes with these as X: items of an array; words of a text, each with a space or a comma. */
+#define AURA_DIM_ITEM(dim, ...) dim,
+#define AURA_DIM_WORD(dim, ...) " " #dim
+#define AURA_KIND_ITEM(shape, kind, ...) kind,
+#define AURA_KIND_WORD(shape, kind, ...) #kind " "
+#define AURA_KIND_COMMA(shape, kind, ...) #kind ", "
+
 /* X(stage, family, tolerance), in the order data flows: first over tiles, then over rows.
  * EXACT: a kernel must give the bits of ref*.c; the tolerance is how far that f32 definition may be from the same formula
  * in double. BOUNDED: the tolerance is how far a kernel may be from double. Both are relative to the sum of the

@@ -181,6 +181,7 @@ static int page_line(char *line, size_t size, uint32_t isas, uint32_t bits, uint
 /* Line number `i` of the file; 0 past the last. */
 static int golden_line(char *line, size_t size, const aura_ctx *ctx, int i)
 {
+    /* Lists of their own, not those of src/variants.h: what is added there must not move a line of the file. */
     static const uint32_t rotate_dims[] = {8, 64, 72, 80, 88, 96, 112, 120, 128, 192, 256, 320, 512, 576, 1024};
     static const uint32_t encode_dims[] = {64, 72, 80, 96, 112, 128, 192, 256, 512};
     static const uint32_t page_dims[] = {64, 80, 128, 512};

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "../src/variants.h"
 #include "parts/terminal.h"
 #include "tool.h"
 
@@ -127,8 +128,8 @@ static void print_man_command(const struct command *command)
 
 static const char man_tail[] =
     ".SH FORMATS\n"
-    "A format is written k\\fIA\\fRv\\fIB\\fR: \\fIA\\fR bits for a number of a key, \\fIB\\fR for one of a value, of 2, 3, 4, 5, 6, 8,\n"
-    "or f16, bf16 and f32 for plain numbers. Five have names: max (k8v8), safe (k6v6), quality (k5v5), balanced (k4v4)\n"
+    "A format is written k\\fIA\\fRv\\fIB\\fR: \\fIA\\fR bits for a number of a key, \\fIB\\fR for one of a value, of " AURA_BITS(AURA_KIND_COMMA) "or\n"
+    "f16, bf16 and f32 for plain numbers. Five have names: max (k8v8), safe (k6v6), quality (k5v5), balanced (k4v4)\n"
     "and small (k3v3).\n"
     ".SH EXIT STATUS\n"
     ".TP\n0\nGood.\n"

@@ -3,8 +3,18 @@
 
 #include <math.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "../rotation.h"
+#include "../variants.h"
+
+static const uint32_t cache_dims[] = {AURA_DIMS(AURA_DIM_ITEM)}, cache_bits[] = {AURA_BITS(AURA_KIND_ITEM)},
+                      cache_kinds[] = {AURA_KINDS(AURA_KIND_ITEM)};
+enum {
+    N_DIMS = sizeof cache_dims / sizeof *cache_dims,
+    N_BITS = sizeof cache_bits / sizeof *cache_bits,
+    N_KINDS = sizeof cache_kinds / sizeof *cache_kinds
+};
 
 aura_status aura_check_call(struct aura_call call, const void *args, size_t known)
 {
@@ -138,15 +148,54 @@ aura_status aura_check_heads(struct aura_call call, uint32_t q_heads, uint32_t k
     return AURA_OK;
 }
 
+/* ---- dims and kinds of a cache ------------------------------------------------------------------------------------ */
+
+static int is_one_of(const uint32_t *list, size_t n, uint32_t x)
+{
+    for (size_t i = 0; i < n; i++)
+        if (list[i] == x)
+            return 1;
+    return 0;
+}
+
+/* The list as a message has it: "64, 80 or 96" where `last` is " or ". */
+struct list_text {
+    char text[128];
+};
+
+static struct list_text text_of(const uint32_t *list, size_t n, const char *last)
+{
+    struct list_text t = {""};
+    for (size_t i = 0, at = 0; i < n && at < sizeof t.text; i++)
+        at += (size_t)snprintf(t.text + at, sizeof t.text - at, "%s%u", i == 0 ? "" : i + 1 < n ? ", " : last, list[i]);
+    return t;
+}
+
 aura_status aura_check_cache_dim(struct aura_call call, const char *what, uint32_t dim)
 {
-    static const uint32_t dims[] = {64, 80, 96, 112, 128, 192, 256, 512};
-    for (size_t i = 0; i < sizeof dims / sizeof *dims; i++)
-        if (dims[i] == dim)
-            return AURA_OK;
-    return aura_fail(call.ctx, dim ? AURA_UNSUPPORTED : AURA_BAD_ARGUMENT,
-                     "%s: %s is %u, not 64, 80, 96, 112, 128, 192, 256 or 512", call.name, what, dim);
+    if (is_one_of(cache_dims, N_DIMS, dim))
+        return AURA_OK;
+    return aura_fail(call.ctx, dim ? AURA_UNSUPPORTED : AURA_BAD_ARGUMENT, "%s: %s is %u, not %s", call.name, what, dim,
+                     text_of(cache_dims, N_DIMS, " or ").text);
 }
+
+aura_status aura_check_cache_dims(struct aura_call call, uint32_t k_dim, uint32_t v_dim)
+{
+    if (is_one_of(cache_dims, N_DIMS, k_dim) && is_one_of(cache_dims, N_DIMS, v_dim))
+        return AURA_OK;
+    return aura_fail(call.ctx, AURA_UNSUPPORTED, "%s: k_dim %u, v_dim %u; there are %s", call.name, k_dim, v_dim,
+                     text_of(cache_dims, N_DIMS, " and ").text);
+}
+
+aura_status aura_check_format(struct aura_call call, aura_format format)
+{
+    if (is_one_of(cache_kinds, N_KINDS, (uint32_t)format.k) && is_one_of(cache_kinds, N_KINDS, (uint32_t)format.v))
+        return AURA_OK;
+    return aura_fail(call.ctx, AURA_UNSUPPORTED, "%s: format {%d, %d}: a side has %s bits or is f32, f16, bf16", call.name,
+                     (int)format.k, (int)format.v, text_of(cache_bits, N_BITS, " or ").text);
+}
+
+/* ---- numbers and views -------------------------------------------------------------------------------------------- */
 
 aura_status aura_check_balance(struct aura_call call, const float *balance, uint32_t kv_heads, uint32_t k_dim)
 {

@@ -39,8 +39,10 @@ aura_status aura_check_view_apart(struct aura_call call, const char *what, const
 /* GQA: heads above 0 and whole groups. */
 aura_status aura_check_heads(struct aura_call call, uint32_t q_heads, uint32_t kv_heads);
 
-/* A dim that the cache is built for. */
+/* Dims and kinds that a cache can have: those of variants.h. */
 aura_status aura_check_cache_dim(struct aura_call call, const char *what, uint32_t dim);
+aura_status aura_check_cache_dims(struct aura_call call, uint32_t k_dim, uint32_t v_dim);
+aura_status aura_check_format(struct aura_call call, aura_format format);
 
 /* Factors on keys, [kv_heads][k_dim]: each within 1/8 to 8. */
 aura_status aura_check_balance(struct aura_call call, const float *balance, uint32_t kv_heads, uint32_t k_dim);

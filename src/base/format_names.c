@@ -6,11 +6,18 @@
 
 #include "context.h"
 #include "format_names.h"
+#include "../variants.h"
+
+/* The public header and the list must number the plain kinds alike. */
+_Static_assert((int)AURA_KIND_F32 == (int)AURA_ROW_F32 && (int)AURA_KIND_F16 == (int)AURA_ROW_F16 &&
+                   (int)AURA_KIND_BF16 == (int)AURA_ROW_BF16, "variants.h");
 
 /* No name is the beginning of another, so reading one needs no look ahead. */
-const struct aura_kind_name aura_kind_names[] = {
-    {AURA_KIND_B2, "2"}, {AURA_KIND_B3, "3"},     {AURA_KIND_B4, "4"},     {AURA_KIND_B5, "5"},      {AURA_KIND_B6, "6"},
-    {AURA_KIND_B8, "8"}, {AURA_KIND_F32, "f32"},  {AURA_KIND_F16, "f16"},  {AURA_KIND_BF16, "bf16"}};
+#define NAME_OF_BITS(shape, kind, ...) {(aura_kind)kind, #kind},
+#define NAME_OF_PLAIN(shape, kind, ...) {(aura_kind)kind, #shape},
+const struct aura_kind_name aura_kind_names[] = {AURA_BITS(NAME_OF_BITS) AURA_PLAIN(NAME_OF_PLAIN)};
+#undef NAME_OF_BITS
+#undef NAME_OF_PLAIN
 const size_t aura_kind_count = sizeof aura_kind_names / sizeof *aura_kind_names;
 
 const struct aura_preset aura_presets[] = {{"max", {AURA_KIND_B8, AURA_KIND_B8}},
@@ -46,8 +53,8 @@ aura_status aura_format_parse(const char *name, aura_format *format)
     const char *end = read_side(read_side(name, 'k', &read.k), 'v', &read.v);
     if (!end || *end)
         return aura_fail(NULL, AURA_BAD_ARGUMENT,
-                         "aura_format_parse: \"%.32s\" is no format: kAvB with A and B of 2, 3, 4, 5, 6, 8, f16, bf16, f32, "
-                         "or max, safe, quality, balanced, small", name);
+                         "aura_format_parse: \"%.32s\" is no format: kAvB with A and B of "
+                         AURA_BITS(AURA_KIND_COMMA) "f16, bf16, f32, or max, safe, quality, balanced, small", name);
     *format = read;
     return AURA_OK;
 }

@@ -9,21 +9,6 @@
 #include "../codec.h"
 #include "../rotation.h"
 
-static const uint32_t cache_dims[] = {64, 80, 96, 112, 128, 192, 256, 512};
-
-static int is_cache_dim(uint32_t dim)
-{
-    for (size_t i = 0; i < sizeof cache_dims / sizeof *cache_dims; i++)
-        if (cache_dims[i] == dim)
-            return 1;
-    return 0;
-}
-
-static int is_kind(aura_kind kind)
-{
-    return (kind >= AURA_KIND_B2 && kind <= AURA_KIND_BF16 && kind != 7);
-}
-
 static aura_status check_balance(struct aura_call call, const aura_config *c)
 {
     if (!c->balance)
@@ -60,13 +45,8 @@ static aura_status complete_config(struct aura_call call, aura_config *c, const 
     c->rollback = c->rollback ? c->rollback : 16;
     c->max_queries = c->window && !c->max_queries ? 512 : c->max_queries;
     c->flags |= c->slots ? AURA_NO_PINNED | AURA_NO_OPEN : 0;
-    if (!is_kind(c->format.k) || !is_kind(c->format.v))
-        return aura_fail(call.ctx, AURA_UNSUPPORTED, "%s: format {%d, %d}: a side has 2, 3, 4, 5, 6 or 8 bits or is f32, f16, bf16",
-                         call.name, (int)c->format.k, (int)c->format.v);
-    if (!is_cache_dim(c->k_dim) || !is_cache_dim(c->v_dim))
-        return aura_fail(call.ctx, AURA_UNSUPPORTED, "%s: k_dim %u, v_dim %u; there are 64, 80, 96, 112, 128, 192, 256 and 512",
-                         call.name, c->k_dim, c->v_dim);
-    if ((status = aura_check_heads(call, c->q_heads, c->kv_heads)))
+    if ((status = aura_check_format(call, c->format)) || (status = aura_check_cache_dims(call, c->k_dim, c->v_dim)) ||
+        (status = aura_check_heads(call, c->q_heads, c->kv_heads)))
         return status;
     if (c->q_heads > 1u << 16)
         return aura_fail(call.ctx, AURA_TOO_LARGE, "%s: %u query heads; at most 65536", call.name, c->q_heads);

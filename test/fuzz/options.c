@@ -1,5 +1,6 @@
 /* Configurations and the options and jobs of attention, every field out of bytes. Pointers are to memory that is as large as
  * the fields say, where they say anything possible. */
+#include "../../src/variants.h"
 #include "fuzz.h"
 
 enum { REACH = 1 << 20, MOST_QUERIES = 4, MOST_HEADS = 8 };
@@ -15,13 +16,14 @@ static uint32_t one_of(struct source *s, const uint32_t *good, uint32_t n)
 
 static aura_config config_of(struct source *s)
 {
-    static const uint32_t kinds[] = {0, 2, 3, 4, 5, 6, 8, 9, 10, 11, 1, 7, 12}, dims[] = {64, 80, 96, 112, 128, 192, 256, 512, 0, 72};
+    static const uint32_t kinds[] = {0, AURA_KINDS(AURA_KIND_ITEM) 1, 7, 12}, dims[] = {AURA_DIMS(AURA_DIM_ITEM) 0, 72};
+    const uint32_t n_kinds = sizeof kinds / sizeof *kinds, n_dims = sizeof dims / sizeof *dims;
     static const uint32_t heads[] = {1, 2, 4, 8, 0, 3}, small[] = {0, 1, 2, 16, 32, 33, 100, 300};
     aura_config c = AURA_CONFIG_INIT;
     c.size = take_u8(s) == 255 ? take_u32(s) : c.size;
-    c.format.k = (aura_kind)one_of(s, kinds, 13), c.format.v = (aura_kind)one_of(s, kinds, 13);
+    c.format.k = (aura_kind)one_of(s, kinds, n_kinds), c.format.v = (aura_kind)one_of(s, kinds, n_kinds);
     c.q_heads = one_of(s, heads, 6), c.kv_heads = one_of(s, heads, 6);
-    c.k_dim = one_of(s, dims, 10), c.v_dim = one_of(s, dims, 10);
+    c.k_dim = one_of(s, dims, n_dims), c.v_dim = one_of(s, dims, n_dims);
     c.flags = one_of(s, small, 6), c.rollback = one_of(s, small, 7);
     c.seed = take_u64(s);
     c.balance = take_u8(s) % 4 || (uint64_t)c.kv_heads * c.k_dim > FUZZ_FLOATS ? NULL : fuzz_numbers;

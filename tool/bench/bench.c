@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../src/variants.h"
 #include "../cuda_tool.h"
 #include "../parts/terminal.h"
 #include "../tool.h"
@@ -174,12 +175,12 @@ struct arguments {
     int prefill, targets, json;
 };
 
-static const char kinds[] = "2 3 4 5 6 8 f16 bf16 f32";
+static const char kinds[] = AURA_BITS(AURA_KIND_WORD) "f16 bf16 f32";
 
 static const struct option options[] = {
-    CHOICE(k, "--k", kinds, "BITS", "of keys: 2, 3, 4, 5, 6, 8, or f16, bf16, f32 (4)"),
+    CHOICE(k, "--k", kinds, "BITS", "of keys: " AURA_BITS(AURA_KIND_COMMA) "or f16, bf16, f32 (4)"),
     CHOICE(v, "--v", kinds, "BITS", "of values (4)"),
-    NUMBER(dim, "--dim", 8, AURA_MAX_DIM, "N", "of a head: 64, 80, 96, 112, 128, 192, 256, 512 (128)"),
+    NUMBER(dim, "--dim", 8, AURA_MAX_DIM, "N", "of a head:" AURA_DIMS(AURA_DIM_WORD) " (128)"),
     NUMBER(heads, "--heads", 1, 65536, "N", "query heads (32)"),
     NUMBER(kv_heads, "--kv-heads", 1, 65536, "N", "key/value heads (8)"),
     NUMBER(tokens, "--tokens", 1, 1u << 30, "N", "in each sequence (32768; with --prefill 8192)"),

@@ -323,7 +323,7 @@ static void check_softmax_tile(struct trial *t)
 
 void check_attend(struct trial *t)
 {
-    static const uint32_t dims[] = {8, 24, 64, 80, 96, 112, 120, 128, 192, 256, 512, 1024};
+    static const uint32_t dims[] = {8, 24, AURA_DIMS(AURA_DIM_ITEM) 120, 1024};
     const char *stage = t->variant->stage;
     uint64_t state = t->seed;
     size_t n_counts = sizeof token_counts / sizeof *token_counts;

@@ -13,7 +13,7 @@
 
 enum { MAX_QUERIES = 33, MAX_SIDE = AURA_TILE * AURA_TILE_DIM, N_FILLS = 3 };
 
-static const uint32_t dims[] = {64, 80, 96, 112, 128, 192, 256, 512};
+static const uint32_t dims[] = {AURA_DIMS(AURA_DIM_ITEM)};
 static const size_t counts[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, MAX_QUERIES};
 enum { N_DIMS = sizeof dims / sizeof *dims, N_COUNTS = sizeof counts / sizeof *counts };
 

@@ -3,6 +3,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "../../src/variants.h"
+
 uint64_t random_bits(uint64_t *state)
 {
     uint64_t z = *state += 0x9e3779b97f4a7c15u;
@@ -71,6 +73,5 @@ float scale_of_kind(int kind, uint64_t *state)
     }
 }
 
-const uint32_t check_dims[] = {8,   16,  24,  32,  40,  48,  56,  64,  72,  80,  88,  96,  112,
-                               120, 128, 160, 192, 224, 256, 320, 512, 576, 640, 768, 1024};
+const uint32_t check_dims[] = {AURA_DIMS(AURA_DIM_ITEM) 8, 16, 24, 32, 40, 48, 56, 72, 88, 120, 160, 224, 320, 576, 640, 768, 1024};
 const size_t n_check_dims = sizeof check_dims / sizeof *check_dims;

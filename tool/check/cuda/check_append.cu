@@ -185,7 +185,7 @@ static void run_refused()
 void check_append()
 {
     static const uint32_t pairs[][2] = {{4, 4}, {3, 3}, {2, 5}, {5, 2}, {6, 6}, {8, 8}, {4, 10}, {11, 3}, {9, 8}, {10, 10}};
-    static const uint32_t dims[] = {128, 64, 80, 96, 112, 192, 256, 512};
+    static const uint32_t dims[] = {AURA_DIMS(AURA_DIM_ITEM)};
     for (const uint32_t *p : pairs)
         for (uint32_t dim : {128, 80}) {
             struct scene s = scene_of(p[0], p[1], dim, 2, 2, {600, 31, 290});

@@ -227,7 +227,7 @@ void check_options()
 /* Codes of 128 channels on both sides have general kernels of their own: every pair of kinds, four rows and eight. */
 static void check_general_common()
 {
-    static const uint32_t kinds[] = {2, 3, 4, 5, 6, 8};
+    static const uint32_t kinds[] = {AURA_BITS(AURA_KIND_ITEM)};
     uint32_t i = 0;
     for (uint32_t k : kinds)
         for (uint32_t v : kinds) {
@@ -246,12 +246,13 @@ static void check_general_common()
 /* Every pair of kinds, every dim, through the general kernel; and planes that the fused kernels do not have. */
 void check_general()
 {
-    static const uint32_t kinds[] = {2, 3, 4, 5, 6, 8, 9, 10, 11}, dims[] = {64, 80, 96, 112, 128, 192, 256, 512};
+    static const uint32_t kinds[] = {AURA_KINDS(AURA_KIND_ITEM)}, dims[] = {AURA_DIMS(AURA_DIM_ITEM)};
+    const uint32_t n_dims = sizeof dims / sizeof *dims;
     uint32_t i = 0;
     for (uint32_t k : kinds)
         for (uint32_t v : kinds) {
-            struct scene s = scene_of(k, v, dims[i % 8], 6, 2, {330, 40, 1});
-            s.config.v_dim = dims[(i * 3 + 1) % 8];
+            struct scene s = scene_of(k, v, dims[i % n_dims], 6, 2, {330, 40, 1});
+            s.config.v_dim = dims[(i * 3 + 1) % n_dims];
             s.balance = k <= 8 && i % 2, s.planes = i % 3, s.queries = 1 + i % 5, s.seed = 700 + i;
             s.sinks = i % 4 == 1, s.alibi = i % 5 == 2, s.window = i % 7 == 3 ? 70 : 0, s.softcap = i % 6 == 4 ? 5.f : 0;
             s.mask_keys = i % 9 == 5 ? 1 : 0, s.not_causal = i % 8 == 6;
