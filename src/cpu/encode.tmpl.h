@@ -5,8 +5,8 @@
  * where the value is above it. Equally spaced levels need no search: a quotient is at most one off, and two comparisons with
  * the thresholds around it, computed to the bit as the table has them, decide.
  *
- * Needs: row_codes.tmpl.h; vec_round, vec_fma, vec_sub, vec_from_int, ivec_from_vec; vec_load_n, vec_set1, vec_add, vec_mul, vec_keep, vec_abs, vec_max, vec_sum, vec_top; ivec_zero,
- *        ivec_add, ivec_add_where; AURA_ISA. */
+ * Needs: row_codes.tmpl.h; vec_round, vec_fma, vec_sub, vec_from_int, ivec_from_vec; vec_load_n, vec_set1, vec_add,
+ *        vec_mul, vec_keep, vec_abs, vec_max, vec_sum, vec_top; ivec_zero, ivec_add, ivec_add_where; AURA_ISA. */
 
 /* The number of thresholds below each lane of v. */
 AURA_INLINE ivec encode_index(vec v, const struct table *threshold, const int bits)

@@ -1,4 +1,4 @@
-/* Rows of any kind as vectors, for score and value.
+/* Rows of any kind as vectors, for row_score and row_value.
  *
  * Needs: row_codes.tmpl.h; vec_load_n, vec_load_f16, vec_load_bf16. */
 

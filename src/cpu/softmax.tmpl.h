@@ -79,8 +79,8 @@ AURA_INLINE void softmax_products(float (*product)[AURA_TILE], float *largest, f
     vec_tops(largest, top, rows);
 }
 
-/* All tiles of some queries, the first of them or not, in three steps: from a logit to its integer is a chain of a hundred cycles, and a step has
- * enough of them side by side. */
+/* All tiles of some queries, in three steps. From a logit to its integer is a chain of a hundred cycles; a step has enough
+ * chains side by side to fill that time. */
 AURA_INLINE void softmax_block(struct aura_weight *weight, float *p, struct aura_softmax_row *row,
                               const struct aura_scales *scales, size_t n_query, size_t n_tiles, int first,
                               const uint32_t planes, const int rows)
