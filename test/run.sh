@@ -183,7 +183,7 @@ job_asan() {
     export UBSAN_OPTIONS=print_stacktrace=1 AURA_QUICK=1
     try build build $out/asan -DCMAKE_C_COMPILER=gcc -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG=-g1 -DAURA_PLAIN_KERNELS=ON \
         -DCMAKE_C_FLAGS='-fsanitize=address,undefined -fno-sanitize-recover=all -O1' || return
-    local except='cache_attend cache_cover cache_edges cache_same cache_store recorded' # minutes, over code that the others reach
+    local except='cache_attend cache_cover cache_edges cache_same cache_store recorded threads_model' # fibers, or minutes, over code that the others reach
     programs $out/asan
     replays $out/asan
     check $out/check-asan.json $out/asan/aura check --no-times
