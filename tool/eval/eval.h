@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-#include "../../model/quality.h"
+#include "../parts/quality.h"
 
 struct eval_report {
     const char *model, *text, *profile; /* profile NULL: none */

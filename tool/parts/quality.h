@@ -10,10 +10,10 @@
 #ifndef AURA_QUALITY_H
 #define AURA_QUALITY_H
 
-#include "../include/aura.h"
+#include "../../include/aura.h"
+#include "../../model/llm.h"
 #include "base_logits.h"
 #include "divergence.h"
-#include "llm.h"
 #include "peer_quant.h"
 
 struct quality_cache {

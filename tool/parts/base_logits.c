@@ -11,8 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../include/aura.h"
-#include "../src/file/crc32c.h"
+#include "../../include/aura.h"
+#include "../../src/file/crc32c.h"
 
 struct base {
     int file;

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "../src/base/dtype.h"
+#include "../../src/base/dtype.h"
 
 static float as_f16(float x)
 {

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "../../model/quality.h"
+#include "../../tool/parts/quality.h"
 #include "../file/file_tools.h"
 
 /* ---- llama.cpp's types ---------------------------------------------------------------------------------------------- */

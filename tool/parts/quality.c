@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../src/file/crc32c.h"
-#include "../src/base/threads.h"
+#include "../../src/base/threads.h"
+#include "../../src/file/crc32c.h"
 
 const char quality_default_caches[] = "k8v8,k6v6,k5v5,k5v4,k4v4,k4v3,k3v3,k2v2,f16,q8_0,q5_1,q5_0,q4_1,q4_0,iq4_nl";
 

@@ -1,9 +1,9 @@
 /* Quality of caches on a small model: what is compared with what, and that it is all measured. */
 #define _GNU_SOURCE
-#include "../../model/quality.h"
+#include "../../tool/parts/quality.h"
 
 #include "../file/file_tools.h"
-#include "llm_tools.h"
+#include "../model/llm_tools.h"
 
 enum { CTX = 96, CHUNKS = 3, COUNT = CHUNKS * CTX + 17, ROWS = CTX - 1 - CTX / 2 };
 
