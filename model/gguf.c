@@ -221,10 +221,12 @@ static int take_values(struct cursor *c, uint64_t count)
 /* ---- tensors --------------------------------------------------------------------------------------------------------- */
 
 static const struct gguf_type_info types[] = {
-    {GGUF_TYPE_F32, "F32", 1, 4},      {GGUF_TYPE_F16, "F16", 1, 2},      {GGUF_TYPE_BF16, "BF16", 1, 2},
-    {GGUF_TYPE_Q8_0, "Q8_0", 32, 34},  {GGUF_TYPE_Q4_0, "Q4_0", 32, 18},  {GGUF_TYPE_Q4_1, "Q4_1", 32, 20},
-    {GGUF_TYPE_Q5_0, "Q5_0", 32, 22},  {GGUF_TYPE_Q5_1, "Q5_1", 32, 24},  {GGUF_TYPE_Q4_K, "Q4_K", 256, 144},
-    {GGUF_TYPE_Q5_K, "Q5_K", 256, 176}, {GGUF_TYPE_Q6_K, "Q6_K", 256, 210}};
+#define FLOATS(name, isa, number, bytes) {GGUF_TYPE_##name, #name, 1, bytes},
+#define BLOCKS(name, isa, number, bytes, bits, part, parts, ...) {GGUF_TYPE_##name, #name, (part) * (parts), bytes},
+    WEIGHT_FLOATS(FLOATS, any) WEIGHT_TYPES(BLOCKS, any)
+#undef FLOATS
+#undef BLOCKS
+};
 
 const struct gguf_type_info *gguf_type_info(uint32_t type)
 {

@@ -9,6 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "matmul_variants.h"
+
 enum { GGUF_ERROR_BYTES = 256, GGUF_MAX_DIMS = 4 };
 
 struct gguf;
@@ -81,18 +83,10 @@ int gguf_text_is(struct gguf_text text, const char *string);
 
 /* ---- tensors ------------------------------------------------------------------------------------------------------- */
 
-enum gguf_type { /* numbers as in the file; those that can be read here. weights.h says what they mean */
-    GGUF_TYPE_F32 = 0,
-    GGUF_TYPE_F16 = 1,
-    GGUF_TYPE_Q4_0 = 2,
-    GGUF_TYPE_Q4_1 = 3,
-    GGUF_TYPE_Q5_0 = 6,
-    GGUF_TYPE_Q5_1 = 7,
-    GGUF_TYPE_Q8_0 = 8,
-    GGUF_TYPE_Q4_K = 12,
-    GGUF_TYPE_Q5_K = 13,
-    GGUF_TYPE_Q6_K = 14,
-    GGUF_TYPE_BF16 = 30
+enum gguf_type { /* the types that can be read here, with their numbers in a file. weights.h says what they mean */
+#define TYPE(name, isa, number, ...) GGUF_TYPE_##name = number,
+    WEIGHT_TYPES(TYPE, any) WEIGHT_FLOATS(TYPE, any)
+#undef TYPE
 };
 
 /* Rows are made of blocks: so many numbers in so many bytes. */

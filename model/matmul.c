@@ -10,25 +10,39 @@
 
 /* ---- kernels ------------------------------------------------------------------------------------------------------------- */
 
+/* Kernels of the other architecture are in the list, so that it is the same everywhere, but are not in this binary. */
+#define KERNEL(type, isa, ...) matmul_##type##_##isa,
+#define HERE(isa, flag) \
+    {#isa, flag, WEIGHT_TYPES(KERNEL, isa) WEIGHT_FLOATS(KERNEL, isa) matmul_round_##isa, matmul_gate_##isa},
+#define ELSEWHERE(isa, flag) {#isa, flag, .round = NULL},
+#if defined(__x86_64__)
+#define X86 HERE
+#define ARM ELSEWHERE
+#elif defined(__aarch64__)
+#define X86 ELSEWHERE
+#define ARM HERE
+#else
+#define X86 ELSEWHERE
+#define ARM ELSEWHERE
+#endif
+
+const struct matmul_kernels matmul_list[] = {MATMUL_ISAS_ANY(HERE) MATMUL_ISAS_X86(X86) MATMUL_ISAS_ARM(ARM)};
+const size_t matmul_count = sizeof matmul_list / sizeof *matmul_list;
+
 const struct matmul_kernels *matmul_kernels(uint32_t isas)
 {
-    const struct matmul_kernels *const all[] = {matmul_plain, matmul_avx2, matmul_avx512vnni, matmul_dotprod}, *best = matmul_plain;
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-        if (all[i] && isas & all[i]->isa)
-            best = all[i];
+    const struct matmul_kernels *best = &matmul_list[0];
+    for (size_t i = 1; i < matmul_count; i++)
+        if (matmul_list[i].round && isas & matmul_list[i].isa_flag)
+            best = &matmul_list[i];
     return best;
-}
-
-const char *matmul_name(const struct matmul_kernels *kernels)
-{
-    return kernels->name;
 }
 
 static matmul_panel_fn *panel_fn(const struct matmul_kernels *kernels, uint32_t type)
 {
     switch (type) {
 #define CASE(name, ...) case GGUF_TYPE_##name: return kernels->name;
-        WEIGHT_TYPES(CASE) WEIGHT_FLOATS(CASE)
+        WEIGHT_TYPES(CASE, any) WEIGHT_FLOATS(CASE, any)
 #undef CASE
     }
     return NULL;

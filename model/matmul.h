@@ -23,7 +23,6 @@ struct matmul_kernels; /* for an instruction set */
 
 /* The best that these instruction sets allow (aura_ctx_isas()). Static. */
 const struct matmul_kernels *matmul_kernels(uint32_t isas);
-const char *matmul_name(const struct matmul_kernels *kernels);
 
 /* The vectors of n tokens, as products take them. Both forms are made, for matrices of either kind, unless there is none. */
 struct acts {
@@ -64,17 +63,30 @@ void matmul_gated(const aura_ctx *ctx, const struct matmul_kernels *kernels, con
  * [blocks of 32][ACT_TOKENS] or float [columns][ACT_TOKENS]. blocks: of the panel. out has room for all ACT_TOKENS. */
 typedef void matmul_panel_fn(float *out, const uint8_t *panel, const void *tile, size_t blocks, size_t tokens);
 
+typedef void matmul_round_fn(struct act_block *out, const float *x); /* 32 numbers */
+typedef void matmul_gate_fn(float *gate, const float *up, size_t n); /* gate = silu(gate) * up; n is a multiple of 16 */
+
+#define DECLARE_TYPE(type, isa, ...) matmul_panel_fn matmul_##type##_##isa;
+#define DECLARE(isa, flag)                                               \
+    WEIGHT_TYPES(DECLARE_TYPE, isa) WEIGHT_FLOATS(DECLARE_TYPE, isa)     \
+    matmul_round_fn matmul_round_##isa;                                  \
+    matmul_gate_fn matmul_gate_##isa;
+MATMUL_ISAS(DECLARE)
+#undef DECLARE
+#undef DECLARE_TYPE
+
 struct matmul_kernels {
-    const char *name;
-    uint32_t isa;             /* AURA_ISA_... */
-#define FIELD(name, ...) matmul_panel_fn *name;
-    WEIGHT_TYPES(FIELD) WEIGHT_FLOATS(FIELD)
+    const char *isa;
+    uint32_t isa_flag; /* AURA_ISA_... */
+#define FIELD(type, ...) matmul_panel_fn *type;
+    WEIGHT_TYPES(FIELD, any) WEIGHT_FLOATS(FIELD, any)
 #undef FIELD
-    void (*round)(struct act_block *out, const float *x); /* 32 numbers */
-    void (*gate)(float *gate, const float *up, size_t n); /* gate = silu(gate) * up; n is a multiple of 16 */
+    matmul_round_fn *round;
+    matmul_gate_fn *gate;
 };
 
-/* In order of preference, the worst first; NULL where the architecture is another. */
-extern const struct matmul_kernels *const matmul_plain, *const matmul_avx2, *const matmul_avx512vnni, *const matmul_dotprod;
+/* A row of MATMUL_ISAS each, worst first. The functions of another architecture are NULL. */
+extern const struct matmul_kernels matmul_list[];
+extern const size_t matmul_count;
 
 #endif

@@ -3,7 +3,7 @@
  *   LANES               rows that a vector holds: 16 or a part of it
  *   TOKENS              tokens whose sums fit in registers: a part of ACT_TOKENS
  *   WIDE_ZERO           what vi_dot subtracts from codes of 8 bits: 0, or 128, which they are stored with
- *   ISA, ISA_FLAG       in names; AURA_ISA_...
+ *   ISA                 its name in matmul_variants.h
  *   vf, vi, vb          LANES floats, LANES int32, 4 * LANES bytes
  *   vf_zero vf_set vf_load vf_store vf_mul vf_fma(a, b, c) = a * b + c   vf_int(vi)
  *   vf_f16(p) vf_bf16(p) vf_i8(p) vf_u8(p)    LANES numbers of that kind as floats
@@ -143,20 +143,23 @@ AURA_INLINE void whole_floats(float *out, const uint8_t *panel, const float *til
     }
 }
 
-#define STAMP(name, bits, part, parts, zero, min)                                                                          \
-    static void panel_##name(float *out, const uint8_t *panel, const void *tile, size_t blocks, size_t tokens)             \
+#define STAMP(type, isa, number, bytes, bits, part, parts, zero, min)                                                      \
+    void matmul_##type##_##isa(float *out, const uint8_t *panel, const void *tile, size_t blocks, size_t tokens)           \
     {                                                                                                                      \
         whole_panel(out, panel, tile, blocks, tokens, bits, part, parts, zero, min);                                       \
     }
-WEIGHT_TYPES(STAMP)
+WEIGHT_TYPES(STAMP, ISA)
 #undef STAMP
-#define STAMP(name, bytes)                                                                                                 \
-    static void panel_##name(float *out, const uint8_t *panel, const void *tile, size_t blocks, size_t tokens)             \
+#define STAMP(type, isa, number, bytes)                                                                                    \
+    void matmul_##type##_##isa(float *out, const uint8_t *panel, const void *tile, size_t blocks, size_t tokens)           \
     {                                                                                                                      \
-        whole_floats(out, panel, tile, blocks, tokens, bytes, GGUF_TYPE_##name == GGUF_TYPE_BF16);                         \
+        whole_floats(out, panel, tile, blocks, tokens, bytes, GGUF_TYPE_##type == GGUF_TYPE_BF16);                         \
     }
-WEIGHT_FLOATS(STAMP)
+WEIGHT_FLOATS(STAMP, ISA)
 #undef STAMP
+
+#define PASTE(a, b) a##b
+#define JOIN(a, b) PASTE(a, b)
 
 /* ---- vectors of tokens: plain loops, which compilers vectorise for the instruction set --------------------------------- */
 
@@ -181,7 +184,7 @@ AURA_INLINE int32_t nearest(float x)
 }
 
 /* A largest number that is not finite makes the scale NaN, and so every sum that it enters. */
-static void round_block(struct act_block *out, const float *x)
+void JOIN(matmul_round_, ISA)(struct act_block *out, const float *x)
 {
     uint32_t most = 0;
     int32_t sum[2] = {0, 0};
@@ -217,7 +220,7 @@ AURA_INLINE float exponential(float x)
 }
 
 /* Clamped in loops of their own: gcc 12 makes branches of them in one with the rest, and vectorises nothing. */
-static void gate_lanes(float *gate, const float *up, size_t n)
+void JOIN(matmul_gate_, ISA)(float *gate, const float *up, size_t n)
 {
     for (size_t first = 0; first < n; first += PANEL_ROWS) {
         float x[PANEL_ROWS], y[PANEL_ROWS];
@@ -234,12 +237,3 @@ static void gate_lanes(float *gate, const float *up, size_t n)
         memcpy(gate + first, y, sizeof y);
     }
 }
-
-#define PASTE(a, b) a##b
-#define JOIN(a, b) PASTE(a, b)
-#define TEXT_OF(x) AURA_TEXT(x)
-#define FIELD(name, ...) panel_##name,
-static const struct matmul_kernels kernels = {TEXT_OF(ISA), ISA_FLAG, WEIGHT_TYPES(FIELD) WEIGHT_FLOATS(FIELD) round_block,
-                                              gate_lanes};
-#undef FIELD
-const struct matmul_kernels *const JOIN(matmul_, ISA) = &kernels;

@@ -8,7 +8,6 @@
 
 AURA_TARGET("avx2,fma,f16c")
 #define ISA avx2
-#define ISA_FLAG AURA_ISA_AVX2
 enum { LANES = 8, TOKENS = 4, WIDE_ZERO = 128 };
 
 typedef __m256 vf;
@@ -52,6 +51,4 @@ AURA_INLINE vb vb_bits(vb b, const uint8_t *plane, size_t half, const int bit)
 
 #include "matmul.tmpl.h"
 AURA_TARGET_END
-#else
-const struct matmul_kernels *const matmul_avx2 = NULL;
 #endif

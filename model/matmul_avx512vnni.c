@@ -8,7 +8,6 @@
 
 AURA_TARGET("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,bmi2")
 #define ISA avx512vnni
-#define ISA_FLAG AURA_ISA_AVX512VNNI
 enum { LANES = 16, TOKENS = 8, WIDE_ZERO = 0 };
 
 typedef __m512 vf;
@@ -46,6 +45,4 @@ AURA_INLINE vb vb_bits(vb b, const uint8_t *plane, size_t half, const int bit)
 
 #include "matmul.tmpl.h"
 AURA_TARGET_END
-#else
-const struct matmul_kernels *const matmul_avx512vnni = NULL;
 #endif

@@ -9,7 +9,6 @@
 
 AURA_TARGET_ARM("arch=armv8.2-a+dotprod", "dotprod")
 #define ISA dotprod
-#define ISA_FLAG AURA_ISA_DOTPROD
 enum { LANES = 4, TOKENS = 8, WIDE_ZERO = 128 };
 
 typedef float32x4_t vf;
@@ -49,6 +48,4 @@ AURA_INLINE vb vb_bits(vb b, const uint8_t *plane, size_t half, const int bit)
 
 #include "matmul.tmpl.h"
 AURA_TARGET_END
-#else
-const struct matmul_kernels *const matmul_dotprod = NULL;
 #endif

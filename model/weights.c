@@ -15,8 +15,8 @@ struct weight_type {
 
 static const struct weight_type *weight_type(uint32_t type)
 {
-#define ROW(name, bits, part, parts, zero, min) {GGUF_TYPE_##name, bits, part, parts, zero, min},
-    static const struct weight_type types[] = {WEIGHT_TYPES(ROW)};
+#define ROW(name, isa, number, bytes, bits, part, parts, zero, min) {GGUF_TYPE_##name, bits, part, parts, zero, min},
+    static const struct weight_type types[] = {WEIGHT_TYPES(ROW, any)};
 #undef ROW
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
         if (types[i].type == type)
@@ -46,33 +46,33 @@ static void fifth_bits(const uint8_t *bytes, uint8_t *code)
         code[i] |= (uint8_t)((bytes[i / 8] >> i % 8 & 1) << 4);
 }
 
-static void unpack_q8_0(const uint8_t *b, struct weight_block *out)
+static void unpack_Q8_0(const uint8_t *b, struct weight_block *out)
 {
     out->d = half_at(b);
     for (int i = 0; i < 32; i++)
         out->code[i] = b[2 + i] ^ 128; /* signed there */
 }
 
-static void unpack_q4_0(const uint8_t *b, struct weight_block *out)
+static void unpack_Q4_0(const uint8_t *b, struct weight_block *out)
 {
     out->d = half_at(b);
     nibbles(b + 2, out->code);
 }
 
-static void unpack_q4_1(const uint8_t *b, struct weight_block *out)
+static void unpack_Q4_1(const uint8_t *b, struct weight_block *out)
 {
     out->d = half_at(b), out->m = half_at(b + 2);
     nibbles(b + 4, out->code);
 }
 
-static void unpack_q5_0(const uint8_t *b, struct weight_block *out)
+static void unpack_Q5_0(const uint8_t *b, struct weight_block *out)
 {
     out->d = half_at(b);
     nibbles(b + 6, out->code);
     fifth_bits(b + 2, out->code);
 }
 
-static void unpack_q5_1(const uint8_t *b, struct weight_block *out)
+static void unpack_Q5_1(const uint8_t *b, struct weight_block *out)
 {
     out->d = half_at(b), out->m = half_at(b + 2);
     nibbles(b + 8, out->code);
@@ -94,14 +94,14 @@ static void unpack_k_head(const uint8_t *b, struct weight_block *out)
 }
 
 /* 32 bytes hold 64 codes: the low nibbles, then the high ones. */
-static void unpack_q4_k(const uint8_t *b, struct weight_block *out)
+static void unpack_Q4_K(const uint8_t *b, struct weight_block *out)
 {
     unpack_k_head(b, out);
     for (int i = 0; i < 256; i++)
         out->code[i] = b[16 + i / 64 * 32 + i % 32] >> (i / 32 % 2 ? 4 : 0) & 15;
 }
 
-static void unpack_q5_k(const uint8_t *b, struct weight_block *out)
+static void unpack_Q5_K(const uint8_t *b, struct weight_block *out)
 {
     unpack_k_head(b, out);
     for (int i = 0; i < 256; i++)
@@ -110,7 +110,7 @@ static void unpack_q5_k(const uint8_t *b, struct weight_block *out)
 
 /* Halves of 128: 64 bytes of low bits, in which code i and code i + 64 share a byte, and 32 bytes of upper bits, two for each of
  * four codes 32 apart. */
-static void unpack_q6_k(const uint8_t *b, struct weight_block *out)
+static void unpack_Q6_K(const uint8_t *b, struct weight_block *out)
 {
     for (int i = 0; i < 256; i++) {
         int half = i / 128, at = i % 128;
@@ -128,14 +128,9 @@ void weight_unpack(uint32_t type, const void *row, size_t block, struct weight_b
     memset(out->min, 1, sizeof out->min);
     out->m = 0;
     switch (type) {
-    case GGUF_TYPE_Q8_0: unpack_q8_0(b, out); break;
-    case GGUF_TYPE_Q4_0: unpack_q4_0(b, out); break;
-    case GGUF_TYPE_Q4_1: unpack_q4_1(b, out); break;
-    case GGUF_TYPE_Q5_0: unpack_q5_0(b, out); break;
-    case GGUF_TYPE_Q5_1: unpack_q5_1(b, out); break;
-    case GGUF_TYPE_Q4_K: unpack_q4_k(b, out); break;
-    case GGUF_TYPE_Q5_K: unpack_q5_k(b, out); break;
-    case GGUF_TYPE_Q6_K: unpack_q6_k(b, out); break;
+#define CASE(name, ...) case GGUF_TYPE_##name: unpack_##name(b, out); break;
+        WEIGHT_TYPES(CASE, any)
+#undef CASE
     }
 }
 

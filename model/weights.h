@@ -3,7 +3,7 @@
  * A quantised type is blocks of numbers, a block is parts with a factor of their own, and a number is
  *     x = d * scale[part] * (code - zero) + m * min[part]
  * with d and m in f16 for the block, and scale and min small integers for the part (1 where a block is one part). So every type
- * is a row of one table, unpacking it is a function of its own, and all that follows is common. */
+ * is a row of WEIGHT_TYPES in matmul_variants.h, unpacking it is a function of its own, and all that follows is common. */
 #ifndef AURA_WEIGHTS_H
 #define AURA_WEIGHTS_H
 
@@ -12,23 +12,6 @@
 
 #include "../include/aura.h"
 #include "gguf.h"
-
-/* X(type, bits of a code, numbers of a part, parts of a block, zero, is there a min) */
-#define WEIGHT_TYPES(X)      \
-    X(Q8_0, 8, 32, 1, 128, 0) \
-    X(Q4_0, 4, 32, 1, 8, 0)   \
-    X(Q4_1, 4, 32, 1, 0, 1)   \
-    X(Q5_0, 5, 32, 1, 16, 0)  \
-    X(Q5_1, 5, 32, 1, 0, 1)   \
-    X(Q4_K, 4, 32, 8, 0, 1)   \
-    X(Q5_K, 5, 32, 8, 0, 1)   \
-    X(Q6_K, 6, 16, 16, 32, 0)
-
-/* X(type, bytes of a number): not quantised */
-#define WEIGHT_FLOATS(X) \
-    X(F32, 4)            \
-    X(F16, 2)            \
-    X(BF16, 2)
 
 enum { WEIGHT_BLOCK = 256, WEIGHT_PARTS = 16 }; /* the most of any type */
 

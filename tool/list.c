@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "../model/matmul.h"
 #include "../src/dispatch.h"
 #include "cuda_tool.h"
 #include "tool.h"
@@ -10,6 +11,36 @@
 static int is_used(const struct aura_kernels *kernels, const struct aura_variant *v)
 {
     return v->run && !memcmp((const char *)kernels + v->slot, &v->run, sizeof v->run);
+}
+
+/* One kernel: its line, or its object in JSON. `before` is what JSON writes between it and the one before. */
+static void print_kernel(const char *name, const char *isa, uint32_t isa_flag, int built, int used, int json, const char *before)
+{
+    int can = built && (isa_flag & aura_cpu_isas());
+    const char *needs = "";
+    for (size_t k = 0; k < aura_isa_count; k++)
+        if (aura_isa_list[k].flag == isa_flag)
+            needs = aura_isa_list[k].needs;
+    used = used && can;
+    if (json)
+        printf("%s\n  {\"variant\": \"%s\", \"isa\": \"%s\", \"built\": %s, \"can_run\": %s, \"used\": %s, \"needs\": \"%s\"}",
+               before, name, isa, built ? "true" : "false", can ? "true" : "false", used ? "true" : "false", needs);
+    else
+        printf("%c %-20s%s%s\n", used ? '*' : can ? '-' : ' ', name, can ? "" : " needs ", can ? "" : needs);
+}
+
+/* The products of weights of the models that `aura run` runs. */
+static void list_matmuls(uint32_t isas, int json)
+{
+    char name[64];
+    for (size_t i = 0; i < matmul_count; i++) {
+        const struct matmul_kernels *m = &matmul_list[i];
+#define PRINT(type, ...)                                              \
+        snprintf(name, sizeof name, "matmul_" #type "_%s", m->isa);   \
+        print_kernel(name, m->isa, m->isa_flag, m->type != NULL, m == matmul_kernels(isas), json, ",");
+        WEIGHT_TYPES(PRINT, any) WEIGHT_FLOATS(PRINT, any)
+#undef PRINT
+    }
 }
 
 struct arguments {
@@ -38,18 +69,9 @@ static int run_list(const struct command *self, int argc, char **argv)
         printf("%s\n  * used here   - can run here     needs ...: cannot\n", cpu_name());
     for (size_t i = 0; i < aura_variant_count; i++) {
         const struct aura_variant *v = &aura_variant_list[i];
-        int can = v->run && (v->isa_flag & has), used = can && is_used(&kernels, v);
-        const char *needs = "";
-        for (size_t k = 0; k < aura_isa_count; k++)
-            if (aura_isa_list[k].flag == v->isa_flag)
-                needs = aura_isa_list[k].needs;
-        if (json)
-            printf("%s\n  {\"variant\": \"%s\", \"isa\": \"%s\", \"built\": %s, \"can_run\": %s, \"used\": %s, "
-                   "\"needs\": \"%s\"}", i ? "," : "", v->name, v->isa, v->run ? "true" : "false", can ? "true" : "false",
-                   used ? "true" : "false", needs);
-        else
-            printf("%c %-20s%s%s\n", used ? '*' : can ? '-' : ' ', v->name, can ? "" : " needs ", can ? "" : needs);
+        print_kernel(v->name, v->isa, v->isa_flag, v->run != NULL, is_used(&kernels, v), json, i ? "," : "");
     }
+    list_matmuls(isas, json);
     if (json)
         printf("\n]\n");
     else

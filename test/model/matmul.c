@@ -157,7 +157,7 @@ static void compare(const uint8_t *data, const struct matrix *m, const struct ac
             want += (bias ? bias[r] : 0) + before;
             EXPECT(fabs(got - want) <= eps * (size + fabs(want)) + 1e-37,
                    "%s %s %zux%zu token %zu of %zu row %zu: %g, not %g +- %g",
-                   kernels->name, info->name, m->rows, m->cols, t, acts->tokens, r, got, want, eps * size);
+                   kernels->isa, info->name, m->rows, m->cols, t, acts->tokens, r, got, want, eps * size);
         }
 }
 
@@ -194,7 +194,7 @@ static void one_product(uint32_t type, size_t rows, size_t cols, size_t tokens, 
 
 static const uint32_t all_types[] = {
 #define TYPE(name, ...) GGUF_TYPE_##name,
-    WEIGHT_TYPES(TYPE) WEIGHT_FLOATS(TYPE)
+    WEIGHT_TYPES(TYPE, any) WEIGHT_FLOATS(TYPE, any)
 #undef TYPE
 };
 
@@ -307,20 +307,19 @@ static void rounding(void)
 
 int main(void)
 {
-    const struct matmul_kernels *const all[] = {matmul_plain, matmul_avx2, matmul_avx512vnni, matmul_dotprod};
     aura_ctx_options options = AURA_CTX_OPTIONS_INIT;
     options.threads = 2;
     if (aura_ctx_create(&options, &ctx))
         return printf("FAIL context: %s\n", aura_last_error()), 1;
     RUN(types);
     RUN(floats);
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        kernels = all[i];
+    for (size_t i = 0; i < matmul_count; i++) {
+        kernels = &matmul_list[i];
         random_state = 1;
-        if (!kernels || !(aura_cpu_isas() & kernels->isa))
+        if (!kernels->round || !(aura_cpu_isas() & kernels->isa_flag))
             continue;
-        EXPECT(matmul_kernels(kernels->isa) == kernels, "%s is not chosen where it is all there is", kernels->name);
-        test_suffix = kernels->name;
+        EXPECT(matmul_kernels(kernels->isa_flag) == kernels, "%s is not chosen where it is all there is", kernels->isa);
+        test_suffix = kernels->isa;
         RUN(products);
         RUN(odd_rows);
         RUN(extremes);

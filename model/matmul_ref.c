@@ -1,4 +1,4 @@
-/* plain: C for any machine. */
+/* ref: plain C for any machine. */
 #include "../src/base/exact.h"
 #include "matmul.h"
 
@@ -6,8 +6,7 @@
 
 #include "../src/base/dtype.h"
 
-#define ISA plain
-#define ISA_FLAG AURA_ISA_REF
+#define ISA ref
 enum { LANES = 4, TOKENS = 4, WIDE_ZERO = 0 };
 
 typedef struct { float x[LANES]; } vf;
