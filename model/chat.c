@@ -1,5 +1,5 @@
-/* Conversations as text. What differs between the templates of one family is read out of the template: its spaces, whether turns
- * are trimmed, the system's turn that stands in where there is none. */
+/* Conversations as text. The templates of one family differ in their spaces, in whether they trim turns, and in the system's turn
+ * that they add to a conversation without one. The code reads these three out of the template. */
 #include "chat.h"
 
 #include <stdio.h>
@@ -68,7 +68,7 @@ static void put_content(struct prompt *p, const char *content, int trimmed)
     put_bytes(p, content, n);
 }
 
-/* The name of the token that a key has the number of; `otherwise` where it has none. */
+/* The key's value is the number of a token: returns the name of that token, or `otherwise` where the file lacks the key. */
 static void put_token(struct prompt *p, const char *key, const char *otherwise)
 {
     const struct gguf_value *tokens = gguf_find(p->file, "tokenizer.ggml.tokens");
@@ -94,8 +94,8 @@ static int is(const struct chat_turn *turn, const char *role)
 
 /* ---- families ------------------------------------------------------------------------------------------------------ */
 
-/* The system's turn that a template of ChatML has as a literal, for conversations without one. A newline in it may be written as
- * one, or as \n; a quote or a brace before its end means that it is no literal. */
+/* A template of ChatML may hold a system's turn as a literal, for conversations without one. The literal writes a newline as such
+ * or as \n. A quote or a brace before its end means that it is no literal. */
 static struct gguf_text system_literal(struct gguf_text template)
 {
     struct gguf_text none = {"", 0}, rest = template;
@@ -179,7 +179,7 @@ static void zephyr(struct prompt *p, const struct chat_turn *turns, size_t n)
 
 typedef void family(struct prompt *p, const struct chat_turn *turns, size_t n);
 
-/* The family of a template; NULL: none that is known. */
+/* The family of a template; NULL: this code knows none. */
 static family *family_of(const struct prompt *p)
 {
     if (has(p, "<|im_start|>") && has(p, "<|im_end|>") && !has(p, "<|im_sep|>"))

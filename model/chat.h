@@ -1,6 +1,6 @@
-/* Turns of a conversation as the text that a model was taught them in. A GGUF file has a template for that, a program in Jinja;
- * this runs no program, but knows those that matter by what stands in them: ChatML (SmolLM2, Qwen), Llama 3, Llama 2, Mistral,
- * Zephyr (TinyLlama). Left out is what they say of tools, and the dates that those of Llama 3.1 and later begin with. */
+/* Turns of a conversation as the text that the model was trained on. A GGUF file has a template for that, a program in Jinja.
+ * This code runs no program: it recognises five families by strings in their templates: ChatML (SmolLM2, Qwen), Llama 3, Llama 2,
+ * Mistral, Zephyr (TinyLlama). It leaves out what templates say of tools, and the date with which Llama 3.1 and later begin. */
 #ifndef AURA_CHAT_H
 #define AURA_CHAT_H
 
@@ -11,9 +11,9 @@ struct chat_turn {
     const char *content;
 };
 
-/* The turns, and the beginning of the assistant's next one. *text is to be freed by the caller, and made into tokens with
- * special = 1 and add_begin = 1: it is without the token that begins every text. Names of control tokens in a turn are those tokens.
- * 0 when good; otherwise 1, with a text: no template in the file, or none that is known here; no memory. */
+/* Writes the turns, and the beginning of the assistant's next one. The caller frees *text, and makes tokens of it with special =
+ * 1 and add_begin = 1: the text lacks the token that begins every text. The name of a control token in a turn becomes that token.
+ * 0 when good; otherwise 1, with a text: the file has no template, or one of an unknown family; no memory. */
 int chat_prompt(const struct gguf *file, const struct chat_turn *turns, size_t n, char **text, char error[GGUF_ERROR_BYTES]);
 
 #endif

@@ -92,7 +92,7 @@ int conversation_save(const struct conversation *c, const struct llm_state *stat
     return failed;
 }
 
-/* The lines before the tokens; whose count it returns in *count. */
+/* Reads the lines before the tokens, and how many tokens follow. */
 static int read_head(FILE *file, uint64_t model, const char *snapshot, const char *path, size_t *count, char *error)
 {
     char of[2 * HEADER + 1] = "";

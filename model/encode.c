@@ -1,5 +1,5 @@
-/* Text into tokens. A text is cut at the names of special tokens; what is between them is cut into words, for BPE, or is one word,
- * for SentencePiece; and in a word neighbours merge, the best pair first, until no pair does. */
+/* Text into tokens. The names of special tokens cut a text into pieces. BPE cuts a piece into words; for SentencePiece a piece is
+ * one word. In a word neighbours merge, the best pair first, until no pair can merge. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,7 +15,7 @@ struct symbol {
     uint32_t token;
 };
 
-/* That the symbol `left` and the one after it may merge. It is out of date when the two are not `size` long together. */
+/* The symbol `left` and the one after it may merge. The entry is out of date when the two together are not `size` bytes long. */
 struct candidate {
     uint32_t order; /* the lowest first, of equal ones the leftmost */
     uint32_t left, size, token;
@@ -34,7 +34,7 @@ struct work {
     size_t text_room;
 };
 
-/* Memory for `wanted` things; the same as before, with w->failed set, when there is none. */
+/* Grows memory to `wanted` things. Without memory it returns the old one and sets w->failed. */
 static void *grow(struct work *w, void *memory, size_t *room, size_t wanted, size_t each)
 {
     if (wanted <= *room)
@@ -81,7 +81,7 @@ static struct candidate heap_pop(struct work *w)
     return top;
 }
 
-/* Numbers in the order of scores, the highest first. */
+/* Turns a score into a number that is lower for a higher score. */
 static uint32_t order_of_score(float score)
 {
     uint32_t bits;
@@ -90,7 +90,7 @@ static uint32_t order_of_score(float score)
     return bits >> 31 ? bits : 0x7fffffff - bits;
 }
 
-/* Pairs of BPE are listed; those of SentencePiece are what makes a token, by its score. */
+/* BPE lists the pairs that merge. In SentencePiece two symbols merge if their text is a token; its score gives the order. */
 static void consider(struct work *w, uint32_t left)
 {
     if (left == NO_SYMBOL || w->symbol[left].after == NO_SYMBOL)
@@ -132,7 +132,7 @@ static void merge_all(struct work *w, uint32_t symbols)
     }
 }
 
-/* A symbol that is no token is its bytes. */
+/* A symbol that is no token becomes the tokens of its bytes. */
 static void put_symbol(struct work *w, const struct symbol *s)
 {
     const struct tokenizer *t = w->t;
@@ -214,7 +214,7 @@ static void put_sentence(struct work *w, const char *text, size_t size, int spac
     put_word(w, w->text, used);
 }
 
-/* What stands between the ends of a text and the names of special tokens in it. */
+/* A piece of a text, between two special tokens or an end of the text. */
 static void put_text(struct work *w, const char *text, size_t size)
 {
     if (w->t->vocab.byte_level)

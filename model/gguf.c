@@ -1,4 +1,4 @@
-/* A reader of GGUF files. A cursor goes once over the header and checks everything; what is handed out later was checked then. */
+/* A reader of GGUF files. A cursor goes once over the header and checks everything; later calls return only what it has checked. */
 #define _POSIX_C_SOURCE 200809L
 #include "gguf.h"
 
@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-struct names {        /* a hash table of open addressing: index + 1 of what has the name, 0 where nothing is */
+struct names {        /* a hash table with open addressing; an entry is the index of a name + 1, or 0 where it is empty */
     uint32_t *slot;
     size_t mask;
 };
@@ -77,7 +77,7 @@ static int take_text(struct cursor *c, struct gguf_text *text, const char *what)
     return 1;
 }
 
-/* How many there are of something that takes at least `least` bytes each. */
+/* Reads a count of things that take at least `least` bytes each. */
 static int take_count(struct cursor *c, uint64_t *count, size_t least, const char *what)
 {
     if (!take(c, count, sizeof *count, what))
@@ -108,7 +108,7 @@ static int same_text(struct gguf_text a, struct gguf_text b)
     return a.size == b.size && (a.size == 0 || !memcmp(a.data, b.data, a.size));
 }
 
-/* Room for so many names, at most half full. */
+/* A table for `count` names, at most half full. */
 static int names_create(struct cursor *c, struct names *names, uint64_t count)
 {
     size_t size = 4;
@@ -236,7 +236,7 @@ const struct gguf_type_info *gguf_type_info(uint32_t type)
     return NULL;
 }
 
-/* The tensor's bytes from its type and shape; 0 on failure, also for one without numbers. */
+/* The tensor's bytes from its type and shape; 0 on failure: a tensor without numbers is one. */
 static int tensor_bytes(struct cursor *c, struct gguf_tensor *tensor)
 {
     const struct gguf_type_info *type = gguf_type_info(tensor->type);
@@ -259,7 +259,7 @@ static int tensor_bytes(struct cursor *c, struct gguf_tensor *tensor)
     return 1;
 }
 
-/* What the header says of a tensor; data is the offset for now. */
+/* Reads what the header says of a tensor; until the data is placed, `data` holds its offset. */
 static int take_tensor(struct cursor *c, struct gguf_tensor *tensor, uint64_t *offset)
 {
     if (!take_text(c, &tensor->name, "a tensor's name") || !take(c, &tensor->dims, sizeof tensor->dims, "a tensor's dimensions"))
@@ -309,7 +309,7 @@ static int place_tensors(struct cursor *c, const uint64_t *offsets)
                         offsets[i],
                         alignment);
         if (!t->bytes)
-            continue; /* of a type that cannot be read */
+            continue; /* this code cannot read its type */
         if (pad > left(c) || offsets[i] > file->size - start || t->bytes > file->size - start - offsets[i])
             return fail(c, "tensor %.*s: %zu bytes at %" PRIu64 " of the data are not all in the file; it may be cut off",
                         printed(t->name), t->name.data, t->bytes, offsets[i]);

@@ -1,6 +1,6 @@
 /* Files of models in the GGUF format, versions 2 and 3, little-endian: keys with values, then names and shapes of tensors, then
- * their data. A file is input from strangers: every length in it is compared with what is left of the file, in arithmetic that
- * cannot overflow, before anything is read or allocated. Everything handed out lives as long as the file is open.
+ * their data. A file is input from strangers: the reader compares every length in it with what is left of the file, in arithmetic
+ * that cannot overflow, before it reads or allocates anything. Every pointer that it returns is valid until the file is closed.
  *
  * Threads: an open file never changes, any number may read it. */
 #ifndef AURA_GGUF_H
@@ -15,15 +15,15 @@ enum { GGUF_ERROR_BYTES = 256, GGUF_MAX_DIMS = 4 };
 
 struct gguf;
 
-/* Opens a file, mapped read-only; it must not be shortened meanwhile. 0 when good; otherwise 1, with a text. */
+/* Opens a file and maps it read-only; nobody may shorten the file while it is open. 0 when good; otherwise 1, with a text. */
 int gguf_open(const char *path, struct gguf **file, char error[GGUF_ERROR_BYTES]);
 
-/* The same over bytes in memory, which stay the caller's and must live as long as the file. */
+/* The same over bytes in memory. The caller owns them and keeps them until gguf_close(). */
 int gguf_read(const void *data, size_t size, struct gguf **file, char error[GGUF_ERROR_BYTES]);
 
 void gguf_close(struct gguf *file); /* NULL is allowed */
 
-/* A number that tells files apart: of all bytes before the tensors' data, and of the file's size. */
+/* A number that tells files apart: a hash of the file's size and of all bytes before the tensors' data. */
 uint64_t gguf_fingerprint(const struct gguf *file);
 
 /* ---- keys and values ----------------------------------------------------------------------------------------------- */
@@ -57,7 +57,7 @@ struct gguf_value {
     const void *data;  /* numbers as in the file, not aligned; struct gguf_text [count] where they are strings */
 };
 
-/* Bytes of a number or truth value; 0 for what is none. */
+/* Bytes of a number or truth value; 0 for strings and arrays. */
 size_t gguf_kind_bytes(enum gguf_kind kind);
 
 uint64_t gguf_values(const struct gguf *file); /* how many there are */
@@ -73,10 +73,10 @@ int gguf_float(const struct gguf *file, const char *key, double *value);
 int gguf_bool(const struct gguf *file, const char *key, int *value);
 int gguf_string(const struct gguf *file, const char *key, struct gguf_text *value);
 
-/* Element i of an array of strings; {"", 0} where there is none, or the elements are no strings. */
+/* Element i of an array of strings; {"", 0} where i is behind the last, or the elements are no strings. */
 struct gguf_text gguf_array_text(const struct gguf_value *array, uint64_t i);
 
-/* Element i of an array of numbers or truth values, integers beyond 2^53 rounded; 0 where there is none. */
+/* Element i of an array of numbers or truth values; 0 where i is behind the last. Integers beyond 2^53 are rounded. */
 double gguf_array_number(const struct gguf_value *array, uint64_t i);
 
 int gguf_text_is(struct gguf_text text, const char *string);
@@ -89,7 +89,7 @@ enum gguf_type { /* the types that can be read here, with their numbers in a fil
 #undef TYPE
 };
 
-/* Rows are made of blocks: so many numbers in so many bytes. */
+/* A row is made of blocks: each is `block` numbers in `bytes` bytes. */
 struct gguf_type_info {
     uint32_t type;
     const char *name;

@@ -10,7 +10,7 @@ size_t gguf_kind_bytes(enum gguf_kind kind)
     return (size_t)kind < sizeof bytes ? bytes[kind] : 0;
 }
 
-/* An integer of the file, its sign extended; 0 for what is none. */
+/* An integer of the file, its sign extended; 0 for strings and arrays. */
 static int64_t integer_at(enum gguf_kind kind, const void *data, uint64_t i)
 {
     uint64_t bits = 0;

@@ -1,5 +1,5 @@
-/* A model from a file: its shape from the keys, its weights from the tensors. Whatever is in the file must be understood: a key
- * that changes what is computed, or a tensor that nobody asked for, is an error and not a guess. */
+/* A model from a file: its shape from the keys, its weights from the tensors. The code must understand the whole file: a key that
+ * changes what is computed, or a tensor that nobody asked for, is an error and not a guess. */
 #include "llm_parts.h"
 
 #include <inttypes.h>
@@ -34,7 +34,7 @@ static const char *key_of(const struct opening *o, const char *name, char key[96
     return key;
 }
 
-/* A size, 1 to 2^31. What the default is, or 0: it must be there. */
+/* A size, 1 to 2^31. Where the file lacks the key, it is the default; a default of 0 means that the file must have the key. */
 static int take_size(struct opening *o, const char *name, uint32_t otherwise, uint32_t *size)
 {
     char key[96];
@@ -56,7 +56,7 @@ static int take_real(struct opening *o, const char *name, double otherwise, doub
     return 0;
 }
 
-/* Keys that mean another computation than the one here. */
+/* Keys that ask for a computation that this code does not have. */
 static int refuse_others(struct opening *o)
 {
     static const char *const names[] = {"expert_count", "attention.sliding_window", "embedding_scale", "residual_scale", "logit_scale",
@@ -135,7 +135,7 @@ static int take_shape(struct opening *o)
 
 /* ---- tensors --------------------------------------------------------------------------------------------------------------- */
 
-/* A tensor [rows][cols], or a vector where rows is 1; NULL where there is none. Fails where it has another shape or type. */
+/* A tensor [rows][cols], or a vector where rows is 1; NULL where the file lacks it. Fails where it has another shape or type. */
 static int find_tensor(struct opening *o, const char *name, uint64_t rows, uint64_t cols, const struct gguf_tensor **tensor)
 {
     const struct gguf_tensor *t = gguf_tensor(o->file, name);
@@ -158,7 +158,7 @@ static const char *tensor_of(uint32_t layer, const char *name, char text[64])
     return text;
 }
 
-/* A vector as numbers; left NULL where there is none and it need not be. */
+/* A vector as numbers; *vector stays NULL where the file lacks it and the model does not need it. */
 static int take_vector(struct opening *o, const char *name, uint64_t size, int needed, float **vector)
 {
     const struct gguf_tensor *t;
@@ -228,7 +228,7 @@ static int take_layer(struct opening *o, uint32_t i)
            take_matrix(o, tensor_of(i, "ffn_down.weight", n), s->dim, s->ffn, &l->down);
 }
 
-/* The embedding is also the output, where the file has none. */
+/* Where the file has no output matrix, the embedding is the output, too. */
 static int take_ends(struct opening *o)
 {
     struct llm *m = o->llm;
@@ -263,7 +263,7 @@ static int take_all(struct opening *o)
     struct llm *m = o->llm;
     if (take_shape(o))
         return 1;
-    if (m->shape.layers > gguf_tensors(o->file)) /* before so many are allocated */
+    if (m->shape.layers > gguf_tensors(o->file)) /* a file has no more layers than tensors: so the number is checked before it sizes an allocation */
         return llm_fail(o->error, "%" PRIu32 " layers of %" PRIu64 " tensors", m->shape.layers, gguf_tensors(o->file));
     m->layers = calloc(m->shape.layers, sizeof *m->layers);
     if (!m->layers)

@@ -10,11 +10,11 @@ enum { LLM_ERROR_BYTES = GGUF_ERROR_BYTES };
 
 struct llm_shape {
     char arch[16];                    /* "llama", "qwen2", "qwen3" */
-    uint32_t vocab, layers, dim, ffn; /* numbers in a token's vector and between the two products of a feed-forward block */
+    uint32_t vocab, layers, dim, ffn; /* dim: numbers of a token's vector; ffn: between the two products of a feed-forward block */
     uint32_t q_heads, kv_heads, head_dim;
     uint32_t ctx;                     /* tokens that it was trained for */
     float eps;                        /* of the norms */
-    uint32_t rope_dims;               /* of each head, the first that are turned */
+    uint32_t rope_dims;               /* RoPE rotates the first rope_dims numbers of each head */
     int rope_neox;                    /* 0: pairs are neighbours; 1: they are rope_dims / 2 apart */
     double rope_base, rope_scale;     /* angle of pair i: position * rope_scale * rope_base^(-2 i / rope_dims) */
     int bias, qk_norm, tied;          /* q, k and v have a bias; heads of q and k are normed; the output is the embedding */
@@ -23,17 +23,17 @@ struct llm_shape {
 /* Weights, ready for products, and the shape. Read-only: any number of states may use one, on any threads. */
 struct llm;
 
-/* The file must stay open as long as the model. threads: that get the weights ready. 0 when good; otherwise 1, with a text:
- * an architecture, a type or an option that is not supported, a tensor that lacks or has another shape. */
+/* The file must stay open as long as the model. `threads` threads prepare the weights. 0 when good; otherwise 1, with a text:
+ * an architecture, a type or an option that is not supported, a tensor that is missing or has another shape. */
 int llm_open(const struct gguf *file, uint32_t threads, struct llm **llm, char error[LLM_ERROR_BYTES]);
-/* The same, with all weights as f32, 4 bytes each, and so with vectors that are not rounded to bytes before a product. For
- * measuring what a cache does: rounding answers to any difference, however small, with one of its own (doc/quality.md). */
+/* The same with all weights as f32, 4 bytes each: products then do not round vectors to bytes. For measuring what a cache does:
+ * rounding would turn any difference, however small, into a larger one (doc/quality.md). */
 int llm_open_exact(const struct gguf *file, uint32_t threads, struct llm **llm, char error[LLM_ERROR_BYTES]);
 void llm_close(struct llm *llm); /* NULL is allowed */
 const struct llm_shape *llm_shape(const struct llm *llm);
 
-/* Sees, and may change, what is about to go into the cache of a layer: q [tokens][q_heads][head_dim], k and v
- * [tokens][kv_heads][head_dim], turned and normed, of the positions from `first` on. */
+/* Called before a layer appends and attends. It may change q [tokens][q_heads][head_dim], and k and v
+ * [tokens][kv_heads][head_dim], which have their norms and RoPE. The tokens are at the positions from `first` on. */
 typedef void llm_on_layer(void *arg, uint32_t layer, uint64_t first, uint32_t tokens, float *q, float *k, float *v);
 
 /* Zero means the default in every field. */
@@ -43,40 +43,40 @@ struct llm_options {
     uint32_t flags, rollback;    /* as in aura_config */
     const aura_profile *profile; /* copied. NULL: none */
     uint64_t seed;               /* of the cache's signs */
-    size_t tokens;               /* most that there will be; 0: those that the model was trained for */
+    size_t tokens;               /* the most that the state will hold; 0: as many as the model was trained for */
     uint32_t isa_mask;           /* as in aura_ctx_options, for products too */
     llm_on_layer *on_layer;      /* NULL: none */
     void *arg;
 };
 
-/* One sequence and what it takes to compute its next tokens. Not for several threads at once. */
+/* One sequence, and the memory to compute its next tokens. One thread at a time may use it. */
 struct llm_state;
 
 int llm_state_create(const struct llm *llm, const struct llm_options *options, struct llm_state **state,
                      char error[LLM_ERROR_BYTES]);
 void llm_state_destroy(struct llm_state *state); /* NULL is allowed */
 
-/* Appends tokens and computes the logits [wanted][vocab] of the last `wanted` of them. All n go through each layer together:
- * their keys and values are appended, then all n queries attend causally, so that each sees the keys before it as the cache
- * has them after the last. 0 when good; otherwise 1, with a text and the state as it was: no such token, no room (n more would be
- * above `tokens`), wanted above n, numbers that are not finite, no memory. */
+/* Appends n tokens and computes the logits [wanted][vocab] of the last `wanted` of them. All n go through each layer together:
+ * the layer appends their keys and values, then all n queries attend causally. So each query sees the keys before it as the cache
+ * holds them after the last of the n. 0 when good; otherwise 1, with a text and the state as it was: no such token, no room (n
+ * more would be above `tokens`), wanted above n, numbers that are not finite, no memory. */
 int llm_forward(struct llm_state *state, const uint32_t *tokens, size_t n, size_t wanted, float *logits,
                 char error[LLM_ERROR_BYTES]);
 
 size_t llm_state_tokens(const struct llm_state *state);   /* in the cache */
-size_t llm_state_capacity(const struct llm_state *state); /* most that there can be */
+size_t llm_state_capacity(const struct llm_state *state); /* the most that it can hold */
 size_t llm_state_bytes(const struct llm_state *state);    /* that the cache has allocated */
 double llm_state_bits(const struct llm_state *state);     /* per value of a full page */
 
 /* Keeps the first `tokens`. 0 when good; otherwise 1, with a text. */
 int llm_state_truncate(struct llm_state *state, size_t tokens, char error[LLM_ERROR_BYTES]);
 
-/* The sequence as a snapshot of the library's (doc/snapshot.md), and back: loading replaces what the state holds. 0 when good;
+/* Saves the sequence as a snapshot (doc/snapshot.md), and loads one: loading replaces what the state holds. 0 when good;
  * otherwise 1, with a text and the state as it was. */
 int llm_state_save(const struct llm_state *state, const char *path, char error[LLM_ERROR_BYTES]);
 int llm_state_load(struct llm_state *state, const char *path, char error[LLM_ERROR_BYTES]);
 
-/* The cache itself and the sequence in it: the state's. */
+/* The cache and the sequence in it. The state owns both. */
 aura_model_cache *llm_state_cache(const struct llm_state *state, aura_seq *seq);
 
 #endif

@@ -1,11 +1,11 @@
 /* Tokens through the layers, top to bottom:
  *
  *     x = embedding
- *     per layer:  q, k, v = W norm(x), turned     append k, v; out = attend(q)     x += W out
+ *     per layer:  q, k, v = rope(W norm(x))       append k, v; out = attend(q)     x += W out
  *                 x += W_down (silu(W_gate norm(x)) * W_up norm(x))
  *     logits = W_head norm(x)
  *
- * What is not a product or attention is done token by token, tokens divided among the threads where there are many. */
+ * All else is done token by token; where there are many tokens, the threads share them. */
 #include "llm_state.h"
 
 #include <inttypes.h>
@@ -18,7 +18,7 @@ struct pass {
     struct llm_state *state;
     const struct llm_layer *layer;
     const uint32_t *tokens;
-    const float *from;      /* of the step that runs: vectors that are to be rounded or normed */
+    const float *from;      /* the vectors that the running step rounds or norms */
     const float *norm;
     size_t n, first, stride;
 };
@@ -109,7 +109,7 @@ struct steps {
     void (*step)(struct pass *pass, size_t t);
 };
 
-enum { STEP_TOKENS = 8 }; /* of an item; a tile, whose bytes are then written by one thread */
+enum { STEP_TOKENS = 8 }; /* of an item: one thread then writes all bytes of a batch of struct acts */
 
 static void step_item(void *work, size_t i)
 {
@@ -124,7 +124,7 @@ static void each_token(struct pass *p, void (*step)(struct pass *pass, size_t t)
     aura_run(p->state->ctx, (p->n + STEP_TOKENS - 1) / STEP_TOKENS, step_item, &steps);
 }
 
-/* Vectors [n][cols] as the products that follow take them; normed first where there is a norm. */
+/* Prepares the vectors [n][cols] for the products that follow; norms them first if `norm` is not NULL. */
 static int round_vectors(struct pass *p, const float *from, size_t cols, const float *norm)
 {
     if (acts_resize(&p->state->acts, cols, p->n))
@@ -134,7 +134,7 @@ static int round_vectors(struct pass *p, const float *from, size_t cols, const f
     return 0;
 }
 
-/* The new keys and values into the cache of a layer, then attention, in place of the queries. */
+/* Appends the new keys and values to the cache of a layer, then attends; the output replaces the queries. */
 static int attend(struct pass *p, uint32_t layer, char *error)
 {
     struct llm_state *state = p->state;
@@ -188,7 +188,7 @@ static int feed_forward_block(struct pass *p, char *error)
     return 0;
 }
 
-/* Infinities and NaN have all bits of the exponent set. */
+/* Infinities and NaN are the numbers with all bits of the exponent set. */
 static int all_finite(const float *x, size_t n)
 {
     uint32_t bad = 0, bits;

@@ -18,7 +18,7 @@ struct llm {
     const struct gguf_tensor *embedding; /* [vocab][dim], as in the file */
     float *out_norm;                     /* [dim] */
     struct matrix head;                  /* dim to vocab */
-    float *rope_factors;                 /* [rope_dims / 2] that angles are divided by; NULL: none */
+    float *rope_factors;                 /* [rope_dims / 2]: RoPE divides its angles by them; NULL: none */
     struct llm_layer *layers;
     int has_blocks, has_floats;          /* whether a matrix is quantised; whether one is not */
 };

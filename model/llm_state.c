@@ -93,7 +93,7 @@ static int grow_room(struct llm_state *state, size_t n)
     return 0;
 }
 
-/* The workspace depends on the length of the sequence, which is rounded up so that it need not grow with every token. */
+/* The workspace grows with the length of the sequence. The length is rounded up, so that not every token makes it grow. */
 static int grow_workspace(struct llm_state *state, size_t n, uint64_t end)
 {
     aura_attend_job job = AURA_ATTEND_JOB_INIT;

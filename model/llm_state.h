@@ -16,10 +16,10 @@ struct llm_state {
     void *arg;
 
     /* Of the tokens of a call. */
-    size_t room;        /* tokens that there is room for */
+    size_t room;        /* in tokens */
     float *x;           /* [tokens][dim]: what the layers add to */
     float *normed;      /* [tokens][dim] */
-    float *q, *k, *v;   /* [tokens][heads][head_dim]; what was attended to takes the place of q */
+    float *q, *k, *v;   /* [tokens][heads][head_dim]; attention writes its output over q */
     float *hidden;      /* [tokens][ffn] */
     float *turns;       /* [tokens][rope_dims / 2][2]: cosine and sine */
     struct acts acts;

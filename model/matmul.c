@@ -57,7 +57,7 @@ static int is_plain(uint32_t type)
 
 int acts_resize(struct acts *acts, size_t cols, size_t tokens)
 {
-    size_t blocks = (cols + ACT_COLS - 1) / ACT_COLS, tiles = (tokens + ACT_TOKENS - 1) / ACT_TOKENS, room = blocks * tiles;
+    size_t blocks = (cols + ACT_COLS - 1) / ACT_COLS, batches = (tokens + ACT_TOKENS - 1) / ACT_TOKENS, room = blocks * batches;
     void *block = NULL, *plain = NULL;
     if (room > acts->room) {
         int failed = (acts->wants_block && posix_memalign(&block, 64, room * ACT_TOKENS * sizeof *acts->block)) ||
@@ -67,10 +67,10 @@ int acts_resize(struct acts *acts, size_t cols, size_t tokens)
             return free(block), -1;
         acts->block = block, acts->plain = plain, acts->room = room;
     }
-    acts->cols = cols, acts->blocks = blocks, acts->tokens = tokens, acts->tiles = tiles;
-    /* Tokens that are not there are in the last tile; so are columns that are not there, in the last block of each. */
-    if (acts->block && tiles)
-        memset(acts->block + (tiles - 1) * blocks * ACT_TOKENS, 0, blocks * ACT_TOKENS * sizeof *acts->block);
+    acts->cols = cols, acts->blocks = blocks, acts->tokens = tokens, acts->batches = batches;
+    /* The last batch may lack tokens, and the last block of a token may lack columns: zeros stand for them. */
+    if (acts->block && batches)
+        memset(acts->block + (batches - 1) * blocks * ACT_TOKENS, 0, blocks * ACT_TOKENS * sizeof *acts->block);
     if (acts->plain)
         memset(acts->plain, 0, room * ACT_TOKENS * ACT_COLS * sizeof *acts->plain);
     return 0;
@@ -85,20 +85,20 @@ void acts_destroy(struct acts *acts)
 
 void acts_set(struct acts *acts, const struct matmul_kernels *kernels, size_t t, const float *x)
 {
-    size_t tile = t / ACT_TOKENS * acts->blocks, place = t % ACT_TOKENS;
+    size_t batch = t / ACT_TOKENS * acts->blocks, place = t % ACT_TOKENS;
     float last[ACT_COLS] = {0};
     for (size_t b = 0; acts->block && b < acts->blocks; b++) {
         const float *from = x + b * ACT_COLS;
         if ((b + 1) * ACT_COLS > acts->cols)
             from = memcpy(last, from, (acts->cols - b * ACT_COLS) * sizeof *last);
-        kernels->round(&acts->block[(tile + b) * ACT_TOKENS + place], from);
+        kernels->round(&acts->block[(batch + b) * ACT_TOKENS + place], from);
     }
     for (size_t i = 0; acts->plain && i < acts->cols; i++)
-        acts->plain[(tile * ACT_COLS + i) * ACT_TOKENS + place] = x[i];
+        acts->plain[(batch * ACT_COLS + i) * ACT_TOKENS + place] = x[i];
 }
 
-/* Tile i, and how many tokens it has. */
-static const void *act_tile(const struct acts *acts, size_t i, int plain, size_t *tokens)
+/* Batch i, and how many tokens it has. */
+static const void *act_batch(const struct acts *acts, size_t i, int plain, size_t *tokens)
 {
     size_t left = acts->tokens - i * ACT_TOKENS, first = i * acts->blocks * ACT_TOKENS;
     *tokens = left < ACT_TOKENS ? left : ACT_TOKENS;
@@ -107,8 +107,8 @@ static const void *act_tile(const struct acts *acts, size_t i, int plain, size_t
 
 /* ---- products ------------------------------------------------------------------------------------------------------------ */
 
-/* Panels go to the threads in items: of so many bytes of weights that fetching the next one costs little beside them, and so many
- * that all threads are busy until the end. */
+/* A thread takes an item of panels at a time. An item has at least ITEM_BYTES of weights, so that taking the next one costs
+ * little beside its work. A product has up to ITEMS items, so that all threads are busy until the end. */
 enum { ITEM_BYTES = 12 << 10, ITEMS = 64 };
 
 static size_t panels_of_item(const struct matrix *m, size_t matrices)
@@ -148,9 +148,9 @@ static void product_panel(const struct panel_work *w, const struct product *p, s
     _Alignas(64) float sums[ACT_TOKENS * PANEL_ROWS];
     const struct matrix *m = p->weights;
     matmul_panel_fn *run = panel_fn(w->kernels, m->type);
-    for (size_t i = 0, tokens; i < w->acts->tiles; i++) {
-        const void *tile = act_tile(w->acts, i, is_plain(m->type), &tokens);
-        run(sums, m->data + panel * m->panel_bytes, tile, m->blocks, tokens);
+    for (size_t i = 0, tokens; i < w->acts->batches; i++) {
+        const void *batch = act_batch(w->acts, i, is_plain(m->type), &tokens);
+        run(sums, m->data + panel * m->panel_bytes, batch, m->blocks, tokens);
         store_panel(p, panel, i * ACT_TOKENS, tokens, sums);
     }
 }
@@ -181,11 +181,11 @@ static void gated_panel(const struct panel_work *w, size_t panel)
 {
     _Alignas(64) float gate[ACT_TOKENS * PANEL_ROWS], up[ACT_TOKENS * PANEL_ROWS];
     struct product p = {w->gate, w->out, w->stride, NULL, 0};
-    for (size_t i = 0, tokens; i < w->acts->tiles; i++) {
-        const void *tile = act_tile(w->acts, i, is_plain(w->gate->type), &tokens);
-        panel_fn(w->kernels, w->gate->type)(gate, w->gate->data + panel * w->gate->panel_bytes, tile, w->gate->blocks, tokens);
-        tile = act_tile(w->acts, i, is_plain(w->up->type), &tokens);
-        panel_fn(w->kernels, w->up->type)(up, w->up->data + panel * w->up->panel_bytes, tile, w->up->blocks, tokens);
+    for (size_t i = 0, tokens; i < w->acts->batches; i++) {
+        const void *batch = act_batch(w->acts, i, is_plain(w->gate->type), &tokens);
+        panel_fn(w->kernels, w->gate->type)(gate, w->gate->data + panel * w->gate->panel_bytes, batch, w->gate->blocks, tokens);
+        batch = act_batch(w->acts, i, is_plain(w->up->type), &tokens);
+        panel_fn(w->kernels, w->up->type)(up, w->up->data + panel * w->up->panel_bytes, batch, w->up->blocks, tokens);
         w->kernels->gate(gate, up, tokens * PANEL_ROWS);
         store_panel(&p, panel, i * ACT_TOKENS, tokens, gate);
     }

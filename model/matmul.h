@@ -1,8 +1,8 @@
 /* Products of matrices with the vectors of tokens, on all threads of a context.
  *
- * Before a product, vectors are rounded to bytes in blocks of 32 with a scale each; the codes of the weights are unpacked to bytes
- * in registers, and what is summed within a part is exact integers. The vectors of 8 tokens stand together, so that weights are
- * unpacked once for all of them. Weights that are floats are multiplied with the vectors as they are. */
+ * Before a product, vectors are rounded to bytes, in blocks of 32 with one scale. A kernel unpacks the codes of the weights to
+ * bytes in registers; its sums within a part are exact integers. The vectors of 8 tokens are stored together, a batch, so that a
+ * kernel unpacks weights once for all of them. Weights that are floats are multiplied with the vectors as they are. */
 #ifndef AURA_MATMUL_H
 #define AURA_MATMUL_H
 
@@ -15,38 +15,39 @@ struct act_block {
     int8_t q[ACT_COLS];
     float scale;
     float offset;    /* scale * sum: what a min of the weights is multiplied with */
-    int32_t sum;     /* of q */
-    int16_t half[2]; /* of the first and of the last 16 */
+    int32_t sum;     /* of all q */
+    int16_t half[2]; /* sums of the first and of the last 16 of q */
 };
 
 struct matmul_kernels; /* for an instruction set */
 
-/* The best that these instruction sets allow (aura_ctx_isas()). Static. */
+/* The best kernels that these instruction sets allow (aura_ctx_isas()). Static. */
 const struct matmul_kernels *matmul_kernels(uint32_t isas);
 
-/* The vectors of n tokens, as products take them. Both forms are made, for matrices of either kind, unless there is none. */
+/* The vectors of tokens, as products take them: in blocks for quantised matrices, plain for matrices of floats. wants_block and
+ * wants_plain say which of the two forms acts_set() makes. */
 struct acts {
-    size_t cols, blocks, tokens, tiles;
-    struct act_block *block; /* [tiles][blocks][ACT_TOKENS]; tokens that are not there are 0 */
-    float *plain;            /* [tiles][blocks * ACT_COLS][ACT_TOKENS], likewise */
-    size_t room;             /* tiles * blocks that there is room for */
+    size_t cols, blocks, tokens, batches;
+    struct act_block *block; /* [batches][blocks][ACT_TOKENS]; the last batch is filled up with zeros */
+    float *plain;            /* [batches][blocks * ACT_COLS][ACT_TOKENS], likewise */
+    size_t room;             /* allocated, in batches * blocks */
     int wants_plain, wants_block;
 };
 
-/* Room for `tokens` vectors of `cols` numbers, a multiple of 32 or not. 0 when good; -1: no memory, and what was there is gone. */
+/* Makes room for `tokens` vectors of `cols` numbers, and forgets the old ones. 0 when good; -1: no memory. */
 int acts_resize(struct acts *acts, size_t cols, size_t tokens);
 void acts_destroy(struct acts *acts);
 
-/* Token t, x[cols]. Different tokens may be set at once. */
+/* Sets token t to x[cols]. Several threads may set different tokens at once. */
 void acts_set(struct acts *acts, const struct matmul_kernels *kernels, size_t t, const float *x);
 
-/* out[t][row] = (weights x_t)[row], + bias[row], + what was there. */
+/* out[t][row] = (weights x_t)[row], + bias[row] if there is a bias, + the old out[t][row] if `add` is 1. */
 struct product {
     const struct matrix *weights;
     float *out;
     size_t stride;     /* floats from token to token of out */
     const float *bias; /* NULL: none */
-    int add;           /* 1: to what is there */
+    int add;
 };
 
 /* Several products of the same vectors, all at once. */
@@ -59,9 +60,9 @@ void matmul_gated(const aura_ctx *ctx, const struct matmul_kernels *kernels, con
 
 /* ---- what an instruction set brings: matmul.tmpl.h, stamped by matmul_ISA.c ----------------------------------------------- */
 
-/* out[t][r] = row r of the panel times token t, for the `tokens` tokens (1 to ACT_TOKENS) of a tile: struct act_block
- * [blocks of 32][ACT_TOKENS] or float [columns][ACT_TOKENS]. blocks: of the panel. out has room for all ACT_TOKENS. */
-typedef void matmul_panel_fn(float *out, const uint8_t *panel, const void *tile, size_t blocks, size_t tokens);
+/* out[t][r] = row r of the panel times token t, for the `tokens` tokens (1 to ACT_TOKENS) of a batch: struct act_block
+ * [blocks of 32][ACT_TOKENS] or float [columns][ACT_TOKENS]. `blocks` is how many the panel has. out has room for ACT_TOKENS. */
+typedef void matmul_panel_fn(float *out, const uint8_t *panel, const void *batch, size_t blocks, size_t tokens);
 
 typedef void matmul_round_fn(struct act_block *out, const float *x); /* 32 numbers */
 typedef void matmul_gate_fn(float *gate, const float *up, size_t n); /* gate = silu(gate) * up; n is a multiple of 16 */
@@ -85,7 +86,7 @@ struct matmul_kernels {
     matmul_gate_fn *gate;
 };
 
-/* A row of MATMUL_ISAS each, worst first. The functions of another architecture are NULL. */
+/* One entry for each row of MATMUL_ISAS, worst first. The functions of another architecture are NULL. */
 extern const struct matmul_kernels matmul_list[];
 extern const size_t matmul_count;
 

@@ -1,19 +1,21 @@
 /* The products of a panel, for every type of weights. An instruction set includes this after its words:
  *
- *   LANES               rows that a vector holds: 16 or a part of it
- *   TOKENS              tokens whose sums fit in registers: a part of ACT_TOKENS
- *   WIDE_ZERO           what vi_dot subtracts from codes of 8 bits: 0, or 128, which they are stored with
+ *   LANES               rows that a vector holds; divides 16
+ *   TOKENS              tokens whose sums fit in registers; divides ACT_TOKENS
+ *   WIDE_ZERO           what vi_dot subtracts from codes of 8 bits: 0 or 128. A panel stores these codes with 128 added
  *   ISA                 its name in matmul_variants.h
  *   vf, vi, vb          LANES floats, LANES int32, 4 * LANES bytes
  *   vf_zero vf_set vf_load vf_store vf_mul vf_fma(a, b, c) = a * b + c   vf_int(vi)
  *   vf_f16(p) vf_bf16(p) vf_i8(p) vf_u8(p)    LANES numbers of that kind as floats
  *   vi_set(x)
- *   vi_dot(sum, w, a, wide)   sum + the products of four bytes of w, unsigned, and four of the word a, signed. wide: of 8 bits
+ *   vi_dot(sum, w, a, wide)   in each lane: sum + the products of its four bytes of w, unsigned, with the four signed bytes of the
+ *                             word a. wide: the codes w have 8 bits
  *   vb_load(p) vb_low(b) vb_high(b)           bytes; their nibbles
- *   vb_bits(b, plane, half, bit)              b | bit in the bytes whose bit is set in plane, a group's 8 bytes; those of lanes half */
+ *   vb_bits(b, plane, half, bit)              b | bit in every byte whose bit is set in the plane, 8 bytes for a group of 16 rows;
+ *                                             `half` says which LANES of these rows b has */
 
-/* AHEAD: bytes that a product with one token, which waits for memory, asks for before their turn: 10 % of the time of a token (10.2
- * for 11.5 ms, one thread; 135M parameters, Xeon, 2026-11). */
+/* A product with one token waits for memory, so it asks for weights AHEAD bytes before it uses them. That saves 10 % of the time
+ * of a token (10.2 for 11.5 ms, one thread; 135M parameters, Xeon, 2026-11). */
 enum { HALVES = PANEL_ROWS / LANES, AHEAD = 4096 };
 
 AURA_INLINE int32_t word_at(const int8_t *q)
@@ -23,7 +25,7 @@ AURA_INLINE int32_t word_at(const int8_t *q)
     return word;
 }
 
-/* The codes of group g of a part, of the lanes of a half. */
+/* The codes of group g of a part, for LANES of the 16 rows: those of the given half. */
 AURA_INLINE vb group_codes(const uint8_t *codes, size_t g, size_t half, const int bits)
 {
     if (bits == 8)
@@ -38,13 +40,14 @@ AURA_INLINE vb group_codes(const uint8_t *codes, size_t g, size_t half, const in
     return code;
 }
 
-/* What the weights' zero takes from the sum of a part. */
+/* What the weights' zero adds to the sum of a part: -zero * (sum of q). */
 AURA_INLINE int32_t zero_sum(const struct act_block *a, size_t at, const int part, const int zero)
 {
     return zero ? -zero * (part == 32 ? a->sum : a->half[at]) : 0;
 }
 
-/* One part: sums[t] += step * (sum of code * q) + least * (sum of q). a: the block of 32 that the part is in, or half of it. */
+/* One part: sums[t] += step * (sum of code * q) + least * (sum of q). a: the block of 32 that has the part; at: which half of the
+ * block it is, where a part has 16 numbers. */
 AURA_INLINE void add_part(vf *sums, const uint8_t *codes, const struct act_block *a, size_t half, size_t at, vf step, vf least,
                           const int bits, const int part, const int zero, const int min, const int tokens)
 {
@@ -63,7 +66,7 @@ AURA_INLINE void add_part(vf *sums, const uint8_t *codes, const struct act_block
     }
 }
 
-/* Lanes `half` of a panel, with `tokens` tokens. */
+/* The rows of a panel that one vector holds, with `tokens` tokens. */
 AURA_INLINE void half_panel(float *out, const uint8_t *panel, const struct act_block *a, size_t blocks, size_t half, const int bits,
                             const int part, const int parts, const int zero, const int min, const int tokens)
 {
@@ -91,20 +94,20 @@ AURA_INLINE void half_panel(float *out, const uint8_t *panel, const struct act_b
         vf_store(out + t * PANEL_ROWS + first, sums[t]);
 }
 
-/* One token, or as many as sums fit in registers at a time: those that are not there are zeros. */
-AURA_INLINE void whole_panel(float *out, const uint8_t *panel, const struct act_block *tile, size_t blocks, size_t tokens,
+/* One token alone, or TOKENS at a time; a batch that has fewer is filled up with zeros. */
+AURA_INLINE void whole_panel(float *out, const uint8_t *panel, const struct act_block *batch, size_t blocks, size_t tokens,
                              const int bits, const int part, const int parts, const int zero, const int min)
 {
     for (size_t half = 0; half < HALVES; half++) {
         if (tokens == 1)
-            half_panel(out, panel, tile, blocks, half, bits, part, parts, zero, min, 1);
+            half_panel(out, panel, batch, blocks, half, bits, part, parts, zero, min, 1);
         else
             for (size_t t = 0; t < tokens; t += TOKENS)
-                half_panel(out + t * PANEL_ROWS, panel, tile + t, blocks, half, bits, part, parts, zero, min, TOKENS);
+                half_panel(out + t * PANEL_ROWS, panel, batch + t, blocks, half, bits, part, parts, zero, min, TOKENS);
     }
 }
 
-/* Weights that are floats. Four sums for one token: each addition waits for the one before. */
+/* Weights that are floats. A single token has four sums: additions to one sum wait for each other. */
 AURA_INLINE vf float_lanes(const uint8_t *p, const int bytes, const int bf16)
 {
     return bytes == 4 ? vf_load((const float *)p) : bf16 ? vf_bf16(p) : vf_f16(p);
@@ -131,29 +134,29 @@ AURA_INLINE void half_floats(float *out, const uint8_t *panel, const float *x, s
     }
 }
 
-AURA_INLINE void whole_floats(float *out, const uint8_t *panel, const float *tile, size_t blocks, size_t tokens, const int bytes,
+AURA_INLINE void whole_floats(float *out, const uint8_t *panel, const float *batch, size_t blocks, size_t tokens, const int bytes,
                               const int bf16)
 {
     for (size_t half = 0; half < HALVES; half++) {
         if (tokens == 1)
-            half_floats(out, panel, tile, blocks * PANEL_COLS, half, bytes, bf16, 1, 4);
+            half_floats(out, panel, batch, blocks * PANEL_COLS, half, bytes, bf16, 1, 4);
         else
             for (size_t t = 0; t < tokens; t += TOKENS)
-                half_floats(out + t * PANEL_ROWS, panel, tile + t, blocks * PANEL_COLS, half, bytes, bf16, TOKENS, 1);
+                half_floats(out + t * PANEL_ROWS, panel, batch + t, blocks * PANEL_COLS, half, bytes, bf16, TOKENS, 1);
     }
 }
 
 #define STAMP(type, isa, number, bytes, bits, part, parts, zero, min)                                                      \
-    void matmul_##type##_##isa(float *out, const uint8_t *panel, const void *tile, size_t blocks, size_t tokens)           \
+    void matmul_##type##_##isa(float *out, const uint8_t *panel, const void *batch, size_t blocks, size_t tokens)           \
     {                                                                                                                      \
-        whole_panel(out, panel, tile, blocks, tokens, bits, part, parts, zero, min);                                       \
+        whole_panel(out, panel, batch, blocks, tokens, bits, part, parts, zero, min);                                       \
     }
 WEIGHT_TYPES(STAMP, ISA)
 #undef STAMP
 #define STAMP(type, isa, number, bytes)                                                                                    \
-    void matmul_##type##_##isa(float *out, const uint8_t *panel, const void *tile, size_t blocks, size_t tokens)           \
+    void matmul_##type##_##isa(float *out, const uint8_t *panel, const void *batch, size_t blocks, size_t tokens)           \
     {                                                                                                                      \
-        whole_floats(out, panel, tile, blocks, tokens, bytes, GGUF_TYPE_##type == GGUF_TYPE_BF16);                         \
+        whole_floats(out, panel, batch, blocks, tokens, bytes, GGUF_TYPE_##type == GGUF_TYPE_BF16);                         \
     }
 WEIGHT_FLOATS(STAMP, ISA)
 #undef STAMP
@@ -177,13 +180,13 @@ AURA_INLINE float bits_float(uint32_t bits)
     return x;
 }
 
-/* To the nearest integer, even at a tie, for |x| < 2^22: adding 1.5 * 2^23 leaves it in the low bits. */
+/* The nearest integer, the even one at a tie, for |x| < 2^22: adding 1.5 * 2^23 leaves it in the low bits. */
 AURA_INLINE int32_t nearest(float x)
 {
     return (int32_t)(float_bits(x + 12582912.0f) - float_bits(12582912.0f));
 }
 
-/* A largest number that is not finite makes the scale NaN, and so every sum that it enters. */
+/* If a number is not finite, the scale is NaN, and so is every sum of the block. */
 void JOIN(matmul_round_, ISA)(struct act_block *out, const float *x)
 {
     uint32_t most = 0;
@@ -219,7 +222,7 @@ AURA_INLINE float exponential(float x)
     return p * bits_float((uint32_t)(n + 127) << 23);
 }
 
-/* Clamped in loops of their own: gcc 12 makes branches of them in one with the rest, and vectorises nothing. */
+/* The clamps have loops of their own: in one loop with the rest, gcc 12 makes branches of them and vectorises nothing. */
 void JOIN(matmul_gate_, ISA)(float *gate, const float *up, size_t n)
 {
     for (size_t first = 0; first < n; first += PANEL_ROWS) {

@@ -28,7 +28,8 @@ AURA_INLINE vf vf_bf16(const uint8_t *p)
 AURA_INLINE vf vf_i8(const uint8_t *p) { return vf_int(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p))); }
 AURA_INLINE vf vf_u8(const uint8_t *p) { return vf_int(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p))); }
 AURA_INLINE vi vi_set(int32_t x) { return _mm256_set1_epi32(x); }
-/* Sums of two products have 16 bits: enough below 128. Of codes above, 128 is subtracted, and their sign goes to the other. */
+/* maddubs sums two products in 16 bits: enough for codes below 128. From codes of 8 bits 128 is subtracted first, and the sign of
+ * the difference goes to the other factor. */
 AURA_INLINE vi vi_dot(vi sum, vb w, int32_t a, const int wide)
 {
     __m256i words = _mm256_set1_epi32(a), signs = _mm256_xor_si256(w, _mm256_set1_epi8(-128));

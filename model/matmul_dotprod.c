@@ -1,5 +1,5 @@
-/* dotprod: 4 rows in a register, signed products. Codes of up to 6 bits are below 128, and from those of 8 the 128 is subtracted
- * with which they are stored. */
+/* dotprod: 4 rows in a register, signed products. Codes of up to 6 bits are below 128; from codes of 8 bits vi_dot subtracts the
+ * 128 that the panel has added. */
 #include "../src/base/exact.h"
 #include "matmul.h"
 

@@ -13,7 +13,7 @@ typedef struct { float x[LANES]; } vf;
 typedef struct { int32_t x[LANES]; } vi;
 typedef struct { uint8_t x[4 * LANES]; } vb;
 
-/* A vector each of whose lanes i is what the expression says. */
+/* A vector whose lane i is the value of the expression. */
 #define EACH(type, n, expression)      \
     type y;                            \
     for (int i = 0; i < (n); i++)      \

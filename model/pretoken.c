@@ -1,7 +1,7 @@
-/* Text into words. A pattern is followed by hand: what it may look at is the class of the characters ahead, and nothing before. */
+/* Text into words. The patterns are written out by hand; all that they look at is the class of the characters ahead. */
 #include "pretoken.h"
 
-/* What is not there is neither a letter, nor a number, nor a space, nor anything else. */
+/* The end of the text belongs to no class. */
 enum { NOTHING = UNICODE_SPACE + 1 };
 
 size_t utf8_read(const char *text, size_t size, uint32_t *character)
@@ -38,7 +38,7 @@ enum unicode_class unicode_class(uint32_t character)
     return (enum unicode_class)(unicode_ranges[low] & 3);
 }
 
-/* Where a word ends so far, and what the character there is. */
+/* Where the word ends so far, and the character after it. */
 struct reader {
     const char *text;
     size_t size, at;
@@ -72,7 +72,7 @@ static void skip_class(struct reader *r, int class, size_t most)
         step(r);
 }
 
-/* 's 't 'm 'd 're 've 'll: its length, or 0. These are ASCII, so that bytes may be looked at. */
+/* 's 't 'm 'd 're 've 'll: its length, or 0. These are ASCII, so that comparing bytes is enough. */
 static size_t contraction(const char *text, size_t size, int any_case)
 {
     char fold = any_case ? 0x20 : 0;
@@ -87,8 +87,8 @@ static size_t contraction(const char *text, size_t size, int any_case)
     return (a == 'r' && b == 'e') || (a == 'v' && b == 'e') || (a == 'l' && b == 'l') ? 3 : 0;
 }
 
-/* \s+(?!\S)|\s+: all of a run of spaces but the last, which goes with the word after it; all of it where no word is, and where
- * the last is all there is. */
+/* \s+(?!\S)|\s+: a run of spaces without its last one, which belongs to the word after it. Before the end of the text, and where
+ * the run is one space, all of it. */
 static size_t spaces(struct reader *r)
 {
     size_t last = 0;
@@ -119,7 +119,7 @@ static void skip_newlines(struct reader *r)
         step(r);
 }
 
-/* \s*[\r\n]+: to behind the last end of a line in a run of spaces; 0 if there is none. */
+/* \s*[\r\n]+: up to and with the last end of a line in a run of spaces; 0 if the run has none. */
 static size_t lines(struct reader r)
 {
     size_t end = 0;

@@ -1,4 +1,4 @@
-/* Text into the words that a byte-level BPE merges within. */
+/* Text into words: a byte-level BPE merges only within a word. */
 #ifndef AURA_PRETOKEN_H
 #define AURA_PRETOKEN_H
 
@@ -7,10 +7,10 @@
 
 #include "unicode.h"
 
-/* The rules, by the pattern that a word matches at its beginning; the first alternative that matches is taken:
+/* The rules. Each is the pattern of a word; the first alternative that matches counts:
  *
  *   GPT2    's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
- *   SMOLLM  the same between numbers, each of which, \p{N}, is a word of its own
+ *   SMOLLM  every \p{N} is a word of its own; the text between them is cut as by GPT2
  *   LLAMA3  (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
  *   QWEN2   the same, with \p{N} in the place of \p{N}{1,3} */
 enum pretoken_rule { PRETOKEN_GPT2, PRETOKEN_SMOLLM, PRETOKEN_LLAMA3, PRETOKEN_QWEN2 };

@@ -1,4 +1,4 @@
-/* Sampling. Everything is double arithmetic of one fixed order, without a function of the C library whose last bit may differ. */
+/* Sampling. All arithmetic is double, in one fixed order, and calls no function of the C library whose last bit may differ. */
 #include "../src/base/exact.h"
 #include "sample.h"
 
@@ -77,7 +77,7 @@ static void sift(struct candidate *heap, size_t n, size_t i)
     }
 }
 
-/* Takes the first out of a heap of n: it is then behind the others. */
+/* Takes the first out of a heap of n, and stores it behind the n - 1 others. */
 static struct candidate pop(struct candidate *heap, size_t n)
 {
     struct candidate first = heap[0];
@@ -102,8 +102,8 @@ static double weight(const struct sampler *s, struct candidate c, float top)
     return exponential(((double)c.logit - (double)top) / (double)s->options.temp);
 }
 
-/* How many stay, at the end of the heap, the most likely last; *total is their weight. They are in order only as far as that
- * decides who stays. */
+/* Returns how many candidates stay. They are at the end of the heap, the most likely last; *total is the sum of their weights.
+ * The heap is sorted only as far as needed to decide who stays. */
 static size_t choose(struct sampler *s, float top, double *total)
 {
     size_t n = s->vocab, most = s->options.top_k && s->options.top_k < n ? s->options.top_k : n, ordered = 0, kept = 0;
@@ -139,5 +139,5 @@ uint32_t sampler_next(struct sampler *s, const float *logits)
         if (sum > draw)
             return c.token;
     }
-    return best; /* where rounding left nothing: the sum of all is not above the draw */
+    return best; /* rounding made the sum of all not exceed the draw */
 }

@@ -7,7 +7,7 @@
 
 /* Applied in this order. */
 struct sample_options {
-    float temp;      /* logits are divided by it; 0: the largest logit, whatever else is said; of equal ones the first */
+    float temp;      /* logits are divided by it. 0: the largest logit wins, the first of equal ones, whatever the others are */
     uint32_t top_k;  /* only the k most likely; 0: all */
     float top_p;     /* of these, the fewest whose share reaches p; 0 or 1: all */
     uint64_t seed;

@@ -14,7 +14,7 @@ static size_t character_bytes(unsigned char first)
     return bytes[i];
 }
 
-/* Bytes at the end of a text that may become a character when more come. */
+/* Bytes at the end of a text that may be the beginning of a character. */
 static size_t unfinished(const char *text, size_t size)
 {
     for (size_t back = 1; back <= 3 && back <= size; back++) {
@@ -61,7 +61,7 @@ void stream_free(struct stream *s)
     memset(s, 0, sizeof *s);
 }
 
-/* Bytes of the character at text[i], 0 where there is none: cut off, overlong, a surrogate, beyond the last. */
+/* Bytes of the character at text[i]. 0: it is cut off, overlong, a surrogate or beyond the last of Unicode. */
 static size_t whole_character(const char *text, size_t size)
 {
     const unsigned char *p = (const unsigned char *)text;

@@ -1,4 +1,4 @@
-/* Text that comes in pieces which may end inside a character: kept whole, and shown a whole character at a time. */
+/* Text that comes in pieces; a piece may end inside a character. The stream keeps all of it, and shows whole characters only. */
 #ifndef AURA_STREAM_H
 #define AURA_STREAM_H
 
@@ -14,11 +14,11 @@ struct stream {
 /* 0 when good; -1: no memory. */
 int stream_add(struct stream *s, const char *bytes, size_t size);
 
-/* Shows what is left, which is then no whole character. */
+/* Shows what is left: the beginning of a character whose end did not come. */
 void stream_end(struct stream *s);
 void stream_free(struct stream *s);
 
-/* As a string of JSON; what is no UTF-8 is U+FFFD there. */
+/* Writes the text as a string of JSON; bytes that are no UTF-8 become U+FFFD. */
 void stream_print_json(const struct stream *s);
 
 #endif

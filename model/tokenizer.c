@@ -25,7 +25,7 @@ uint32_t tokenizer_size(const struct tokenizer *t)
 
 /* ---- the file ------------------------------------------------------------------------------------------------------ */
 
-/* The beginning of a name out of a file, fit for a message. */
+/* The beginning of a name from a file, safe to print in a message. */
 static const char *shown(struct gguf_text text, char out[41])
 {
     size_t n = text.size < 40 ? text.size : 40;
@@ -35,7 +35,7 @@ static const char *shown(struct gguf_text text, char out[41])
     return out;
 }
 
-/* Names of pre-tokenizers. A file that has none is as old as GPT-2's rule. */
+/* Names of pre-tokenizers. A file without one is from the time when GPT-2's was the only one. */
 static int read_rule(struct tokenizer *t, const struct gguf *file, char error[GGUF_ERROR_BYTES])
 {
     static const struct {
@@ -58,7 +58,7 @@ static int read_rule(struct tokenizer *t, const struct gguf *file, char error[GG
     return 1;
 }
 
-/* A token by its key; stays what it is where there is no such key. */
+/* Reads a token's number from its key; leaves *token as it is where the file lacks the key. */
 static int read_id(const struct tokenizer *t, const struct gguf *file, const char *key, uint32_t *token,
                    char error[GGUF_ERROR_BYTES])
 {
@@ -71,7 +71,7 @@ static int read_id(const struct tokenizer *t, const struct gguf *file, const cha
     return 0;
 }
 
-/* SentencePiece numbers its tokens so where the file does not say: unknown 0, before a text 1, after it 2. */
+/* Where the file does not say, these are SentencePiece's numbers: unknown 0, before a text 1, after it 2. */
 static int read_ids(struct tokenizer *t, const struct gguf *file, char error[GGUF_ERROR_BYTES])
 {
     int sentence = !t->vocab.byte_level && t->vocab.size > 2;
@@ -93,7 +93,7 @@ static int read_ids(struct tokenizer *t, const struct gguf *file, char error[GGU
     return 0;
 }
 
-/* Tokens that end a text or a turn: those that the file says, and those that are known by their names. */
+/* Tokens that end a text or a turn: the file names some, and this list of names has the others. */
 static int read_ends(struct tokenizer *t, const struct gguf *file, char error[GGUF_ERROR_BYTES])
 {
     static const char *const names[] = {"<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "<|eot_id|>",    "<|eom_id|>",

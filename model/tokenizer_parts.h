@@ -10,7 +10,7 @@
 struct special {
     struct gguf_text name;
     uint32_t token;
-    int control; /* only where names of control tokens count */
+    int control; /* its name counts only where the caller says special = 1 */
 };
 
 struct tokenizer {
@@ -23,7 +23,7 @@ struct tokenizer {
     uint8_t *ends;              /* [vocab.size] */
     struct special *special;    /* the longest name first */
     size_t specials;
-    uint8_t begins[256];        /* whether the name of one begins with that byte */
+    uint8_t begins[256];        /* 1: the name of a special token begins with that byte */
 };
 
 #endif

@@ -1,4 +1,4 @@
-/* Which characters are letters, numbers and spaces: what text is split by before it is made into tokens. */
+/* Which characters are letters, numbers and spaces: the tokenizers split text by these classes. */
 #ifndef AURA_UNICODE_H
 #define AURA_UNICODE_H
 

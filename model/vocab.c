@@ -10,8 +10,8 @@
 
 /* ---- bytes as characters ------------------------------------------------------------------------------------------- */
 
-/* GPT-2's way to have no spaces in its files: bytes that are printable in Latin-1 are themselves, the other 68 follow from U+0100 on
- * in their order. */
+/* GPT-2 writes bytes as characters, so that its files have no spaces: a byte that is printable in Latin-1 is that character; the
+ * other 68 bytes are, in their order, the characters from U+0100 on. */
 enum { LAST_BYTE_CHARACTER = 0x100 + 67 };
 
 static uint32_t character_of_byte(uint8_t byte)
@@ -33,7 +33,7 @@ size_t vocab_write_byte(uint8_t byte, char out[2])
 
 /* ---- hash tables --------------------------------------------------------------------------------------------------- */
 
-/* A power of two with at most half of the places taken, less 1. */
+/* The size of a hash table that is at most half full, a power of two, minus 1. */
 static uint64_t mask_for(uint64_t entries)
 {
     uint64_t size = 16;
@@ -105,7 +105,7 @@ static int no_memory(char error[GGUF_ERROR_BYTES])
     return fail(error, "no memory for the vocabulary");
 }
 
-/* Texts, and the table that finds them; of equal ones the first counts. */
+/* The texts, and the table that finds them; of equal texts it finds the first. */
 static int read_texts(struct vocab *v, const struct gguf *file, char error[GGUF_ERROR_BYTES])
 {
     v->texts = gguf_find(file, "tokenizer.ggml.tokens");
@@ -178,7 +178,7 @@ static int byte_of_name(struct gguf_text text)
     return high < 0 || low < 0 ? -1 : 16 * high + low;
 }
 
-/* What a normal token stands for; never longer than its text. byte_of: the byte of each character that is one, or -1. */
+/* The bytes that a normal token stands for; never more than its text has. byte_of: the byte that a character stands for, or -1. */
 static size_t write_bytes(const struct vocab *v, struct gguf_text text, const int16_t byte_of[], char *out)
 {
     static const char space[] = "\xe2\x96\x81";
@@ -239,7 +239,7 @@ static int read_bytes(struct vocab *v, char error[GGUF_ERROR_BYTES])
     return 0;
 }
 
-/* A merge is the texts of two tokens with a space between them. One whose tokens are not all in the vocabulary never happens. */
+/* A merge is the texts of two tokens with a space between them. A merge of tokens that the vocabulary lacks is ignored. */
 static int read_merges(struct vocab *v, const struct gguf *file, char error[GGUF_ERROR_BYTES])
 {
     const struct gguf_value *merges = gguf_find(file, "tokenizer.ggml.merges");

@@ -17,7 +17,7 @@ enum token_type { /* numbers as in the file */
 };
 
 struct vocab_merge {
-    uint32_t left, right, token; /* left is NO_TOKEN where the table has nothing */
+    uint32_t left, right, token; /* left is NO_TOKEN in an empty entry */
     uint32_t rank;
 };
 
@@ -36,7 +36,7 @@ struct vocab {
     uint64_t slot_mask, merge_mask;
 };
 
-/* 0 when good; otherwise 1, with a text. Either way vocab_free is due. */
+/* 0 when good; otherwise 1, with a text. In both cases the caller calls vocab_free(). */
 int vocab_read(struct vocab *vocab, const struct gguf *file, int byte_level, char error[GGUF_ERROR_BYTES]);
 void vocab_free(struct vocab *vocab);
 
@@ -46,7 +46,7 @@ uint32_t vocab_find(const struct vocab *vocab, const char *text, size_t size);
 /* What two tokens merge into; NULL: they do not. */
 const struct vocab_merge *vocab_merge(const struct vocab *vocab, uint32_t left, uint32_t right);
 
-/* A byte as a byte-level text has it: 1 or 2 bytes. */
+/* The character that stands for a byte in a byte-level text: 1 or 2 bytes. */
 size_t vocab_write_byte(uint8_t byte, char out[2]);
 
 #endif

@@ -31,7 +31,7 @@ static uint16_t half_at(const uint8_t *at)
     return (uint16_t)(at[0] | at[1] << 8);
 }
 
-/* 32 codes: those of the low nibbles, then those of the high ones. */
+/* 16 bytes hold 32 codes: the low nibbles, then the high ones. */
 static void nibbles(const uint8_t *bytes, uint8_t *code)
 {
     for (int i = 0; i < 16; i++) {
@@ -50,7 +50,7 @@ static void unpack_Q8_0(const uint8_t *b, struct weight_block *out)
 {
     out->d = half_at(b);
     for (int i = 0; i < 32; i++)
-        out->code[i] = b[2 + i] ^ 128; /* signed there */
+        out->code[i] = b[2 + i] ^ 128; /* signed in the file */
 }
 
 static void unpack_Q4_0(const uint8_t *b, struct weight_block *out)
@@ -79,12 +79,13 @@ static void unpack_Q5_1(const uint8_t *b, struct weight_block *out)
     fifth_bits(b + 4, out->code);
 }
 
-/* d, m, and 8 scales and mins of 6 bits in 12 bytes: the first four of each are the low 6 bits of bytes 0 to 3 and 4 to 7, and
- * these bytes' upper two bits belong to the last four, whose low bits are the nibbles of bytes 8 to 11. */
+/* d, m, and 8 scales and 8 mins of 6 bits in 12 bytes. The first four scales are the low 6 bits of bytes 0 to 3, the first four
+ * mins those of bytes 4 to 7. The last four have their low bits in the nibbles of bytes 8 to 11, and their upper two in bytes 0
+ * to 7. */
 static void unpack_k_head(const uint8_t *b, struct weight_block *out)
 {
     const uint8_t *s = b + 4;
-    out->d = half_at(b), out->m = half_at(b + 2) ^ 0x8000; /* the file's is subtracted */
+    out->d = half_at(b), out->m = half_at(b + 2) ^ 0x8000; /* a file means d * code - m */
     for (int i = 0; i < 4; i++) {
         out->scale[i] = (int8_t)(s[i] & 63);
         out->min[i] = s[4 + i] & 63;
@@ -108,8 +109,8 @@ static void unpack_Q5_K(const uint8_t *b, struct weight_block *out)
         out->code[i] = (uint8_t)((b[48 + i / 64 * 32 + i % 32] >> (i / 32 % 2 ? 4 : 0) & 15) | (b[16 + i % 32] >> i / 32 & 1) << 4);
 }
 
-/* Halves of 128: 64 bytes of low bits, in which code i and code i + 64 share a byte, and 32 bytes of upper bits, two for each of
- * four codes 32 apart. */
+/* Two halves of 128 codes. Of each, 64 bytes have the low bits: code i and code i + 64 share a byte. 32 bytes have the upper
+ * bits: a byte has two bits for each of four codes that are 32 apart. */
 static void unpack_Q6_K(const uint8_t *b, struct weight_block *out)
 {
     for (int i = 0; i < 256; i++) {
@@ -182,7 +183,7 @@ size_t panel_block_bytes(uint32_t type)
     return t ? head_bytes(t) + t->parts * part_bytes(t) : (size_t)PANEL_ROWS * PANEL_COLS * gguf_type_info(type)->bytes;
 }
 
-/* The codes of a part of row r; `to` is the part's codes of all rows. */
+/* Writes the codes of a part of row r; `to` is where the panel has the part's codes of all rows. */
 static void put_codes(const struct weight_type *t, size_t r, const uint8_t *code, uint8_t *to)
 {
     if (t->bits == 8) {
@@ -200,7 +201,7 @@ static void put_codes(const struct weight_type *t, size_t r, const uint8_t *code
     }
 }
 
-/* Block of row r into the block of its panel, which is zero where nobody has written yet. */
+/* Writes a block of row r into its panel, which is zero where nobody has written yet. */
 static void put_block(const struct weight_type *t, size_t r, const struct weight_block *b, uint8_t *to)
 {
     memcpy(to + 2 * r, &b->d, sizeof b->d);

@@ -22,7 +22,7 @@ struct weight_block {
     uint8_t min[WEIGHT_PARTS];
 };
 
-/* Number `block` of a row, of a quantised type. */
+/* Unpacks block number `block` of a row of a quantised type. */
 void weight_unpack(uint32_t type, const void *row, size_t block, struct weight_block *out);
 
 /* A row as numbers: what the type means. cols is a multiple of the type's block. */
@@ -30,14 +30,14 @@ void weight_row(uint32_t type, const void *row, size_t cols, float *out);
 
 /* ---- matrices ---------------------------------------------------------------------------------------------------------
  *
- * 16 rows are a panel, the last one filled up with rows of zeros. In a panel the blocks of the rows stand one after the other,
- * those of all 16 rows together, so that a vector holds the same place of many rows and a product needs no sum over lanes:
+ * 16 rows are a panel; rows of zeros fill up the last one. A panel is its blocks one after the other; a block has the numbers of
+ * all 16 rows. So a vector holds the same column of many rows, and a product needs no sum over lanes. A block is:
  *     f16 d[16]; f16 m[16] where there is a min;
  *     for each part: int8 scale[16] and uint8 min[16] where there are several parts, and the codes.
- * Codes go in groups of 4 columns, byte 4 r + c being column c of row r: so a group is 64 bytes, or 64 nibbles. Two groups share 64
- * bytes where codes have less than 8 bits, the first in the low nibbles; then follow the bits above 4, 8 bytes for each of the two
- * groups, first all of the lower plane.
- * Floats stand column by column, 16 rows together, columns filled up to a multiple of 32. */
+ * Codes are in groups of 4 columns; byte or nibble 4 r + c of a group is column c of row r. A group of 8-bit codes is 64 bytes.
+ * Where codes have fewer bits, two groups share 64 bytes: the first has the low nibbles, the second the high ones. Then follow the
+ * other bits: bit 4 of the first group, 8 bytes, and of the second; then bit 5 of both, where codes have 6 bits.
+ * Floats are stored column by column, 16 rows together; columns of zeros fill them up to a multiple of 32. */
 enum { PANEL_ROWS = 16, PANEL_COLS = 32 };
 
 struct matrix {
@@ -48,9 +48,9 @@ struct matrix {
     uint8_t *data;      /* [panels][panel_bytes], aligned to 64 */
 };
 
-/* Makes a matrix of a tensor [rows][cols] whose type gguf_type_info() knows; ctx lends its threads. 0 when good; -1: no memory. */
+/* Makes a matrix of a tensor [rows][cols] whose type gguf_type_info() knows, on the threads of ctx. 0 when good; -1: no memory. */
 int matrix_create(const aura_ctx *ctx, uint32_t type, const void *data, size_t rows, size_t cols, struct matrix *matrix);
-void matrix_destroy(struct matrix *matrix); /* one of zeros is allowed */
+void matrix_destroy(struct matrix *matrix); /* a struct of zeros is allowed */
 
 /* Bytes of a block of a panel. */
 size_t panel_block_bytes(uint32_t type);

@@ -33,6 +33,8 @@ static void print_kernel(const char *name, const char *isa, uint32_t isa_flag, i
 static void list_matmuls(uint32_t isas, int json)
 {
     char name[64];
+    if (!json)
+        printf("  products of a model's weights:\n");
     for (size_t i = 0; i < matmul_count; i++) {
         const struct matmul_kernels *m = &matmul_list[i];
 #define PRINT(type, ...)                                              \

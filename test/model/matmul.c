@@ -129,10 +129,10 @@ static double double_product(uint32_t type, const uint8_t *row, size_t cols, con
     weight_row(type, row, cols, w);
     *size = 0;
     for (size_t i = 0; i < cols; i++) {
-        size_t tile = t / ACT_TOKENS * acts->blocks, place = t % ACT_TOKENS;
-        const struct act_block *a = &acts->block[(tile + i / ACT_COLS) * ACT_TOKENS + place];
+        size_t batch = t / ACT_TOKENS * acts->blocks, place = t % ACT_TOKENS;
+        const struct act_block *a = &acts->block[(batch + i / ACT_COLS) * ACT_TOKENS + place];
         double x = info->block == 1
-            ? acts->plain[(tile * ACT_COLS + i) * ACT_TOKENS + place] : (double)a->scale * a->q[i % ACT_COLS];
+            ? acts->plain[(batch * ACT_COLS + i) * ACT_TOKENS + place] : (double)a->scale * a->q[i % ACT_COLS];
         double least = 0;
         if (info->block > 1 && i % info->block == 0)
             weight_unpack(type, row, i / info->block, &b);
