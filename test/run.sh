@@ -904,7 +904,7 @@ all() {
     for job in $list run; do
         sed -n "s/^FAIL /failed:  $job: /p; s/^skip /skipped: $job: /p" "$out/$job.log"
     done
-    echo "slowest: $(sort -rn $out/*.time | head -n 5 | awk '{ printf "%s%s %d s", NR > 1 ? ", " : "", $2, $1 }')"
+    echo "slowest: $(sort -rn $out/*.time | head -n 5 | awk '{ printf "%s%s %d s", (NR > 1 ? ", " : ""), $2, $1 }')"
     echo "$((SECONDS - start)) seconds; logs in $out"
     echo "$(count ok $logs) passed, $(count FAIL $logs) failed, $(count skip $logs) skipped"
     [ "$(count FAIL $logs)" = 0 ]
