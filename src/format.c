@@ -29,8 +29,8 @@ static void side_init(struct aura_side *s, uint32_t kind, uint32_t dim, int valu
     s->bytes = s->runs * kind * s->lanes * 4;
     s->scale_bytes = AURA_TILE * 2;
     s->step = book->step;
-    s->mul = kind == 5 || kind == 6 ? 2 : 1;
-    s->add = kind == 5 ? -31 : kind == 6 ? -63 : 0;
+    s->mul = aura_is_split(kind) ? 2 : 1;
+    s->add = aura_is_split(kind) ? 1 - (1 << kind) : 0;
     for (uint32_t i = 0; kind <= 4 && i < 16; i++)
         s->level[i] = (int8_t)lrintf(book->centroid[i % book->levels] / book->step);
 }

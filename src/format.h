@@ -83,10 +83,23 @@ static inline AURA_ANYWHERE uint32_t aura_padded_run(uint32_t dim)
     return (dim + AURA_RUN - 1) / AURA_RUN * AURA_RUN;
 }
 
+/* Between 4 and 8 bits a code is split: its low 4 bits are in a plane of their own, those above in another. Such codes count
+ * from 0, and their levels are the odd numbers around 0. */
+static inline AURA_ANYWHERE int aura_is_split(uint32_t kind)
+{
+    return kind > 4 && kind < 8;
+}
+
 /* Words of a run in the low plane; the high plane has the others. */
 static inline AURA_ANYWHERE uint32_t aura_low_words(uint32_t kind)
 {
-    return kind == 5 || kind == 6 ? 4 : kind;
+    return aura_is_split(kind) ? 4 : kind;
+}
+
+/* Whether two products of a code and a byte can be too large for 16 bits. */
+static inline AURA_ANYWHERE int aura_is_wide(uint32_t kind)
+{
+    return kind > 6;
 }
 
 /* Where word i < kind of a run is, counted in words from the beginning of the side, for lane 0. */

@@ -2,6 +2,10 @@
  *
  *     build/test/gcc/test_golden --write > test/golden/rows.txt
  *
+ * and has lines about pages of other formats after these, each made by
+ *
+ *     build/test/gcc/test_golden --page BITS DIM >> test/golden/rows.txt
+ *
  * A line that changes is a broken promise to everyone who has stored such bytes. The program uses the public header
  * only, so that it can be linked with a library built by any compiler. */
 #include <stdio.h>
@@ -178,7 +182,7 @@ static int page_line(char *line, size_t size, uint32_t isas, uint32_t bits, uint
     return 1;
 }
 
-/* Line number `i` of the file; 0 past the last. */
+/* Line number `i` of those that --write gives; 0 past the last. */
 static int golden_line(char *line, size_t size, const aura_ctx *ctx, int i)
 {
     /* Lists of their own, not those of src/variants.h: what is added there must not move a line of the file. */
@@ -217,6 +221,15 @@ static void make_path(char *path, size_t size)
     snprintf(path, size, "%.*sgolden/rows.txt", slash ? (int)(slash - __FILE__) + 1 : 0, __FILE__);
 }
 
+/* What line `i` of the file, which is `want`, should be. The lines after those of --write say themselves what they are of. */
+static int expected_line(char *line, size_t size, const aura_ctx *ctx, int i, const char *want)
+{
+    unsigned k, v, dim;
+    if (golden_line(line, size, ctx, i))
+        return 1;
+    return sscanf(want, "page k%uv%u dim %u ", &k, &v, &dim) == 3 && page_line(line, size, aura_ctx_isas(ctx), k, dim);
+}
+
 static uint32_t current_isa;
 
 static void golden_rows(void)
@@ -234,7 +247,7 @@ static void golden_rows(void)
     EXPECT(aura_ctx_isas(ctx) == (current_isa | AURA_ISA_REF), "the mask was not honoured");
     while (fgets(want, sizeof want, file)) {
         want[strcspn(want, "\n")] = 0;
-        EXPECT(golden_line(got, sizeof got, ctx, i), "line %d: %s", i + 1, aura_last_error());
+        EXPECT(expected_line(got, sizeof got, ctx, i, want), "line %d: %s", i + 1, aura_last_error());
         EXPECT(!strcmp(got, want), "line %d\n    want %s\n    got  %s", i + 1, want, got);
         i++;
     }
@@ -263,6 +276,10 @@ int main(int argc, char **argv)
             puts(line);
         aura_ctx_destroy(ctx);
         return 0;
+    }
+    if (argc > 3 && !strcmp(argv[1], "--page")) {
+        char line[512];
+        return !page_line(line, sizeof line, AURA_ISA_REF, (uint32_t)atoi(argv[2]), (uint32_t)atoi(argv[3])) || puts(line) < 0;
     }
     for (int i = 0; i < 4; i++) /* what a machine cannot run, the run on another architecture covers */
         if (aura_cpu_isas() & isas[i].flag) {

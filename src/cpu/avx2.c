@@ -27,12 +27,12 @@ AURA_INLINE ivec dot_bytes(ivec sum, ivec u, ivec s, ivec even, ivec odd, const 
     return ivec_of(dot_half(dot_half(sum.lo, u.lo, even.lo), u.lo, odd.lo),
                    dot_half(dot_half(sum.hi, u.hi, even.hi), u.hi, odd.hi));
 }
-/* sum + products of keys and query bytes; wide: keys have 8 bits. */
+/* sum + products of keys and query bytes; wide: keys have more than 6 bits. */
 AURA_INLINE ivec ivec_dot_key(ivec sum, ivec keys, ivec query, const int wide)
 {
     return dot_bytes(sum, keys, query, ivec_and(query, 0x00ff00ff), ivec_and(query, 0xff00ff00), wide);
 }
-/* sum + products of values and weights; wide: values have 8 bits. */
+/* sum + products of values and weights; wide: values have more than 6 bits. */
 AURA_INLINE ivec ivec_dot_value(ivec sum, ivec values, ivec weights, const int wide)
 {
     return dot_bytes(sum, weights, values, ivec_and(values, 0x00ff00ff), ivec_and(values, 0xff00ff00), wide);

@@ -29,12 +29,12 @@ AURA_INLINE ivec dot_bytes(ivec sum, ivec u, ivec s, ivec even, ivec odd, const 
     sum = _mm512_add_epi32(sum, _mm512_madd_epi16(_mm512_maddubs_epi16(u, even), ones));
     return _mm512_add_epi32(sum, _mm512_madd_epi16(_mm512_maddubs_epi16(u, odd), ones));
 }
-/* sum + products of keys and query bytes; wide: keys have 8 bits. */
+/* sum + products of keys and query bytes; wide: keys have more than 6 bits. */
 AURA_INLINE ivec ivec_dot_key(ivec sum, ivec keys, ivec query, const int wide)
 {
     return dot_bytes(sum, keys, query, ivec_and(query, 0x00ff00ff), ivec_and(query, 0xff00ff00), wide);
 }
-/* sum + products of values and weights; wide: values have 8 bits. */
+/* sum + products of values and weights; wide: values have more than 6 bits. */
 AURA_INLINE ivec ivec_dot_value(ivec sum, ivec values, ivec weights, const int wide)
 {
     return dot_bytes(sum, weights, values, ivec_and(values, 0x00ff00ff), ivec_and(values, 0xff00ff00), wide);

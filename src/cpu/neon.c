@@ -22,7 +22,7 @@ AURA_INLINE uint32x4_t dot_quarter(uint32x4_t sum, uint32x4_t x, uint32x4_t y, c
         return vreinterpretq_u32_s32(vpadalq_s16(vreinterpretq_s32_u32(sum), vpaddq_s16(lo, hi)));
     return vaddq_u32(sum, vreinterpretq_u32_s32(vpaddq_s32(vpaddlq_s16(lo), vpaddlq_s16(hi))));
 }
-/* sum + products of keys and query bytes, of values and weights; wide: keys or values have 8 bits. */
+/* sum + products of keys and query bytes, of values and weights; wide: keys or values have more than 6 bits. */
 AURA_INLINE ivec ivec_dot_key(ivec sum, ivec keys, ivec query, const int wide)
 {
     return ivec_of(dot_quarter(sum.val[0], keys.val[0], query.val[0], wide),

@@ -11,11 +11,11 @@
  *        TILE_ROWS, queries together with one plane, half as many with two; TILE_SUMS, vectors of sums that stay in
  *        registers; AURA_ISA. */
 
-/* What is added to the bytes of a quad before the product. Bytes of tables are within -64 to 63, codes of 5 and 6 bits are
+/* What is added to the bytes of a quad before the product. Bytes of tables are within -64 to 63, codes that are split are
  * positive. */
 AURA_INLINE int tile_key_offset(const int kind)
 {
-    return !KEYS_UNSIGNED || kind == 5 || kind == 6 ? 0 : kind == 8 ? 128 : 64;
+    return !KEYS_UNSIGNED || aura_is_split(kind) ? 0 : kind == 8 ? 128 : 64;
 }
 
 AURA_INLINE ivec tile_key_quad(const struct aura_tile *tile, struct run at, size_t lane, ivec table, const int k,
@@ -60,7 +60,7 @@ AURA_INLINE void score_part(float *logit, const struct aura_query *q, const stru
                     ivec four = tile_four(q[g].plane[p] + run * AURA_RUN + 4 * k, 0);
                     AURA_UNROLL
                     for (int v = 0; v < TILE_VECS; v++)
-                        sum[g][p][v][k % chains] = ivec_dot_key(sum[g][p][v][k % chains], x[v], four, kind == 8);
+                        sum[g][p][v][k % chains] = ivec_dot_key(sum[g][p][v][k % chains], x[v], four, aura_is_wide(kind));
                 }
         }
     }
@@ -77,7 +77,7 @@ AURA_INLINE void score_part(float *logit, const struct aura_query *q, const stru
             ivec hi = chains == 1 ? sum[g][0][v][0] : ivec_plus(sum[g][0][v][0], sum[g][0][v][1]);
             ivec lo = chains == 1 ? sum[g][planes - 1][v][0] : ivec_plus(sum[g][planes - 1][v][0], sum[g][planes - 1][v][1]);
             ivec i = planes == 1 ? hi : ivec_plus(ivec_shl(hi, 8), lo);
-            if (kind == 5 || kind == 6)
+            if (aura_is_split(kind))
                 i = ivec_plus(i, i);
             vec x = vec_from_int(ivec_plus(i, ivec_set1((int32_t)correction)));
             x = vec_add(vec_mul(x, vec_mul(scale[v], vec_set1(factor[g]))), vec_set1(bias[g]));

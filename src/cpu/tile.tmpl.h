@@ -41,8 +41,7 @@ struct run {
 
 AURA_INLINE struct run tile_run(const struct aura_side *s, uint32_t run, const int kind)
 {
-    const size_t low = kind == 5 || kind == 6 ? 4 : (size_t)kind;
-    const size_t high = kind == 5 ? 1 : kind == 6 ? 2 : 0;
+    const size_t low = aura_low_words(kind), high = (size_t)kind - low;
     struct run at = {run * low * s->lanes, (s->runs * low + run * high) * s->lanes};
     return at;
 }

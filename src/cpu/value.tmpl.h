@@ -50,7 +50,7 @@ AURA_INLINE void value_sums(ivec sum[8][2][TILE_VECS], const struct aura_weight 
             const uint32_t *words = tile->words + d + 16 * (size_t)v;
             x[v] = tile_quad(words + at.low, words + at.high, s->lanes, table, k, kind);
             if (WEIGHTS_SIGNED)
-                plain[v] = ivec_dot_value(plain[v], x[v], ivec_set1(0x01010101), kind == 8);
+                plain[v] = ivec_dot_value(plain[v], x[v], ivec_set1(0x01010101), aura_is_wide(kind));
         }
         AURA_UNROLL
         for (int g = 0; g < rows; g++)
@@ -59,7 +59,7 @@ AURA_INLINE void value_sums(ivec sum[8][2][TILE_VECS], const struct aura_weight 
                 ivec four = tile_four(w[g].plane[p] + 4 * k, WEIGHTS_SIGNED ? 0x80808080 : 0);
                 AURA_UNROLL
                 for (int v = 0; v < vecs; v++)
-                    sum[g][p][v] = ivec_dot_value(sum[g][p][v], x[v], four, kind == 8);
+                    sum[g][p][v] = ivec_dot_value(sum[g][p][v], x[v], four, aura_is_wide(kind));
             }
     }
     AURA_UNROLL
@@ -89,7 +89,7 @@ AURA_INLINE void value_part(float *acc, size_t stride, const struct aura_weight 
             AURA_UNROLL
             for (int v = 0; v < vecs; v++) {
                 ivec i = planes == 1 ? sum[g][0][v] : ivec_plus(ivec_shl(sum[g][0][v], 8), sum[g][1][v]);
-                if (kind == 5 || kind == 6)
+                if (aura_is_split(kind))
                     i = ivec_plus(ivec_plus(i, i), ivec_set1(shift[n * 8 + (size_t)g]));
                 o[g][v] = vec_fma(vec_from_int(i), vec_set1(w[n * apart + (size_t)g].factor), o[g][v]);
             }
@@ -106,7 +106,7 @@ AURA_INLINE void value_block(float *acc, size_t stride, const struct aura_weight
     const uint32_t dim = tile->side->dim;
     int32_t shift[AURA_TILES * 8];
     uint32_t d = 0;
-    for (size_t i = 0; (kind == 5 || kind == 6) && i < tiles * 8; i++)
+    for (size_t i = 0; aura_is_split(kind) && i < tiles * 8; i++)
         shift[i] = i % 8 < (size_t)rows ? tile->side->add * tile_weight_sum(&w[i / 8 * apart + i % 8], planes) : 0;
     for (; d + 16 * TILE_VECS <= dim; d += 16 * TILE_VECS)
         value_part(acc, stride, w, apart, shift, tile, tiles, d, rows, TILE_VECS, kind, planes);

@@ -28,7 +28,7 @@ const uint8_t *aura_tq_signs(uint32_t dim)
 int aura_tq_book(uint32_t bits, float *centroid)
 {
     aura_codebook book;
-    if (bits < 4 || bits == 7 || aura_codebook_get(AURA_TABLE_TQ, bits, &book))
+    if (bits < 4 || aura_codebook_get(AURA_TABLE_TQ, bits, &book))
         return 0;
     for (uint32_t i = 0; centroid && i < 256; i++)
         centroid[i] = book.centroid[i & (book.levels - 1)]; /* upper bits of a byte are ignored, as in the public kernels */
