@@ -83,7 +83,7 @@ static void peaked_logits(void)
  * same way, and all values point the same way. */
 static void tiles_that_round_badly(void)
 {
-    for (uint32_t i = 0; i < 6 * 4; i++) {
+    for (uint32_t i = 0; i < N_BITS * 4; i++) {
         uint32_t planes = 1 + (i & 1);
         aura_config config = config_of(AURA_KIND_F32, kinds[i / 4], 64, 128, 1);
         float *keys = calloc(330 * 64, sizeof *keys), *values = random_tokens(67, 330, 1, 128, 0);

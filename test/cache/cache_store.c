@@ -147,7 +147,7 @@ static void grow_with_switches(struct twin *t)
 
 static void try_switches(uint32_t flags, uint32_t rollback)
 {
-    aura_config config = config_of(kinds[flags % 6], kinds[(flags + rollback) % 6], 64, 128, 2);
+    aura_config config = config_of(kinds[flags % N_BITS], kinds[(flags + rollback) % N_BITS], 64, 128, 2);
     float *balance = some_balance(2, 64);
     config.flags = flags, config.rollback = rollback, config.balance = balance;
     struct twin t = twin_new(config, small_run() ? 110 : 330, AURA_F32, AURA_F32, DENSE);
@@ -184,7 +184,7 @@ static void every_pair_of_kinds_and_of_dims(void)
     for (uint32_t i = 0; i < N_DIMS; i++)
         for (uint32_t j = 0; j < N_DIMS; j++) {
             aura_kind v = kinds[(i + j) % N_KINDS];
-            struct twin t = twin_new(config_of(kinds[(i + 2 * j) % 6], v, dims[i], dims[j], 1), 50, AURA_F32, AURA_F32, DENSE);
+            struct twin t = twin_new(config_of(kinds[(i + 2 * j) % N_BITS], v, dims[i], dims[j], 1), 50, AURA_F32, AURA_F32, DENSE);
             append_on_every_isa(&t, 50);
         }
 }
@@ -192,10 +192,10 @@ static void every_pair_of_kinds_and_of_dims(void)
 static void every_dtype_and_layout(void)
 {
     static const aura_dtype dtypes[] = {AURA_F32, AURA_F16, AURA_BF16};
-    for (uint32_t i = 0; i < 9; i++)
+    for (uint32_t i = 0; i < N_KINDS; i++)
         for (int layout = 0; layout < N_LAYOUTS; layout++) {
             aura_config config = config_of(kinds[(i * 5 + (uint32_t)layout) % N_KINDS], kinds[i], 64, 112, 3);
-            struct twin t = twin_new(config, 60, dtypes[i % 3], dtypes[i / 3], (enum layout)layout);
+            struct twin t = twin_new(config, 60, dtypes[i % 3], dtypes[i / 3 % 3], (enum layout)layout);
             append_on_every_isa(&t, 41);
         }
 }
@@ -204,7 +204,7 @@ static void every_number_of_heads(void)
 {
     static const uint32_t heads[] = {1, 2, 3, 5, 8, 20};
     for (size_t i = 0; i < (small_run() ? 4 : sizeof heads / sizeof *heads); i++) {
-        aura_config config = config_of(kinds[i % 6], kinds[(i + 1) % 6], 64, 80, heads[i]);
+        aura_config config = config_of(kinds[i % N_BITS], kinds[(i + 1) % N_BITS], 64, 80, heads[i]);
         float *balance = some_balance(heads[i], 64);
         config.balance = i % 2 ? balance : NULL;
         struct twin t = twin_new(config, 300, AURA_F16, AURA_BF16, PADDED);

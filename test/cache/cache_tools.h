@@ -134,7 +134,7 @@ static inline float *some_balance(uint32_t heads, uint32_t dim)
 static struct {
     aura_ctx *ctx;
     const char *name;
-} isas[8];
+} isas[16];
 static int n_isas;
 
 static inline void isas_add(void)

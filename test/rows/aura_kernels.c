@@ -1,5 +1,6 @@
 /* The AURA kernels: the cases of their own tests, then what those never tried. */
 #include "aura_kernels.h"
+#include "../../src/variants.h"
 
 /* What head h should give over tokens [first, end). */
 static void expect_row(double *out, double *lse, double *size, const struct problem *p, size_t h, size_t first, size_t end)
@@ -295,11 +296,11 @@ static void tiny_vectors_keep_their_norm(void)
 static void dequant_keeps_strides_and_types(void)
 {
     static const aura_dtype types[] = {AURA_F32, AURA_F16, AURA_BF16};
-    static const uint32_t dims[] = {64, 80, 96, 112, 128, 192, 256, 512, 1024, 72};
-    for (int i = 0; i < 10; i++)
-        for (uint32_t bits = 2; bits <= 8; bits += bits == 6 ? 2 : 1)
+    static const uint32_t dims[] = {AURA_DIMS(AURA_DIM_ITEM) 1024, 72}, widths[] = {AURA_BITS(AURA_KIND_ITEM)};
+    for (size_t i = 0; i < sizeof dims / sizeof *dims; i++)
+        for (size_t w = 0; w < sizeof widths / sizeof *widths; w++)
             for (int type = 0; type < 3; type++) {
-                struct side s = make_side(bits, dims[i], 2, 3, 5, 7, 3, 0.5f, 0.1f, types[(type + 1) % 3], types[(type + 2) % 3]);
+                struct side s = make_side(widths[w], dims[i], 2, 3, 5, 7, 3, 0.5f, 0.1f, types[(type + 1) % 3], types[(type + 2) % 3]);
                 char *out = malloc(2 * 4 * dims[i] * 4);
                 size_t element = aura_dtype_bytes(types[type]);
                 aura_dequant_args a = AURA_DEQUANT_ARGS_INIT;
@@ -320,14 +321,15 @@ static void dequant_keeps_strides_and_types(void)
 /* Every pair of widths at every dim, and with them one of each other option in turn. */
 static void every_pair_and_dim(void)
 {
-    static const uint32_t widths[] = {2, 3, 4, 5, 6, 8}, dims[] = {64, 80, 96, 112, 128, 192, 256, 512, 8, 72};
+    static const uint32_t widths[] = {AURA_BITS(AURA_KIND_ITEM)}, dims[] = {AURA_DIMS(AURA_DIM_ITEM) 8, 72};
+    const size_t n_widths = sizeof widths / sizeof *widths, n_dims = sizeof dims / sizeof *dims;
     static const uint32_t ratios[] = {1, 2, 3, 4, 5, 6, 7, 8, 12, 20}, kv_heads[] = {1, 2, 3};
     static const size_t tokens[] = {1, 31, 32, 33, 63, 64, 65, 130};
     static const aura_dtype types[] = {AURA_F32, AURA_F16, AURA_BF16};
     size_t n = 0;
-    for (int kb = 0; kb < 6; kb++)
-        for (int vb = 0; vb < 6; vb++)
-            for (int d = 0; d < 10; d++, n++) {
+    for (size_t kb = 0; kb < n_widths; kb++)
+        for (size_t vb = 0; vb < n_widths; vb++)
+            for (size_t d = 0; d < n_dims; d++, n++) {
                 size_t t = tokens[random_bits(&state) % 8];
                 uint64_t windows[] = {0, 1, t - 1, t, t + 1, UINT32_MAX, UINT64_MAX};
                 uint32_t kv = kv_heads[random_bits(&state) % 3], ratio = ratios[random_bits(&state) % 10];
@@ -342,7 +344,7 @@ static void every_pair_and_dim(void)
                 run_score_and_value(&p, "score, value");
                 free_problem(&p);
             }
-    EXPECT(n == 360, "%zu cases", n);
+    EXPECT(n >= 360, "%zu cases", n);
 }
 
 /* One problem cut into any number of blocks: always the same answer. */

@@ -239,8 +239,8 @@ static void misuse(void)
     REFUSED(aura_flash_sdpa(ctx, &a), AURA_BAD_ARGUMENT, "heads that do not divide");
     a.keys.stride = 5;
     REFUSED(aura_flash_sdpa(ctx, &a), AURA_BAD_ARGUMENT, "capacity below length");
-    a.keys.bits = 7;
-    REFUSED(aura_flash_sdpa(ctx, &a), AURA_UNSUPPORTED, "7 bits");
+    a.keys.bits = 1;
+    REFUSED(aura_flash_sdpa(ctx, &a), AURA_UNSUPPORTED, "1 bit");
     a.values.bits = 0;
     REFUSED(aura_flash_sdpa(ctx, &a), AURA_UNSUPPORTED, "0 bits");
     a.values.bits = 9; /* where the list of kernels has plain rows */

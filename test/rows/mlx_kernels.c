@@ -1,5 +1,6 @@
 /* The mlx-native kernels: flash_attn_vec over plain, TQ and TQ-HB caches, and the reduce with and without undo. */
 #include "mlx_kernels.h"
+#include "../../src/variants.h"
 
 struct options {
     uint32_t q_heads, nwg, mask_type, q_as_f16; /* nwg 0: straight to the output */
@@ -90,9 +91,9 @@ static void published_tq_cases(void)
 /* K and V of different kinds, and dims the public kernels do not have. */
 static void mixed_kinds_and_dims(void)
 {
-    static const uint32_t dims[] = {64, 80, 96, 112, 128, 192, 256, 320, 512, 1024};
+    static const uint32_t dims[] = {AURA_DIMS(AURA_DIM_ITEM) 320, 1024};
     static const uint64_t tokens[] = {1, 31, 32, 33, 63, 64, 65, 100};
-    for (int i = 0; i < 10; i++)
+    for (int i = 0; i < (int)(sizeof dims / sizeof *dims); i++)
         for (int t = 0; t < 8; t++) {
             struct cache c = make_cache(0, 0, (aura_dtype)((i + t) % 3), dims[i], 1 + (uint32_t)t % 3, tokens[t], tokens[t] + (uint64_t)i, 0);
             uint64_t windows[] = {0, 1, tokens[t] - 1, tokens[t], tokens[t] + 1, UINT32_MAX, UINT64_MAX, 7};
