@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "../../src/cuda/cache.cuh"
@@ -101,6 +102,25 @@ struct shape_case {
     uint32_t dim, q_heads, kv_heads, batch, tokens, queries, planes;
 };
 
+/* How the rows are named: "8 x 32768", or "8 of 1 to 65536" where the lengths differ. */
+static std::string lengths_name(const std::vector<uint32_t> &lengths)
+{
+    const auto ends = std::minmax_element(lengths.begin(), lengths.end());
+    const std::string least = std::to_string(*ends.first), most = std::to_string(*ends.second);
+    return std::to_string(lengths.size()) + (least == most ? " x " : " of " + least + " to ") + most;
+}
+
+/* The same in JSON: the tokens of each where they are equal, or the list of them. */
+static std::string lengths_json(const std::vector<uint32_t> &lengths)
+{
+    std::string list;
+    if (std::count(lengths.begin(), lengths.end(), lengths[0]) == (long)lengths.size())
+        return "\"tokens\": " + std::to_string(lengths[0]);
+    for (uint32_t n : lengths)
+        list += (list.empty() ? "" : ", ") + std::to_string(n);
+    return "\"lengths\": [" + list + "]";
+}
+
 /* A CPU cache with one sequence of the longest length; sequences on the device are copies of it, each with pages of its own. */
 static void fill_cpu(aura_ctx *ctx, const aura_config &config, uint32_t tokens, aura_cache **cache, aura_seq *seq)
 {
@@ -185,13 +205,15 @@ static void bench_case(timer &t, aura_ctx *ctx, const shape_case &s, const std::
     const double us = time_attend(t, cache, args, 0), invariant = time_attend(t, cache, args, 1);
     begin_row();
     if (json)
-        printf("{\"cache\": \"%s\", \"dim\": %u, \"q_heads\": %u, \"kv_heads\": %u, \"seqs\": %zu, \"tokens\": %u, \"queries\": %u, "
+        printf("{\"cache\": \"%s\", \"dim\": %u, \"q_heads\": %u, \"kv_heads\": %u, \"seqs\": %zu, %s, \"queries\": %u, "
                "\"planes\": %u, \"read_us\": %.2f, \"attend_us\": %.2f, \"batch_invariant_us\": %.2f}",
-               s.format, s.dim, s.q_heads, s.kv_heads, lengths.size(), s.tokens, s.queries, s.planes, read, us, invariant);
+               s.format, s.dim, s.q_heads, s.kv_heads, lengths.size(), lengths_json(lengths).c_str(), s.queries, s.planes, read,
+               us, invariant);
     else
-        printf("%-6s D%-3u %2u/%-2u %4zu x %-6u q%-2u p%u   read %7.1f us  attend %7.1f us  %5.1f %%  %.2f TB/s  batch_invariant %7.1f us  %.2f x\n",
-               s.format, s.dim, s.q_heads, s.kv_heads, lengths.size(), s.tokens, s.queries, s.planes, read, us, read / us * 100,
-               bytes / us / 1e6, invariant, invariant / us);
+        printf("%-6s D%-3u %2u/%-2u %15s q%-2u p%u   read %7.1f us  attend %7.1f us  %5.1f %%  %.2f TB/s  "
+               "batch_invariant %7.1f us  %.2f x\n",
+               s.format, s.dim, s.q_heads, s.kv_heads, lengths_name(lengths).c_str(), s.queries, s.planes, read, us,
+               read / us * 100, bytes / us / 1e6, invariant, invariant / us);
     fflush(stdout);
     aura_cuda_cache_destroy(cache);
     aura_cache_destroy(cpu);
@@ -291,11 +313,10 @@ extern "C" int cuda_bench(int argc, char **argv)
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         if (only == SIZE_MAX || only == i)
             bench_case(t, ctx, table[i], std::vector<uint32_t>(table[i].batch, table[i].tokens));
-    shape_case ragged = {"k4v4", 128, 32, 8, 8, 0, 1, 0};
     if (only == SIZE_MAX || only == 100)
         bench_append(t, ctx);
     if (only == SIZE_MAX || only == 101)
-        bench_case(t, ctx, ragged, {1, 65536, 50000, 1000, 65536, 40000, 30071, 10000});
+        bench_case(t, ctx, {"k4v4", 128, 32, 8, 8, 65536, 1, 0}, {1, 65536, 50000, 1000, 65536, 40000, 30071, 10000});
     if (json)
         printf("\n]\n");
     aura_ctx_destroy(ctx);

@@ -58,6 +58,12 @@ class Timer:
         return sorted(times)[len(times) // 2]
 
 
+def name_of(lengths):
+    """As `aura bench --device cuda` names its rows."""
+    shortest, longest = min(lengths), max(lengths)
+    return f"{len(lengths)} x {longest}" if shortest == longest else f"{len(lengths)} of {shortest} to {longest}"
+
+
 def mask_of(lengths, queries):
     """None where every query sees every key; otherwise what each may see, causally, at the end of its sequence."""
     longest = max(lengths)
@@ -94,7 +100,8 @@ def run_shape(timer, dim, q_heads, kv_heads, lengths, queries):
     q, k, v = some(q_heads, queries), some(kv_heads, longest), some(kv_heads, longest)
     best = time_backends(timer, q, k, v, mask_of(lengths, queries), q_heads != kv_heads)
     return {
-        "dim": dim, "q_heads": q_heads, "kv_heads": kv_heads, "batch": len(lengths), "tokens": longest if len(set(lengths)) == 1 else 0,
+        "dim": dim, "q_heads": q_heads, "kv_heads": kv_heads, "batch": len(lengths),
+        **({"tokens": longest} if min(lengths) == longest else {"lengths": lengths}),
         "queries": queries, "attend_us": best and best[0], "backend": best and best[1],
     }
 
@@ -118,7 +125,7 @@ def main(arguments):
         torch.cuda.empty_cache()
         if not as_json:
             told = f"attend {row['attend_us']:7.1f} us  {row['backend']}" if row["attend_us"] else "no backend takes it"
-            print(f"fp16   D{row['dim']:<3} {row['q_heads']:2}/{row['kv_heads']:<2} {row['batch']:4} x {row['tokens']:<6} q{row['queries']:<2}"
+            print(f"fp16   D{row['dim']:<3} {row['q_heads']:2}/{row['kv_heads']:<2} {name_of(shape[3]):>15} q{row['queries']:<2}"
                   f"      {told}", flush=True)
     if as_json:
         print(json.dumps({"torch": torch.__version__, "device": torch.cuda.get_device_name(), "rows": rows}, indent=1))

@@ -3,7 +3,7 @@
 # BINARY is what `make cuda` builds. Every step has a limit of time, and the next one is done whatever became of it; the exit code is
 # the number of steps that failed. Without compute-sanitizer its two steps are skipped, which is said.
 set -u
-cd "$(dirname "$0")/../.." || exit 1
+cd "$(dirname "$0")/../../.." || exit 1
 aura=${1:-build/cuda/aura}
 [ -x "$aura" ] || { echo "device_check.sh: there is no $aura; \`make cuda\` builds it" >&2; exit 1; }
 PATH="$PATH:/usr/local/cuda/bin"
