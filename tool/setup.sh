@@ -1,6 +1,6 @@
 #!/bin/sh
-# tool/setup.sh run|test|fuzz: makes sure that the commands to build aura, to test it, or to fuzz it, are there. On Debian
-# and its relatives what is missing gets installed, if this user may; otherwise one line says what is missing.
+# tool/setup.sh run|test|fuzz|picture: makes sure that the commands to build aura, to test it, to fuzz it, or to draw doc/demo.png,
+# are there. On Debian and its relatives what is missing gets installed, if this user may; otherwise one line says what is missing.
 set -u
 
 # A command, and the Debian packages it comes from.
@@ -10,12 +10,14 @@ test_needs="$run_needs gcc:gcc,libc6-dev g++:g++ clang:clang pkg-config:pkg-conf
     qemu-aarch64:qemu-user qemu-x86_64:qemu-user"
 
 fuzz_needs="$run_needs clang:clang libFuzzer:libclang-rt-14-dev"
+picture_needs="$run_needs chromium:chromium,fonts-dejavu-core"
 
 case ${1-} in
 run) needs=$run_needs ;;
 test) needs=$test_needs ;;
 fuzz) needs=$fuzz_needs ;;
-*) echo 'usage: tool/setup.sh run|test|fuzz' >&2; exit 2 ;;
+picture) needs=$picture_needs ;;
+*) echo 'usage: tool/setup.sh run|test|fuzz|picture' >&2; exit 2 ;;
 esac
 
 # A C compiler without its C library's headers is as good as none. libFuzzer is no command, but a library of clang's.
