@@ -1,4 +1,4 @@
-/* aura attend: recorded queries, keys and values through a cache, and how far the result is from attention in double. */
+/* aura attend: puts recorded queries, keys and values through a cache, and compares the result with attention in double. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include "parts/recording.h"
 #include "tool.h"
 
-enum { ALL = 1000000000 }; /* as a layer: one that no file has */
+enum { ALL = 1000000000 }; /* the value of --layer that means all layers: no file has so many */
 
 struct arguments {
     const char *file, *out, *isa;
@@ -19,7 +19,7 @@ struct arguments {
     char format[16];
 };
 
-/* The tensors that --out will write: for each layer the output and the log-sum-exp. */
+/* The tensors that --out writes: for each layer the output and the log-sum-exp. */
 struct outputs {
     struct tensor_out *tensors;
     size_t count;
@@ -96,7 +96,7 @@ static void print_layer(const struct arguments *c, const struct recording *r, co
     fflush(stdout);
 }
 
-/* Keeps o and lse of a layer for --out; takes them out of the result. */
+/* Moves o and lse of a layer from the result to the tensors for --out. */
 static int keep(struct outputs *outputs, const struct recording *r, struct recording_result *result)
 {
     struct tensor_out *t = &outputs->tensors[outputs->count];

@@ -84,7 +84,7 @@ static int run_version(const struct command *self, int argc, char **argv)
 const struct command command_version = {"version", "print the version", "", "Prints the version of the library.\n", NULL,
     NULL, NULL, "", run_version};
 
-/* --help anywhere among the arguments, up to a -- that ends the options. */
+/* Whether --help is among the arguments before a --, which ends the options. */
 static int asks_for_help(int argc, char **argv)
 {
     for (int i = 0; i < argc && strcmp(argv[i], "--"); i++)

@@ -1,4 +1,4 @@
-/* aura calibrate: what the queries of a model look at, from a text, into a profile. */
+/* aura calibrate: a model reads a text, and a profile of what its queries look at is written to a file. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include "parts/text_model.h"
 #include "tool.h"
 
-enum { LEAST_TOKENS = 64 }; /* of a chunk: two tiles, of which the first has pinned tokens */
+enum { LEAST_TOKENS = 64 }; /* of a chunk: two tiles, because the first one has pinned tokens */
 
 struct arguments {
     const char *model, *text, *out;
@@ -25,7 +25,7 @@ static const struct option options[] = {
     FLAG(json, "--json", "as JSON"),
     LAST_OPTION};
 
-/* One calibration a layer, fed while the model reads. */
+/* One calibration for each layer; the model feeds them while it reads. */
 struct calibrator {
     aura_ctx *ctx;
     aura_calibration **layer;
@@ -64,7 +64,7 @@ static void calibrator_destroy(struct calibrator *c)
     aura_ctx_destroy(c->ctx);
 }
 
-/* One chunk, which is a text of its own: its positions begin at 0. */
+/* Reads one chunk as a text of its own: its positions begin at 0. */
 static int read_chunk(struct calibrator *c, const struct arguments *a, const struct text_model *m, size_t first, size_t n,
                       char *error)
 {
@@ -87,7 +87,7 @@ static int read_chunk(struct calibrator *c, const struct arguments *a, const str
     return bad || c->status;
 }
 
-/* All chunks; a rest at the end that is too short for a tile is left out. *used: tokens that were read. */
+/* Reads all chunks, but not the rest of the text where it is below LEAST_TOKENS. *used: the tokens that were read. */
 static int read_text(struct calibrator *c, const struct arguments *a, const struct text_model *m, size_t *used, char *error)
 {
     size_t count = m->count < a->tokens ? m->count : a->tokens;
@@ -105,7 +105,7 @@ static int read_text(struct calibrator *c, const struct arguments *a, const stru
     return 0;
 }
 
-/* The factors of all layers into a file; *least and *most are of all of them. */
+/* Writes the factors of all layers to a file; *least and *most are the smallest and the largest factor. */
 static int write_profile(const struct calibrator *c, const char *path, float *least, float *most, char *error)
 {
     size_t n = (size_t)c->kv_heads * c->head_dim;

@@ -1,4 +1,5 @@
-/* aura completion: what a shell needs to complete commands, options and their values, from the tables of the commands. */
+/* aura completion: prints a script with which a shell completes commands, options and values. It comes from the tables of the
+ * commands. */
 #include <stdio.h>
 #include <string.h>
 
@@ -15,7 +16,7 @@ static int is_path(const struct option *o)
     return o->kind == OPTION_FILE || o->kind == OPTION_REST;
 }
 
-/* Between single quotes; characters of `special` get a backslash. */
+/* Prints a text between single quotes, with a backslash before each character of `special`. */
 static void print_quoted(const char *text, const char *special)
 {
     for (; *text; text++)
@@ -45,7 +46,7 @@ static void print_operands(const struct command *c)
         printf(" %s", c->operands);
 }
 
-/* A file is what an operand without a list of words is: no command takes one that is neither, but for a pattern. */
+/* Whether the operand is a file: it has no list of words, and is no pattern. */
 static int takes_path(const struct command *c)
 {
     return c->operand && !c->operands && c != &command_help;

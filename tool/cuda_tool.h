@@ -1,4 +1,4 @@
-/* What the tool does with a GPU. Each gets the arguments after `--device cuda` was taken out, and returns the exit code. */
+/* What the tool does with a GPU. cuda_check and cuda_bench get the arguments without `--device cuda`; they return the exit code. */
 #ifndef AURA_TOOL_CUDA_H
 #define AURA_TOOL_CUDA_H
 
@@ -8,7 +8,7 @@ extern "C" {
 
 int cuda_check(int argc, char **argv);
 int cuda_bench(int argc, char **argv);
-int cuda_skip(const char *why, int json); /* says so; no failure */
+int cuda_skip(const char *why, int json); /* prints why CUDA is skipped; the exit code of success */
 void cuda_list(void); /* a line of `aura list`: the device, or why there is none */
 
 #ifdef __cplusplus

@@ -71,7 +71,7 @@ const struct command command_help = {"help", "explain a command", "[COMMAND]", "
 
 /* ---- the manual page ----------------------------------------------------------------------------------------------- */
 
-/* Text with what is special in roff escaped: \ everywhere, - that is a minus, . and ' at the beginning of a line. */
+/* Prints a text with roff's special characters escaped: \ everywhere, a - that is a minus, . and ' at the beginning of a line. */
 static void print_roff(const char *text)
 {
     int begin = 1;

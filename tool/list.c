@@ -7,13 +7,13 @@
 #include "cuda_tool.h"
 #include "tool.h"
 
-/* What a context with this mask would call for the slot of v. */
+/* Whether a context with these kernels calls v for its stage and shape. */
 static int is_used(const struct aura_kernels *kernels, const struct aura_variant *v)
 {
     return v->run && !memcmp((const char *)kernels + v->slot, &v->run, sizeof v->run);
 }
 
-/* One kernel: its line, or its object in JSON. `before` is what JSON writes between it and the one before. */
+/* Prints one kernel: a line, or an object of JSON. `before` separates the object from the one before it. */
 static void print_kernel(const char *name, const char *isa, uint32_t isa_flag, int built, int used, int json, const char *before)
 {
     int can = built && (isa_flag & aura_cpu_isas());

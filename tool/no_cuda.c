@@ -1,4 +1,4 @@
-/* What the tool says where there is no CUDA, and what stands for the backend in a build without it: a clear word, and no failure. */
+/* Without CUDA the tool says so, which is no failure. A build without CUDA has these functions in place of the backend's. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* aura run: a model reads a prompt and goes on, its keys and values in a cache of the library's. */
+/* aura run: a model reads a prompt and continues it. A cache of the library holds its keys and values. */
 #define _POSIX_C_SOURCE 200809L
 #include <errno.h>
 #include <math.h>
@@ -45,7 +45,7 @@ static const struct option options[] = {
     FLAG(json, "--json", "as JSON, at the end"),
     LAST_OPTION};
 
-/* What a run is made of. Closed by close_run(), however far it came. */
+/* What a run is made of. close_run() frees all of it, also after a failure half-way. */
 struct run {
     const struct command *self;
     const struct arguments *a;
@@ -54,10 +54,10 @@ struct run {
     struct llm *llm;
     struct llm_state *state;
     struct sampler *sampler;
-    struct conversation words;  /* all tokens, those that were loaded included */
+    struct conversation words;  /* all tokens, also those of a loaded conversation */
     struct stream out;          /* what the model says */
     float *logits;
-    size_t first, prompt, said; /* tokens that were there, of the prompt, and of the answer */
+    size_t first, prompt, said; /* tokens of the loaded conversation, of the prompt, and of the answer */
     const char *ended;          /* why it stopped: "end", "length", "context" or "interrupt" */
     double prompt_seconds, said_seconds;
     char error[LLM_ERROR_BYTES];
@@ -71,7 +71,7 @@ static void on_interrupt(int signal)
     interrupted = 1;
 }
 
-/* The first Ctrl-C ends the run after the token that is being computed, a second one at once. */
+/* The first Ctrl-C ends the run after the current token, a second one ends it at once. */
 static void watch_interrupts(void)
 {
     struct sigaction action;
@@ -168,8 +168,8 @@ static int add_ids(struct run *r, const char *list)
     return 0;
 }
 
-/* A message as the template has it. In a conversation that goes on, only what is new: the template of a made-up one with this
- * message in third place, behind what it has of the first two. */
+/* A message as the template writes it. In a conversation that goes on, only the new text is wanted: the template writes a made-up
+ * conversation with this message as the third, and the text of the first two is cut off. */
 static int chat_text(struct run *r, char **text)
 {
     struct chat_turn turns[] = {{"user", "?"}, {"assistant", "!"}, {"user", r->a->prompt}};
@@ -213,7 +213,8 @@ static int add_prompt(struct run *r)
     size_t unread = r->words.count - llm_state_tokens(r->state);
     if (!unread && !r->words.count)
         return usage_error(r->self, "the prompt has no tokens; what is the model to go on from?");
-    if (!unread && llm_state_truncate(r->state, r->words.count - 1, r->error)) /* logits come from reading the last token again */
+    /* If nothing is unread, the model reads the last token again, for its logits. */
+    if (!unread && llm_state_truncate(r->state, r->words.count - 1, r->error))
         return failed(r->self, "%s", r->error);
     r->prompt = r->words.count - r->first;
     if (r->words.count > llm_state_capacity(r->state))
@@ -224,7 +225,7 @@ static int add_prompt(struct run *r)
 
 /* ---- reading and saying --------------------------------------------------------------------------------------------------- */
 
-/* Everything that the cache does not have yet, in parts between which Ctrl-C is seen. */
+/* Reads all tokens that the cache does not have yet. Between two parts it looks for Ctrl-C. */
 static int read_on(struct run *r)
 {
     size_t at;
@@ -236,7 +237,7 @@ static int read_on(struct run *r)
     return 0;
 }
 
-/* One more token; sets `ended` where there is none. */
+/* Says one more token, or sets `ended`. */
 static int say(struct run *r)
 {
     uint32_t token;
@@ -272,7 +273,7 @@ static int speak(struct run *r)
 
 /* ---- what is left to say ----------------------------------------------------------------------------------------------------- */
 
-/* Tokens in a second; the first of an answer comes with the prompt, so n of them took the time of n - 1. */
+/* Tokens in a second. The first token of an answer comes with the prompt, so n tokens took n - 1 steps. */
 static double rate(size_t tokens, double seconds)
 {
     return tokens && seconds > 0 ? (double)tokens / seconds : 0;

@@ -1,4 +1,4 @@
-/* aura tokens: the tokens of a text, to see what a model is given. */
+/* aura tokens: prints the tokens of a text, as a model gets them. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@ static const struct option options[] = {
     FLAG(json, "--json", "as JSON"),
     LAST_OPTION};
 
-/* A whole stream, which may hold zeros; NULL when it cannot be read. */
+/* Reads a whole stream, which may hold zeros; NULL on failure. */
 static char *read_stream(FILE *file, size_t *size)
 {
     char *text = NULL, *grown;
@@ -48,7 +48,7 @@ static char *read_text(const struct arguments *c, size_t *size)
     return text;
 }
 
-/* Bytes that are not printable ASCII as \x and two digits: a token may be part of a character. */
+/* Prints bytes that are not printable ASCII as \x and two digits: a token may be part of a character. */
 static void print_bytes(struct gguf_text bytes)
 {
     for (size_t i = 0; i < bytes.size; i++) {

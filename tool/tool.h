@@ -29,22 +29,22 @@ COMMANDS(DECLARE)
 /* All of them; the last is NULL. */
 extern const struct command *const commands[];
 const struct command *find_command(const char *name); /* NULL: there is none */
-/* Says that there is no such command and which may have been meant. Returns 2. */
+/* Prints that there is no such command, and the one that the user may have meant. Returns 2. */
 int unknown_command(const char *name);
 
 void print_tool_help(FILE *to);
 void print_command_help(const struct command *command, FILE *to);
 
-/* What every command ends with, and what that means: the same in help and manual. */
+/* The exit codes of all commands and what they mean, for help and manual. */
 extern const char exit_codes[];
 
-/* Whether `--device cuda` is among the arguments; they are then those that are left. */
+/* Whether `--device cuda` is among the arguments; it is then removed from them. */
 int on_cuda(int *argc, char **argv);
 
 /* The CPU's name as the system has it; "unknown CPU" where it has none. A static string. */
 const char *cpu_name(void);
 
-/* A whole file as a string to be freed by the caller; NULL when it cannot be read. */
+/* A whole file as a string, which the caller frees; NULL when it cannot be read. */
 char *read_file(const char *path);
 
 #endif

@@ -1,4 +1,4 @@
-/* aura bench: how fast the cache is, beside a plain read of the same number of bytes and beside an f16 cache. */
+/* aura bench: times the cache, a plain read of the same number of bytes, and an f16 cache. */
 #define _GNU_SOURCE
 #include "bench.h"
 
@@ -49,7 +49,7 @@ int measure_row(struct row *row, struct crew *crew, struct ask *a, struct ask *f
 
 /* ---- one configuration ---------------------------------------------------------------------------------------------- */
 
-/* Query head x token x query. */
+/* How many products of a query row with a token attention takes: query heads x tokens x queries. */
 static double pairs(const struct shape *s, uint32_t queries)
 {
     return (double)s->q_heads * s->tokens * s->batch * queries;
@@ -117,7 +117,7 @@ int bench_one(const struct bench *b)
           (append = append_speed(b->isa_mask, &b->shape, 2, &spread)) <= 0;
     print_progress(NULL);
     if (!bad) {
-        keep_row(b, &row);
+        results_add(b, &row);
         print_bench_head(b, "one");
         if (b->json)
             print_json_row(&row, append, 1);
@@ -199,7 +199,7 @@ static const struct option options[] = {
     FLAG(json, "--json", "as JSON"),
     LAST_OPTION};
 
-/* Whether the arguments ask for a configuration; otherwise for the table. */
+/* Whether the arguments ask for one configuration; otherwise they ask for the table. */
 static int is_given(const struct arguments *c)
 {
     return c->k || c->v || c->planes || c->dim || c->heads || c->kv_heads || c->tokens || c->batch || c->queries;
@@ -268,7 +268,7 @@ static int run_bench(const struct command *self, int argc, char **argv)
         return usage_error(self, "--targets says itself what is measured");
     if (what)
         return bench_rows(c.json);
-    if (c.html && !(b.kept = kept_create()))
+    if (c.html && !(b.results = results_create()))
         return failed(self, "out of memory");
     if (!(status = prepare(self, &b, &c)))
         status = (c.targets ? bench_targets : c.prefill ? bench_prefill : is_given(&c) ? bench_one : bench_table)(&b);
@@ -276,7 +276,7 @@ static int run_bench(const struct command *self, int argc, char **argv)
         status = write_bench_page(self, &b, c.html);
     crew_destroy(b.crew);
     aura_ctx_destroy(b.ctx);
-    free(b.kept);
+    free(b.results);
     return status;
 }
 

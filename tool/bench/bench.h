@@ -1,5 +1,5 @@
-/* What the parts of `aura bench` share. Everything that is compared is measured in turns, in one run: a machine's memory is
- * as fast as its neighbours let it be. */
+/* What the parts of `aura bench` share. Things that are compared are measured in turns, in one run, because the speed of memory
+ * changes with what else the machine does. */
 #ifndef AURA_BENCH_H
 #define AURA_BENCH_H
 
@@ -9,36 +9,36 @@
 
 double now(void); /* seconds */
 
-/* Something to be timed. run() does it `times` times and returns the seconds that took. */
+/* Something to time. run() does it `times` times and returns how many seconds that took. */
 struct contender {
     double (*run)(void *what, uint32_t times);
     void *what;
-    double median, spread; /* of one time, in seconds; the distance of the quartiles divided by the median */
+    double median, spread; /* median: seconds of one time; spread: the distance of the quartiles divided by the median */
 };
 
-/* Runs all of them in turns, each turn long enough for the clock, for about `budget` seconds in all. What is done several
- * times in a turn is done once more before, untimed: it is hot. Returns the number of turns, odd and at least 5. */
+/* Runs all contenders in turns, each turn long enough for the clock, for about `budget` seconds in all. A contender that runs
+ * several times in a turn first runs once untimed, so that its data is hot. Returns the number of turns, odd and at least 5. */
 int take_turns(struct contender *contenders, int n, double budget);
 
 /* Threads that wait for work. */
 struct crew;
-struct crew *crew_create(uint32_t threads); /* the caller is one of them; NULL when there are none to be had */
+struct crew *crew_create(uint32_t threads); /* the caller is one of them; NULL: the system gives no threads */
 void crew_destroy(struct crew *crew);
-/* Calls work(what, i) for i < threads, each on its own thread, all at once; the seconds from the moment when all are awake to
- * that when all are done. */
+/* Calls work(what, i) for i < threads, each on its own thread, all at once. Returns the seconds between the moment when all threads
+ * are awake and the moment when all are done. */
 double crew_run(struct crew *crew, void (*work)(void *what, uint32_t i), void *what);
 uint32_t crew_threads(const struct crew *crew);
 
 /* ---- a plain read: bench_read.c ------------------------------------------------------------------------------------ */
 
-/* Reads bytes as fast as this core can, with nothing done to them. */
+/* Reads bytes as fast as this core can, and does nothing else. */
 void read_bytes(const uint8_t *data, size_t bytes);
 
-/* A buffer that a crew reads, each its part. */
+/* A buffer that a crew reads; each thread reads its part. */
 struct plain_read {
     struct crew *crew;
     uint8_t *data;
-    size_t bytes; /* may be lowered */
+    size_t bytes; /* the caller may lower it */
     uint32_t times;
 };
 int plain_read_open(struct plain_read *r, struct crew *crew, size_t bytes); /* 0 when good */
@@ -67,7 +67,7 @@ struct filled {
     struct shape shape;
     aura_cache *cache;
     aura_seq *seqs; /* [batch] */
-    double bytes;   /* that attending to all of it must read */
+    double bytes;   /* that attention over all tokens must read */
 };
 /* 0 when good; otherwise a message was printed. */
 int filled_open(struct filled *f, aura_ctx *ctx, const struct shape *shape);
@@ -86,8 +86,8 @@ int ask_open(struct ask *a, const struct filled *f, uint32_t queries, uint32_t p
 void ask_close(struct ask *a);
 double ask_run(void *ask, uint32_t times); /* a contender's run; ends the program when attending fails */
 
-/* Vectors per second that one thread of these instruction sets can append, of f16, with every part of the codec, found in
- * about `budget` seconds; 0 when it failed, with a message. */
+/* How many f16 vectors per second one thread with these instruction sets appends, with every part of the codec. It takes about
+ * `budget` seconds; 0: it failed, with a message. */
 double append_speed(uint32_t isa_mask, const struct shape *shape, double budget, double *spread);
 
 /* ---- what is printed: bench.c, bench_table.c, bench_targets.c -------------------------------------------------------- */
@@ -98,7 +98,7 @@ struct bench {
     uint32_t threads, isa_mask, planes, queries;
     struct shape shape;
     int json;
-    struct kept *kept; /* rows for a page; NULL: none is asked for */
+    struct results *results; /* rows for a page; NULL: none is asked for */
 };
 
 int bench_rows(int json);
@@ -107,7 +107,7 @@ int bench_table(const struct bench *b);
 int bench_prefill(const struct bench *b);
 int bench_targets(const struct bench *b);
 
-/* One configuration beside a plain read of as many bytes, and beside an f16 cache of the same shape and a read of that. */
+/* The times of one configuration, a plain read of as many bytes, an f16 cache of the same shape, and a read of its bytes. */
 struct row {
     struct shape shape;
     uint32_t queries, planes;
@@ -119,22 +119,22 @@ struct row {
 int measure_row(struct row *row, struct crew *crew, struct ask *a, struct ask *f16, double budget);
 void print_json_row(const struct row *row, double append, int first);
 
-/* Rows for a page, and the page: bench_page.c. Freed by free(). */
-struct kept *kept_create(void);
-void keep_row(const struct bench *b, const struct row *row);
+/* Rows for a page, and the page: bench_page.c. The caller calls free(). */
+struct results *results_create(void);
+void results_add(const struct bench *b, const struct row *row);
 struct command;
 int write_bench_page(const struct command *self, const struct bench *b, const char *path);
 
-/* Products of one byte with one byte that attending for these queries takes. */
+/* How many products of two bytes attention takes for these queries. */
 double byte_products(const struct shape *shape, uint32_t queries, uint32_t planes);
 
 void print_bench_head(const struct bench *b, const char *what);
 
 struct command;
 
-/* A model's decoding behind so many tokens, cache by cache: bench_model.c. */
+/* How fast a model decodes at given depths, with each cache: bench_model.c. */
 struct model_bench {
-    const char *path, *depths, *caches; /* lists with commas; NULL: what is sensible */
+    const char *path, *depths, *caches; /* lists with commas; NULL: the default */
     uint32_t threads, isa_mask;
     int json;
 };

@@ -1,4 +1,4 @@
-/* Caches full of random numbers, and the questions they are timed with. */
+/* Caches full of random numbers, and the queries that time them. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,14 +7,14 @@
 #include "bench.h"
 #include "../parts/inputs.h"
 
-enum { CHUNK = 1024 }; /* tokens that are made up; a longer cache has them again and again, which no kernel notices */
+enum { CHUNK = 1024 }; /* random tokens; a longer cache repeats them, which no kernel notices */
 
 static int trouble(const char *what)
 {
     return fprintf(stderr, "aura bench: %s\n", what), -1;
 }
 
-/* [CHUNK][kv_heads][dim] normal numbers in f16, to be freed by the caller; NULL, with a message, when that failed. */
+/* [CHUNK][kv_heads][dim] normal numbers in f16, which the caller frees; NULL, with a message, on failure. */
 static uint16_t *random_chunk(const aura_ctx *ctx, const struct shape *s, uint64_t seed)
 {
     size_t n = (size_t)CHUNK * s->kv_heads * s->dim;
@@ -37,7 +37,7 @@ static aura_view view(void *data, aura_dtype dtype)
     return v;
 }
 
-/* A cache with every part of the codec, a balance too, where the keys are encoded. */
+/* A cache with every part of the codec; where it encodes keys, it also has a balance. */
 static aura_cache *make_cache(aura_ctx *ctx, const struct shape *s)
 {
     aura_config config = AURA_CONFIG_INIT;
@@ -57,7 +57,7 @@ static aura_cache *make_cache(aura_ctx *ctx, const struct shape *s)
     return cache;
 }
 
-/* Appends the chunk until all sequences have that many tokens. */
+/* Appends the chunk again and again until all sequences have that many tokens. */
 static int fill(const struct filled *f, uint16_t *k, uint16_t *v)
 {
     aura_append_job *jobs = calloc(f->shape.batch, sizeof *jobs), init = AURA_APPEND_JOB_INIT;
@@ -185,10 +185,10 @@ struct append {
     aura_cache *cache;
     aura_append_job job;
     int plain; /* both sides */
-    uint64_t done; /* tokens of an append that are in their final place: the newest stay open, which takes no time */
+    uint64_t done; /* tokens of an append that were encoded: the newest stay open, which takes no time */
 };
 
-/* Appends and takes back; only the first is timed. */
+/* Appends tokens and removes them again; only appending is timed. */
 static double append_run(void *what, uint32_t times)
 {
     struct append *a = what;

@@ -1,5 +1,5 @@
-/* aura bench --model: how fast a model decodes behind so many tokens, with one cache and another. All of them are open at once and
- * take turns, some tokens each, so that whatever else the machine does, it does to all. */
+/* aura bench --model: how fast a model decodes at a depth, that is behind that many tokens, with each cache. All caches are open at
+ * once and take turns, some tokens each, so that other work of the machine slows all of them. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 enum {
     MOST = 16,          /* caches, and depths */
     PROMPT = 512,       /* tokens of a step that fills a cache */
-    TURN = 8,           /* tokens that one decodes before the next one does */
+    TURN = 8,           /* tokens that a cache decodes before it is the next one's turn */
     TURNS = 4,
     DECODED = TURN * TURNS
 };
@@ -22,7 +22,7 @@ struct contestant {
     aura_format format;
     char name[16];
     struct llm_state *state;
-    double filling, seconds[DECODED]; /* to get to this depth; each token behind it */
+    double filling, seconds[DECODED]; /* filling: seconds to get to this depth; seconds: of each token behind it */
     size_t filled;
 };
 
@@ -40,7 +40,7 @@ struct match {
 
 /* ---- lists --------------------------------------------------------------------------------------------------------- */
 
-/* The next word of a list with commas, in word[32]; NULL: no more. What is too long is cut, and so is no name. */
+/* The next word of a list with commas, in word[32]; NULL: no more. A longer word is cut, and is then no name. */
 static const char *next_word(const char *list, char word[32])
 {
     if (!list || !*list)
@@ -121,7 +121,7 @@ static int decode_in_turns(struct match *m)
     return 0;
 }
 
-/* A token that nobody times: weights are in memory and threads awake after it. */
+/* Decodes a token untimed: after it, weights are in memory and threads are awake. */
 static int warm_up(struct match *m, struct contestant *c)
 {
     char error[LLM_ERROR_BYTES];

@@ -1,4 +1,4 @@
-/* aura bench --html: what was measured, as a page. */
+/* aura bench --html: the measurements as a page. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,20 +11,20 @@
 
 enum { MOST_ROWS = 128, MOST_LINES = 16, MOST_CONTEXTS = 8 };
 
-struct kept {
+struct results {
     struct row rows[MOST_ROWS];
     size_t count;
 };
 
-struct kept *kept_create(void)
+struct results *results_create(void)
 {
-    return calloc(1, sizeof(struct kept));
+    return calloc(1, sizeof(struct results));
 }
 
-void keep_row(const struct bench *b, const struct row *row)
+void results_add(const struct bench *b, const struct row *row)
 {
-    if (b->kept && b->kept->count < MOST_ROWS)
-        b->kept->rows[b->kept->count++] = *row;
+    if (b->results && b->results->count < MOST_ROWS)
+        b->results->rows[b->results->count++] = *row;
 }
 
 static int same_shape(const struct row *a, const struct row *b)
@@ -62,7 +62,7 @@ static void chart_times(FILE *to, const struct row *rows, size_t count, const ch
     plot_chart(to, &plot);
 }
 
-/* One row beside the plain read of as many bytes and beside f16. */
+/* One row, the plain read of as many bytes, and f16, as bars. */
 static void bars_of_row(FILE *to, const struct row *r)
 {
     char name[16], title[200], tokens[48], read[32];
@@ -79,7 +79,7 @@ static void bars_of_row(FILE *to, const struct row *r)
     plot_bars(to, title, "s", bars, r->f16_seconds > 0 ? 4 : 2);
 }
 
-static void table(FILE *to, const struct kept *kept)
+static void table(FILE *to, const struct results *results)
 {
     char text[48], name[16];
     page_section(to, "All numbers");
@@ -88,8 +88,8 @@ static void table(FILE *to, const struct kept *kept)
     page_cell(to, "cache"), page_cell(to, "D"), page_cell(to, "tokens"), page_cell(to, "time"), page_cell(to, "GB/s");
     page_cell(to, "plain read, GB/s"), page_cell(to, "of the plain read"), page_cell(to, "times as fast as f16");
     page_row_end(to);
-    for (size_t i = 0; i < kept->count; i++) {
-        const struct row *r = &kept->rows[i];
+    for (size_t i = 0; i < results->count; i++) {
+        const struct row *r = &results->rows[i];
         aura_format_name(r->shape.format, name);
         page_row_begin(to);
         page_cell(to, "%s", name), page_cell(to, "%u", r->shape.dim);
@@ -109,7 +109,7 @@ static void table(FILE *to, const struct kept *kept)
 
 int write_bench_page(const struct command *self, const struct bench *b, const char *path)
 {
-    const struct kept *kept = b->kept;
+    const struct results *results = b->results;
     FILE *to = fopen(path, "wb");
     char title[80];
     if (!to)
@@ -119,15 +119,15 @@ int write_bench_page(const struct command *self, const struct bench *b, const ch
     page_text(to, "aura %s on %s, %u threads, %s; medians of turns taken in one run.", aura_version(), cpu_name(),
               b->threads,
               isa_name(aura_ctx_isas(b->ctx)));
-    for (size_t i = 0, end; i < kept->count && kept->count > 1; i = end) {
-        for (end = i; end < kept->count && kept->rows[end].shape.dim == kept->rows[i].shape.dim; end++)
+    for (size_t i = 0, end; i < results->count && results->count > 1; i = end) {
+        for (end = i; end < results->count && results->rows[end].shape.dim == results->rows[i].shape.dim; end++)
             continue;
-        snprintf(title, sizeof title, "D %u: attention for one token", kept->rows[i].shape.dim);
-        chart_times(to, kept->rows + i, end - i, title);
+        snprintf(title, sizeof title, "D %u: attention for one token", results->rows[i].shape.dim);
+        chart_times(to, results->rows + i, end - i, title);
     }
-    if (kept->count == 1)
-        bars_of_row(to, kept->rows);
-    table(to, kept);
+    if (results->count == 1)
+        bars_of_row(to, results->rows);
+    table(to, results);
     int bad = page_end(to);
     return fclose(to) || bad ? failed(self, "%s: cannot be written: %s", path, strerror(errno)) : 0;
 }

@@ -1,4 +1,4 @@
-/* The machine's int8 products per second: nothing but the instruction that the kernels live on, over registers. */
+/* The machine's int8 products per second: runs only the instruction that the kernels depend on, on registers. */
 #include "bench.h"
 
 #if defined(__x86_64__)
@@ -13,7 +13,7 @@
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
-enum { SUMS = 12 }; /* independent: enough to hide a latency of 5 cycles at two instructions a cycle */
+enum { SUMS = 12 }; /* independent sums: enough to hide a latency of 5 cycles at two instructions a cycle */
 
 static _Thread_local volatile uint32_t sink;
 
@@ -34,8 +34,8 @@ static void peak_ref(uint32_t products)
 
 #if defined(__x86_64__)
 
-/* As text: of intrinsics the compiler would keep the products, which are the same each time, or gcc 12 copy every sum. Four
- * sums are enough where only an addition waits for the one before it. */
+/* Written as assembly: with intrinsics a compiler would compute the products once, as they are always the same, and gcc 12 would
+ * copy every sum. Four sums are enough where only an addition waits for the one before it. */
 __attribute__((target("avx2"))) static void peak_avx2(uint32_t products)
 {
     __m256i a = _mm256_set1_epi8((char)(3 + sink)), b = _mm256_set1_epi8((char)(5 + sink)), one = _mm256_set1_epi16(1);
@@ -82,7 +82,7 @@ __attribute__((target("avx2,avxvnni"))) static void peak_avxvnni(uint32_t produc
 
 #elif defined(__aarch64__)
 
-/* As text, so that a compiler for any ARM has them: whether the machine does is decided at run time. */
+/* Written as assembly, so that a compiler for any ARM accepts it; the program asks at run time whether the machine has it. */
 static void peak_dotprod(uint32_t products)
 {
     int8x16_t a = vdupq_n_s8((int8_t)(3 + sink)), b = vdupq_n_s8((int8_t)(5 + sink));
@@ -115,7 +115,7 @@ static void peak_neon(uint32_t products)
         UNROLL for (int k = 0; k < SUMS; k++) {
             int16x8_t product = vmull_s8(vget_low_s8(a), vget_low_s8(b));
             sum[k] = vpadalq_s16(sum[k], vmlal_high_s8(product, a, b));
-            __asm__ volatile("" : "+w"(a), "+w"(sum[k])); /* so that the products are not kept */
+            __asm__ volatile("" : "+w"(a), "+w"(sum[k])); /* the compiler must compute the products each time */
         }
     UNROLL for (int k = 0; k < SUMS; k++) sink += (uint32_t)vgetq_lane_s32(sum[k], 0);
 }

@@ -1,5 +1,5 @@
-/* aura bench rows: how fast the row kernels are, one thread, beside the reference and a plain read of the same bytes.
- * Everything is measured in one run, in turns, and the median of the turns is shown: compare within a run. */
+/* aura bench rows: times the row kernels on one thread, their definitions in ref*.c, and a plain read of the same bytes. All of it
+ * is measured in turns, in one run, and the median of the turns is shown: compare within a run. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdio.h>
@@ -20,7 +20,7 @@ static int by_size(const void *a, const void *b)
 
 /* ---- the problem ---------------------------------------------------------------------------------------------------- */
 
-/* One allocation holds every input, so that reading it plainly reads what a kernel reads. */
+/* One allocation holds every input, so that a plain read of it reads what a kernel reads. */
 struct problem {
     uint8_t *data;
     size_t bytes, used;
@@ -129,7 +129,7 @@ struct contexts {
     int json, shown;
 };
 
-/* The kernel and the plain read in turns; the reference, which is slow, fewer times. */
+/* Times the kernel and the plain read in turns, and the definition, which is slow, fewer times. */
 static void measure(struct contexts *c, const char *name, void (*run)(const aura_ctx *, struct problem *), struct problem *p,
                     double units, const char *unit)
 {

@@ -14,7 +14,7 @@ enum {
     CONTEXTS = sizeof contexts / sizeof *contexts
 };
 
-/* Seconds for a row. With 72 of them and 24 caches to fill, minutes pass. */
+/* Seconds for a row. The table has 72 rows and fills 24 caches, so it takes minutes. */
 static const double row_budget = 0.7;
 
 static void print_row(const char *format, const struct row *r, double append)
@@ -46,7 +46,7 @@ static int bench_format(const struct bench *b, int number, uint32_t dim, struct 
               measure_row(&row, b->crew, is_f16 ? &f16[i] : &ask, is_f16 ? NULL : &f16[i], row_budget);
         print_progress(NULL);
         if (!bad)
-            keep_row(b, &row);
+            results_add(b, &row);
         if (!bad && b->json)
             print_json_row(&row, append, number == 0 && i == 0);
         else if (!bad)

@@ -1,5 +1,5 @@
-/* aura bench --targets: what the cache is meant to reach on a machine with AVX-512, D 128, four query heads to a KV head, and
- * whether it does. Hot: 4 096 tokens on one thread. Two things that are compared are measured in turns. */
+/* aura bench --targets: the speeds that the cache should reach on a machine with AVX-512 (D 128, four query heads to a KV head),
+ * and whether it reaches them. "Hot" is 4 096 tokens on one thread. Two things that are compared are measured in turns. */
 #include <stdio.h>
 #include <string.h>
 
@@ -109,7 +109,7 @@ static int hot_pair(aura_ctx *ctx_a, const struct shape *a, uint32_t planes_a, a
     return bad;
 }
 
-/* Something beside k4v4, D 128, GQA 4. */
+/* Times a configuration and k4v4, D 128, GQA 4, in turns. */
 static int beside_k4v4(struct targets *t, const struct shape *shape, uint32_t planes, struct hot out[2])
 {
     struct shape base = shape_of("k4v4", 128, 32, HOT);

@@ -9,7 +9,7 @@
 #include "bench.h"
 
 enum { MAX_TURNS = 25, MIN_TURNS = 5, MAX_CONTENDERS = 12 };
-static const double least_turn = 0.003; /* seconds; shorter ones would time the clock and the wake-up of threads */
+static const double least_turn = 0.003; /* seconds; a shorter turn would time the clock and the wake-up of threads */
 
 double now(void)
 {
@@ -32,7 +32,7 @@ int take_turns(struct contender *contenders, int n, double budget)
         abort();
     for (int i = 0; i < n; i++) {
         struct contender *c = &contenders[i];
-        c->run(c->what, 1); /* the first time finds pages untouched and threads asleep */
+        c->run(c->what, 1); /* the first run touches pages and wakes threads */
         double once = c->run(c->what, 1);
         times[i] = once < least_turn ? (uint32_t)(least_turn / (once + 1e-9)) + 1 : 1;
         together += once * (times[i] + (times[i] > 1));
@@ -61,18 +61,18 @@ struct crew {
     pthread_t *thread;
     pthread_mutex_t lock;
     pthread_cond_t wake;
-    uint64_t round; /* under the lock, as is `end`; a new one is new work */
+    uint64_t round; /* the lock guards it and `end`; a new number means new work */
     int end;
     void (*work)(void *, uint32_t);
     void *what;
-    atomic_uint number, awake, done; /* thread numbers given out; how many have come to the start, and to the end */
+    atomic_uint number, awake, done; /* thread numbers given out; threads that are awake; threads that are done */
     atomic_int go;
 };
 
 static void do_part(struct crew *crew, uint32_t i)
 {
     atomic_fetch_add(&crew->awake, 1);
-    while (!atomic_load(&crew->go)) /* awake, and waiting for the others for some microseconds */
+    while (!atomic_load(&crew->go)) /* awake: waits some microseconds for the others */
         sched_yield();
     crew->work(crew->what, i);
     atomic_fetch_add(&crew->done, 1);

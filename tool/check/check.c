@@ -1,4 +1,4 @@
-/* aura check: every kernel of the list against the reference. */
+/* aura check: compares every kernel of the list with its definition in ref*.c. */
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -76,7 +76,7 @@ static void judge(struct result *r)
     r->outcome = r->reason[0] ? FAIL : t->worst > t->tolerance / 2 ? MARGINAL : OK;
 }
 
-/* The reference's time at the same stage and width. */
+/* The time of the definition at the same stage and shape. */
 static double ref_ns(const struct aura_variant *v, double seconds)
 {
     double bytes;

@@ -11,16 +11,16 @@ struct trial {
     double tolerance;    /* of the stage: see variants.h */
     size_t cases;        /* run so far */
     double worst;        /* largest error so far, in the unit of the tolerance; exact variants: 1 when a bit differs */
-    char where[160];     /* the running case, in case it faults */
+    char where[160];     /* the running case: the report of a fault names it */
     char failure[320];   /* "" while all is well: the first failure */
 };
 
 /* ---- what the cases share ---- */
 
 enum { MAX_ROWS = 5, ARENA_BYTES = 1 << 17 };
-extern struct arena in, in2, more, more2, more3, out, out2; /* the first five for inputs; more may be changed in place */
+extern struct arena in, in2, more, more2, more3, out, out2; /* the first five are for inputs; kernels may change `more` in place */
 
-/* One of the ways to lay out buffers, different from case to case. */
+/* Where the buffers of a case lie; it changes from case to case. */
 struct layout {
     enum placement placement;
     size_t shift; /* in elements */
@@ -37,7 +37,7 @@ void same_bytes(struct trial *trial, const void *got, const void *want, size_t n
 void same_floats(struct trial *trial, const float *got, const float *want, size_t n, const char *what);
 
 int is_ref(const struct trial *trial);
-/* Any built-in table of the width, any rule, searched or not; and its name. */
+/* A random codebook of the width with a random rule of its scale, searched or not; and its name. */
 void random_plan(struct aura_codec_plan *plan, uint32_t bits, uint32_t dim, char *name, size_t name_size,
                  uint64_t *state);
 
@@ -47,12 +47,12 @@ void check_attend(struct trial *trial);
 /* The cases of the exact stages of a tile; 0 when the stage is none of them. */
 int check_tile(struct trial *trial);
 
-/* Runs every case of a stage and fills the trial. Exact stages: the reference is compared with double, everything else
- * with the reference, bit by bit. Bounded stages: everything is compared with double. */
+/* Runs every case of a stage and fills the trial. Of an exact stage the definition is compared with double, and every other
+ * kernel with the definition, bit by bit. Of a bounded stage every kernel is compared with double. */
 void check_stage(struct trial *trial);
 
-/* Nanoseconds per row of dim 128, from hot caches, in about `seconds`; and the bytes a row reads and writes. Where queries
- * meet tokens, a row is one token for 4 queries. */
+/* Measures, in about `seconds`, the nanoseconds for one row of dim 128 with hot caches, and the bytes that it reads and writes.
+ * Where queries meet tokens, that is one token for 4 queries. */
 double time_stage(const struct aura_variant *variant, double seconds, double *bytes_per_row);
 
 #endif

@@ -1,5 +1,5 @@
-/* The cases of the bounded stages: row_score, row_softmax, row_value, row_reduce, softmax. What is right is computed here, in double, from the
- * definition of a coordinate in ref_attend.c; errors are relative to the sum of the magnitudes added up. */
+/* The cases of the bounded stages: row_score, row_softmax, row_value, row_reduce, softmax. The right result is computed here, in
+ * double, from the definition of a coordinate in ref_attend.c. Errors are relative to the sum of the magnitudes added up. */
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -18,7 +18,7 @@ static const size_t token_counts[] = {0, 1, 3, 4, 5, 8, 15, 16, 17, 31, 33, MAX_
 
 static double decoded[MAX_TOKENS * AURA_MAX_DIM]; /* [token][dim], the rows of the case */
 
-/* Rows of the variant's kind, ending where the arena says; gaps between rows hold NaN or canaries, never zeros. */
+/* Makes rows of the variant's kind, which end where the arena says. Gaps between rows hold NaN or canaries, never zeros. */
 static struct aura_rows make_rows(const struct trial *t, uint32_t dim, size_t n, struct layout layout, uint64_t *state)
 {
     static float centroid[256];
@@ -61,7 +61,7 @@ static void score_case(struct trial *t, uint32_t dim, size_t queries, size_t n, 
     float q[MAX_QUERIES * (AURA_MAX_DIM + 16)], scale[MAX_TOKENS];
     snprintf(t->where, sizeof t->where, "dim %u, %zu queries, %zu tokens", dim, queries, n);
     for (size_t g = 0; g < queries; g++)
-        for (size_t d = 0; d < rows.query_stride; d++) /* zeros to the next 16, then what must not be read */
+        for (size_t d = 0; d < rows.query_stride; d++) /* zeros up to a multiple of 16, then numbers that no kernel may read */
             q[g * rows.query_stride + d] = d < dim ? random_normal(state) : d < AURA_PADDED(dim) ? 0 : NAN;
     for (size_t i = 0; i < n; i++)
         scale[i] = scale_of_kind(n > 4 ? (int)(random_bits(state) % 3) : 0, state);
@@ -127,7 +127,7 @@ static void softmax_case(struct trial *t, int kind, int fresh, size_t n, uint64_
     if (n && kind >= 5)
         score[random_bits(state) % n] = kind == 5 ? NAN : INFINITY;
     memcpy(w, score, n * sizeof *w);
-    float kept = ((aura_row_softmax_fn *)t->variant->run)(w, &max, &sum, n);
+    float factor = ((aura_row_softmax_fn *)t->variant->run)(w, &max, &sum, n);
     check_canaries(t);
     t->cases++;
     if (n && kind >= 5) {
@@ -141,7 +141,7 @@ static void softmax_case(struct trial *t, int kind, int fresh, size_t n, uint64_
     if ((double)max != m)
         fail(t, "the maximum is %g, not %g", (double)max, m);
     double want = m == -INFINITY ? 1 : exp(old_max - m);
-    bound(t, fabs(kept - want), "the factor", 0);
+    bound(t, fabs(factor - want), "the factor", 0);
     total = old_sum * want;
     for (size_t i = 0; i < n; i++) {
         double p = score[i] == -INFINITY ? 0 : exp(score[i] - m);
@@ -199,7 +199,7 @@ static double total_of(const struct aura_softmax_row *row)
     return sum;
 }
 
-/* The integers against the p that came with them: the largest product is the most there is, the others are nearest. */
+/* Compares the integers with the products of p and scale: the largest product has the largest integer, the others the nearest. */
 static void check_integers(struct trial *t, const struct aura_weight *w, const float *p, const struct aura_scales *scales,
                            int planes)
 {
@@ -221,7 +221,7 @@ static void check_integers(struct trial *t, const struct aura_weight *w, const f
         fail(t, "the largest integer is %d", largest);
 }
 
-/* What one call is given and gives: n queries, `tiles` tiles, arrays [tile][query]. */
+/* The inputs and outputs of one call: n queries, `tiles` tiles, arrays [tile][query]. */
 struct weights {
     size_t n, tiles;
     struct aura_weight *w;
@@ -270,7 +270,7 @@ static void weight_case(struct trial *t, size_t n, size_t tiles, int scale_kind,
     static float logit[MAX_WEIGHTS * AURA_TILE];
     static struct aura_softmax_row old[MAX_WEIGHTS];
     static const float maxima[] = {-INFINITY, 1, 1200, -1200};
-    struct aura_scales scales[4]; /* what is prefetched is not mapped */
+    struct aura_scales scales[4]; /* the kernel prefetches beyond them, where nothing is mapped */
     int bad[MAX_WEIGHTS] = {0}, planes = 1 + pick(state, 2);
     struct layout layout = layout_of(t->cases++);
     struct weights c = {n, tiles, place(&out, n * tiles, sizeof(struct aura_weight), layout),
@@ -286,7 +286,7 @@ static void weight_case(struct trial *t, size_t n, size_t tiles, int scale_kind,
         scales[i] = one;
     }
     for (size_t i = 0; i < n * tiles; i++) {
-        int kind = pick(state, 7 + 3 * (int)tiles) % 10; /* often enough good in all tiles */
+        int kind = pick(state, 7 + 3 * (int)tiles) % 10; /* 7 to 9 are ordinary: often enough all tiles are */
         kind = kind > 6 ? 0 : kind;
         fill_logits(logit + i * AURA_TILE, kind, state);
         bad[i % n] |= kind >= 5;
@@ -337,7 +337,7 @@ void check_attend(struct trial *t)
             else if (!strcmp(stage, "row_value"))
                 value_case(t, dims[i], queries, n, &state);
             else if (!strcmp(stage, "row_softmax"))
-                for (int fresh = 0; fresh < 2; fresh++) /* with and without tokens seen before */
+                for (int fresh = 0; fresh < 2; fresh++) /* with and without earlier tokens */
                     softmax_case(t, (int)(i % 7), fresh, n, &state);
             else if (!strcmp(stage, "row_reduce"))
                 reduce_case(t, (uint32_t)(i + 1) * 64, (uint32_t)(1 + (k * 11 + i) % 32), &state);

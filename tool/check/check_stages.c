@@ -1,5 +1,5 @@
-/* The cases of each stage. A kernel is run between guard pages and canaries and compared with ref.c bit by bit; ref.c
- * itself is compared with double. To check a new stage, write its case and name it in check_stage() and in check_time.c. */
+/* The cases of each stage. A kernel runs between guard pages and canaries and is compared with ref.c bit by bit; ref.c itself is
+ * compared with double. To check a new stage, write its case and name it in check_stage() and in check_time.c. */
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -16,7 +16,7 @@
 #include "guard.h"
 #include "../parts/inputs.h"
 
-struct arena in, in2, more, more2, more3, out, out2; /* mapped at first use, kept */
+struct arena in, in2, more, more2, more3, out, out2; /* mapped at first use, never unmapped */
 
 void fail(struct trial *t, const char *format, ...)
 {
@@ -74,7 +74,7 @@ void check_canaries(struct trial *t)
 struct layout layout_of(size_t number)
 {
     static const size_t shifts[] = {1, 2, 3, 5, 7, 8, 15};
-    number += number / 3; /* or it would go in step with cases that come in threes */
+    number += number / 3; /* breaks the step with cases that come in threes */
     struct layout layout = {(enum placement)(number % 3), shifts[number / 3 % 7]};
     return layout;
 }
@@ -204,8 +204,8 @@ static void encode_run(struct trial *t, const float *y, const struct aura_codec_
     t->cases++;
 }
 
-/* Values exactly on the thresholds, and the next floats on either side: with the highest level present and a fit by the
- * largest coordinate, the factor is 1 and every comparison is a tie or one float away from one. */
+/* Values exactly on the thresholds, and the next floats on either side. The highest level is present and the fit is by the
+ * largest coordinate, so the factor is 1 and every comparison is a tie or one float away from one. */
 static void encode_ties(struct trial *t, uint32_t dim, uint64_t *state)
 {
     struct aura_codec_plan plan;
@@ -225,7 +225,7 @@ static void encode_ties(struct trial *t, uint32_t dim, uint64_t *state)
     encode_run(t, y, &plan, 1, layout_of(t->cases));
 }
 
-/* On the limit of "too small to matter" exactly, one float below it, and a family's own limit that keeps the scale. */
+/* Exactly on the limit of "too small to matter", one float below it, and a limit of a row family, which keeps the scale. */
 static void encode_limits(struct trial *t, uint32_t dim, uint64_t *state)
 {
     static const float sizes[] = {0x1p-50f, 0x1.fffffep-51f, 1e-8f, 1.1e-8f};
@@ -242,7 +242,7 @@ static void encode_limits(struct trial *t, uint32_t dim, uint64_t *state)
     }
 }
 
-/* A caller's table: three levels, one of them 0, so far apart that a flat vector lands on 0 everywhere. */
+/* A codebook of the caller: three levels, one of them 0, so far apart that all of a flat vector becomes 0. */
 static void encode_zero_level(struct trial *t, uint32_t dim)
 {
     static const float centroid[] = {-10, 0, 10}, threshold[] = {-5, 5};

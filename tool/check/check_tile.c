@@ -1,5 +1,5 @@
-/* The cases of the exact stages of a tile: encode, query, reference, score, value. Tiles are packed here
- * from codes that are kept, so that the reference is held against what went in. */
+/* The cases of the exact stages of a tile: encode, query, reference, score, value. Tiles are packed here, and their codes are
+ * remembered, so that the definition is compared with what went in. */
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -17,7 +17,7 @@ static const uint32_t dims[] = {AURA_DIMS(AURA_DIM_ITEM)};
 static const size_t counts[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, MAX_QUERIES};
 enum { N_DIMS = sizeof dims / sizeof *dims, N_COUNTS = sizeof counts / sizeof *counts };
 
-/* The same bits, or NaN in both: which NaN is the machine's business. */
+/* The same bits, or NaN in both: machines differ in which NaN they produce. */
 static void same_or_nan(struct trial *t, const float *got, const float *want, size_t n, const char *what)
 {
     for (size_t i = 0; i < n; i++)
@@ -62,7 +62,7 @@ static void check_codes(struct trial *t)
             codes_case(t, check_dims[i], (enum vector_kind)kind, random_bits(&state) % 4, &state);
 }
 
-/* Kinds: those of vectors; whole numbers and a half, all of them ties; and the largest floats. */
+/* Kinds: those of fill_vector(); whole numbers plus a half, which are all ties; and the largest floats. */
 enum { TIES = N_VECTOR_KINDS, LARGEST, N_QUERY_KINDS };
 
 static void query_against_double(struct trial *t, const struct aura_query *q, const float *y, uint32_t dim)
@@ -120,7 +120,8 @@ static void check_query(struct trial *t)
                 query_case(t, check_dims[i], kind, n, &state);
 }
 
-/* Random; all bytes at their upper, at their lower limits; both in turn. Behind the zeros there is what nobody reads. */
+/* Random bytes; all at their upper limits; all at their lower limits; both in turn. Behind the zeros are bytes that no kernel may
+ * read. */
 static void fill_query(struct aura_query *q, uint32_t dim, int kind, uint64_t *state)
 {
     q->sum[0] = q->sum[1] = 0;
@@ -189,8 +190,8 @@ static int32_t level_at(const struct aura_side *s, uint32_t i, uint32_t lane)
     return aura_level_of_code(s, codes[i * s->lanes + lane]);
 }
 
-/* A packed tile that ends where the arena says, of random, all lowest or all highest codes. 8-bit codes may also be
- * -128: no code is, but where no token is encoded there may be anything. What is prefetched is not mapped. */
+/* A packed tile that ends where the arena says, of random, all lowest or all highest codes. 8-bit codes may also be -128: encode
+ * never writes it, but places without a token may hold anything. Kernels prefetch beyond the tile, where nothing is mapped. */
 static struct aura_tile make_tile(struct arena *arena, uint32_t kind, uint32_t dim, int values, int fill,
                                   struct layout layout, uint64_t *state)
 {
@@ -238,7 +239,7 @@ static size_t make_tiles(struct aura_tile tile[AURA_TILES], struct trial *t, uin
     return n;
 }
 
-/* Ordinary; 0; denormal; the largest there is; and now and then a NaN, which only its own token may see. */
+/* Ordinary; 0; denormal; the largest float; and now and then a NaN, which may change the result of its own token only. */
 static uint16_t key_scale(int kind, uint64_t *state)
 {
     if (kind == 4 && pick(state, 4) == 0)
@@ -286,7 +287,7 @@ static void score_tile_case(struct trial *t, uint32_t dim, size_t n, int fill, u
     }
 }
 
-/* Random; all at the most there is; none; one token. */
+/* Random weights; all the largest; all 0; one token alone. */
 static void fill_weight(struct aura_weight *w, uint32_t planes, int kind, uint64_t *state)
 {
     int one = pick(state, AURA_TILE), keep = pick(state, 4);
@@ -295,7 +296,7 @@ static void fill_weight(struct aura_weight *w, uint32_t planes, int kind, uint64
     for (int i = 0; i < AURA_TILE; i++) {
         int all = kind == 1 || (kind == 3 && i == one);
         w->plane[0][i] = (uint8_t)(kind == 0 ? pick(state, 256) : all ? 255 : 0);
-        w->plane[1][i] = (uint8_t)(kind == 0 || planes == 1 ? pick(state, 256) : 0); /* one plane: nobody reads it */
+        w->plane[1][i] = (uint8_t)(kind == 0 || planes == 1 ? pick(state, 256) : 0); /* of one plane, nobody reads the second */
     }
 }
 
@@ -328,7 +329,7 @@ static void value_tile_case(struct trial *t, uint32_t dim, size_t n, int fill, u
     ((aura_value_fn *)t->variant->run)(acc, stride, w, values, n, tiles);
     check_canaries(t);
     aura_value_ref(want, stride, w, values, n, tiles);
-    same_floats(t, acc, want, size, "acc"); /* also between the rows, where nothing may have changed */
+    same_floats(t, acc, want, size, "acc"); /* also between the rows, where the kernel may change nothing */
     for (size_t i = 0; is_ref(t) && i < size; i++) {
         double sum = (double)before[i] * w[i / stride].keep, magnitude = fabs(sum) + 0x1p-120;
         for (size_t k = 0; k < tiles && i % stride < dim; k++) {
@@ -342,7 +343,7 @@ static void value_tile_case(struct trial *t, uint32_t dim, size_t n, int fill, u
 
 /* ---- by name ------------------------------------------------------------------------------------------------------ */
 
-/* Every dim, every count, and every fill, a third of the pairs of dim and count; many queries only where dim is small. */
+/* Every dim, every count and every fill, but only a third of the pairs of dim and count; many queries only with a small dim. */
 static void check_products(struct trial *t, void one(struct trial *, uint32_t, size_t, int, uint64_t *))
 {
     uint64_t state = t->seed;

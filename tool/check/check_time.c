@@ -21,7 +21,7 @@ static struct {
     struct aura_rows rows;
 } bench;
 
-/* And those of tiles: four, as attention has them, with the same codes. */
+/* The same for stages over tiles: four tiles, as in attention, all with the same codes. */
 static struct {
     _Alignas(64) uint32_t words[AURA_TILE * DIM / 4];
     struct aura_query query[ROWS];
@@ -82,7 +82,7 @@ static void bench_setup(const struct aura_variant *v)
     bench_tile_setup(packed ? kind : 4, v, &state);
 }
 
-/* One of the stages of a tile, or 0. */
+/* Runs a stage over tiles; 0 when the stage is none of them. */
 static int bench_tile(const struct aura_variant *v)
 {
     if (!strcmp(v->stage, "encode"))
@@ -131,7 +131,7 @@ static int reads_tiles(const struct aura_variant *v)
     return !strcmp(v->stage, "score") || !strcmp(v->stage, "softmax") || !strcmp(v->stage, "value");
 }
 
-/* Bytes that a row, or for row_softmax and row_reduce all of it by 32, reads and writes. */
+/* Bytes that a row reads and writes; for row_softmax and row_reduce a 32nd of the bytes of a call. */
 static double bench_bytes(const struct aura_variant *v)
 {
     if (!strcmp(v->stage, "row_encode") || !strcmp(v->stage, "row_dequant"))
@@ -165,7 +165,7 @@ double time_stage(const struct aura_variant *v, double seconds, double *bytes_pe
     *bytes_per_row = bench_bytes(v);
     do {
         double start = now();
-        for (int i = 0; i < TURNS; i++) /* reading the clock takes as long as a short one of them */
+        for (int i = 0; i < TURNS; i++) /* many runs: reading the clock takes as long as one run of a short stage */
             bench_run(v);
         double taken = (now() - start) / TURNS;
         best = taken < best ? taken : best;

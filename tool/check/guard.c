@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { CANARY = 0xa5, MARGIN = 1024 }; /* bytes on either side that are watched; beyond are unmapped pages */
+enum { CANARY = 0xa5, MARGIN = 1024 }; /* bytes on either side that hold canaries; beyond them are unmapped pages */
 
 struct arena arena_create(size_t bytes)
 {
@@ -22,7 +22,7 @@ struct arena arena_create(size_t bytes)
     return arena;
 }
 
-/* The buffer and its margins, as far as they are mapped. */
+/* The mapped bytes that are watched: the buffer and its margins. */
 static uint8_t *watched_start(const struct arena *arena)
 {
     return arena->data - arena->pages < MARGIN ? arena->pages : arena->data - MARGIN;

@@ -1,4 +1,4 @@
-/* Buffers that notice: memory that ends at an unmapped page, canaries around outputs, and faults turned into results. */
+/* Buffers that notice a wrong access: memory that ends at an unmapped page, canaries around outputs, and faults as results. */
 #ifndef AURA_GUARD_H
 #define AURA_GUARD_H
 
@@ -25,7 +25,7 @@ struct arena arena_create(size_t bytes);
 /* Fills the arena with canaries and places a buffer of `bytes` in it. */
 void *arena_place(struct arena *arena, size_t bytes, enum placement placement, size_t shift);
 
-/* 1 when every canary outside the buffer is as it was. */
+/* 1 when every canary outside the buffer is unchanged. */
 int arena_intact(const struct arena *arena);
 
 /* Runs `body(user)`; returns 0, or the signal number (SIGSEGV, SIGBUS, SIGILL, SIGFPE) that ended it. */

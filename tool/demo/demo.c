@@ -29,7 +29,7 @@ static const struct option options[] = {
 
 /* ---- for people ---------------------------------------------------------------------------------------------------- */
 
-/* A text to the right of a column, by its letters: those of a µ are two bytes. */
+/* Prints a text at the right of a column. It counts letters, not bytes: a µ has two bytes. */
 static void print_right(const char *text, int width)
 {
     for (const char *at = text; *at; at++)
@@ -69,7 +69,7 @@ static void print_cache(const struct demo *d, const struct demo_cache *c)
     printf("\n");
 }
 
-/* What to look at in the table above. */
+/* Says what to look at in the table above. */
 static void print_what_it_says(const struct demo *d)
 {
     char f16[48], small[48], tokens[48];
@@ -143,7 +143,7 @@ static int write_page(const struct command *self, const struct demo *d, const ch
     return fclose(to) || bad ? failed(self, "%s: cannot be written: %s", path, strerror(errno)) : 0;
 }
 
-/* A cache of 8 bits loses next to nothing. One that does was computed wrong. */
+/* A cache of 8 bits loses next to nothing: if one loses more, something was computed wrong. */
 static int is_sound(const struct demo *d)
 {
     for (size_t i = 0; i < d->count; i++)

@@ -1,4 +1,4 @@
-/* aura demo: what it measures, and where that is shown. */
+/* aura demo: what it measures, and the functions that measure and show it. */
 #ifndef AURA_DEMO_H
 #define AURA_DEMO_H
 
@@ -20,15 +20,15 @@ struct demo_cache {
     aura_format format;
     double bits;                   /* per value of the recording, scales and references included */
     struct spread output, kl;      /* over the recorded layers; as of recording_compare() */
-    double seconds[DEMO_CONTEXTS]; /* that attention of one layer takes for one new token */
+    double seconds[DEMO_CONTEXTS]; /* of the attention of one layer for one new token */
     double model_bytes;            /* of the 8B-class model at 128k tokens */
 };
 
-/* One query head of one layer, before and after: weights over the tokens, a row for each query that is shown. */
+/* The attention weights of one query head of one layer, exact and with caches. A row is one query. */
 struct demo_head {
     uint32_t layer, head, rows, tokens;
     double *exact;              /* [rows][tokens] */
-    double *cached[DEMO_SHOWN]; /* likewise, from the keys that the cache returns */
+    double *cached[DEMO_SHOWN]; /* [rows][tokens], from the keys that the cache returns */
     const struct demo_cache *cache[DEMO_SHOWN];
 };
 
@@ -49,22 +49,22 @@ struct demo {
     uint32_t threads;
     struct recording recorded[DEMO_LAYERS];
     size_t layers;
-    struct demo_cache caches[DEMO_CACHES]; /* f16, what all are compared with, is the first */
+    struct demo_cache caches[DEMO_CACHES]; /* the first is f16, with which all are compared */
     size_t count;
     uint32_t context[DEMO_CONTEXTS]; /* tokens, ascending */
     size_t contexts;
     struct demo_head head;
-    double unrest;  /* the mean of f16's turns by the fastest, which counts: about 1.1 on a machine that does nothing else */
+    double unrest;  /* mean time of f16's turns / its fastest turn: about 1.1 on a machine that does nothing else */
     double elapsed; /* seconds */
     struct demo_llm *llm; /* NULL: no model was given */
 };
 
-/* Each 0 when good; otherwise error[256] has the reason. */
+/* Each returns 0 when good; otherwise error[256] has the reason. */
 int demo_load(struct demo *demo, const struct safetensors *file, char *error);
 int demo_measure(struct demo *demo, char *error);
 void demo_free(struct demo *demo);
 
-/* The times of one context beside those of f16: how many times as fast. */
+/* How many times as fast as f16 a cache is at one context. */
 double demo_faster(const struct demo *demo, const struct demo_cache *cache, size_t context);
 
 int demo_was_busy(const struct demo *demo); /* whether times may mislead */
@@ -72,7 +72,7 @@ int demo_was_busy(const struct demo *demo); /* whether times may mislead */
 /* The sections of the page. */
 void demo_page(FILE *to, const struct demo *demo);
 
-/* Measures with a model, a GGUF file: 0 when good; otherwise error[256] has the reason. To be freed by demo_llm_free(). */
+/* Measures with a model, a GGUF file: 0 when good; otherwise error[256] has the reason. The caller calls demo_llm_free(). */
 int demo_llm_measure(struct demo_llm **llm, const char *model, const char *prompt, uint32_t threads, int quick, char *error);
 void demo_llm_free(struct demo_llm *llm); /* NULL is allowed */
 void demo_llm_print(const struct demo_llm *llm);

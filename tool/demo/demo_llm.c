@@ -21,7 +21,7 @@ static const char text_file[] = "data/novel.txt";
 struct answer {
     const char *cache;
     uint32_t tokens[MOST_WORDS];
-    size_t count, same; /* same: of these, as with f16 from the beginning */
+    size_t count, same; /* same: how many of the first tokens are those of f16 */
     char text[TEXT_BYTES];
     double per_second; /* tokens */
 };
@@ -37,7 +37,7 @@ struct demo_llm {
 
 /* ---- what it writes ------------------------------------------------------------------------------------------------ */
 
-/* The tokens of the prompt, as a message where the file has a template that is known, else as it stands. */
+/* The tokens of the prompt: as a message where chat.h knows the file's template, otherwise as plain text. */
 static size_t prompt_tokens(const struct text_model *m, const char *prompt, uint32_t **tokens)
 {
     struct chat_turn turn = {"user", prompt};
@@ -56,7 +56,7 @@ static void add_text(struct answer *a, struct gguf_text bytes)
     a->text[used + n] = 0;
 }
 
-/* Always the most likely token, so that answers differ by their caches alone. */
+/* Takes the most likely token each time, so that answers differ by their caches alone. */
 static int write_answer(struct answer *a, const struct text_model *m, const uint32_t *prompt, size_t count, size_t most,
                         uint32_t threads, char *error)
 {
@@ -146,7 +146,7 @@ int demo_llm_measure(struct demo_llm **llm, const char *model, const char *promp
     l->prompt = prompt;
     print_progress("reading the model");
     int bad = text_model_open(&m, model, text_file, threads, 1, error) || write_answers(l, &m, threads, quick, error);
-    text_model_close(&m); /* the other one has f32 weights, and both at once are much memory */
+    text_model_close(&m); /* before the model with f32 weights is opened: both at once need much memory */
     bad = bad || measure_divergence(l, threads, quick, error);
     print_progress(NULL);
     return bad;
@@ -167,7 +167,7 @@ static struct eval_report report_of(const struct demo_llm *l)
     return report;
 }
 
-/* Lines of at most 76 columns behind four blanks, broken between words. */
+/* Prints lines of at most 76 columns behind four blanks, broken between words. */
 static void print_wrapped(const char *text)
 {
     size_t column = 0; /* 0: nothing is on this line yet */

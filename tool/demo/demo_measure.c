@@ -12,7 +12,7 @@ enum { ERROR_BYTES = 256, SHOWN_QUERIES = 32 };
 
 const struct demo_model demo_model = {32, 8, 128, 131072};
 
-/* Beside the presets: keys with more bits than values, and how little is too little. */
+/* Formats beside the presets: keys with more bits than values, and formats with too few bits. */
 static const char *const pairs[] = {"k5v4", "k4v3", "k2v2"};
 static const uint32_t contexts[DEMO_CONTEXTS] = {1024, 8192, 65536};
 
@@ -38,7 +38,7 @@ static int by_bits(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/* The bytes of pages and of what a sequence has besides, by what the library says of an empty cache. */
+/* The bytes of a model's cache: its pages and the rest of a sequence. An empty cache tells their sizes. */
 static int count_memory(struct demo *d, struct demo_cache *c, char *error)
 {
     aura_config config = AURA_CONFIG_INIT;
@@ -98,7 +98,7 @@ static void include(struct spread *s, double value, size_t layers, size_t layer)
     s->most = layer && s->most > value ? s->most : value;
 }
 
-/* Weights of one head from the logits that were kept, for the queries that are shown. */
+/* The weights of one head from its exact logits, for the queries that are shown. */
 static double *weights_of(const struct recording *r, const struct recording_exact *exact, const struct demo_head *h)
 {
     double *weight = calloc((size_t)h->rows * h->tokens, sizeof *weight);
@@ -111,7 +111,7 @@ static double *weights_of(const struct recording *r, const struct recording_exac
     return weight;
 }
 
-/* The head that looks at the most tokens: where all weight is on one token, no cache can do much harm. */
+/* The head whose weights are spread over the most tokens: where all weight is on one token, no cache can do much harm. */
 static uint32_t widest_head(const struct recording *r, const struct recording_exact *exact)
 {
     uint32_t best = 0;
@@ -129,13 +129,13 @@ static uint32_t widest_head(const struct recording *r, const struct recording_ex
     return best;
 }
 
-/* Which cache of those whose weights are shown this is, or -1: k4v4 and k3v3. */
+/* The page shows the weights of k4v4 and k3v3: returns the index of this cache among them, or -1. */
 static int shown_as(const struct demo_cache *c)
 {
     return !strcmp(c->name, "k4v4") ? 0 : !strcmp(c->name, "k3v3") ? 1 : -1;
 }
 
-/* The weights of one head of the layer in the middle, where models look at more than in their first and last. */
+/* The weights of one head of the middle layer: there models look at more tokens than in the first and last layers. */
 static int keep_weights(struct demo *d, const struct recording *r, const struct recording_exact *exact)
 {
     struct demo_head *h = &d->head;
@@ -167,7 +167,7 @@ static int measure_cache(struct demo *d, size_t layer, struct demo_cache *c, con
         struct recording_errors e = recording_compare(r, &result, exact);
         c->bits = result.bits_per_value;
         include(&c->output, e.output, d->layers, layer);
-        include(&c->kl, fmax(e.kl, 0), d->layers, layer); /* that of plain numbers may round to less than nothing */
+        include(&c->kl, fmax(e.kl, 0), d->layers, layer); /* rounding may make the divergence of plain numbers negative */
         if (shown && shown_as(c) >= 0)
             bad = keep_cached(d, r, c, &result) ? fail(error, "out of memory") : 0;
     }
@@ -199,7 +199,7 @@ static int measure_errors(struct demo *d, char *error)
 
 /* ---- times --------------------------------------------------------------------------------------------------------- */
 
-/* A cache with the recording over and over, and the question that a new token asks. */
+/* A cache that is filled with the recording again and again, and the queries of a new token. */
 struct asked {
     aura_cache *cache;
     aura_attend_job job;
@@ -248,14 +248,14 @@ static void asked_close(struct asked *a)
     free(a->out), free(a->options.workspace);
 }
 
-/* All caches in turns of a millisecond or more, of which the fastest counts: whatever else the machine does can only make one
- * longer. By how much it does so on average is the unrest of the measurement. */
+/* Times all caches in turns of a millisecond or more. The fastest turn counts: other work of the machine can only make a turn
+ * longer. How much longer turns are on average is the unrest of the measurement. */
 static void time_caches(struct demo *d, struct asked *asked, size_t context)
 {
     double sum = 0, end = now() + (d->quick ? 0.3 : 5);
     uint32_t times[DEMO_CACHES], turns = 0;
     for (size_t i = 0; i < d->count; i++) {
-        double once = asked_run(&asked[i], 2) / 2; /* the first finds pages untouched and threads asleep */
+        double once = asked_run(&asked[i], 2) / 2; /* the first run touches pages and wakes threads */
         times[i] = once < 1e-3 ? (uint32_t)(1e-3 / (once + 1e-9)) + 1 : 1;
         d->caches[i].seconds[context] = once;
     }

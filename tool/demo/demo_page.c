@@ -10,7 +10,7 @@
 #include "../parts/plot.h"
 #include "../tool.h"
 
-/* One colour for presets, one for other pairs, one for what they are compared with. */
+/* One colour for presets, one for other pairs, one for f16. */
 enum { PRESET = 0, PAIR = 2, PLAIN_F16 = 5 };
 
 static unsigned colour_of(const struct demo *d, const struct demo_cache *c)
@@ -36,7 +36,7 @@ static void chart_quality(FILE *to, const struct demo *d, const char *title, con
         else
             others[m++] = p;
     }
-    /* What was recorded is f16, so that f16 changes nothing but the last bits of sums: its line is below everything. */
+    /* The recording is in f16, so an f16 cache changes only the last bits of sums: its line is below all others. */
     double f16 = kl ? d->caches[0].kl.mean : d->caches[0].output.mean;
     char number[48], label[96];
     plot_number(number, f16, unit);
@@ -146,7 +146,7 @@ static void section_memory(FILE *to, const struct demo *d)
 
 enum { STRIPES = 128 };
 
-/* Weight as darkness: three decades, so that what is small can be seen. */
+/* Weight as darkness, over three decades, so that small weights can be seen. */
 static void heat(FILE *to, const struct demo_head *h, const double *weight, const char *title, unsigned colour)
 {
     double *cells = calloc((size_t)h->rows * STRIPES, sizeof *cells);
@@ -167,7 +167,7 @@ static int by_weight(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/* The heaviest tokens of the newest query: weight before against weight after. */
+/* The heaviest tokens of the newest query: exact weight against weight with a cache. */
 static size_t heaviest(const struct demo_head *h, const double *after, struct plot_point *points, size_t most)
 {
     size_t at = (size_t)(h->rows - 1) * h->tokens;
@@ -259,7 +259,7 @@ void demo_page(FILE *to, const struct demo *d)
     page_text(to, "Recording: %s, %zu layer%s, %u tokens, %u query heads, %u KV heads, D %u.", d->file, d->layers,
               d->layers == 1 ? "" : "s",
               d->recorded[0].tokens, d->recorded[0].q_heads, d->recorded[0].kv_heads, d->recorded[0].k_dim);
-    section_memory(to, d); /* what is saved, then what it costs */
+    section_memory(to, d); /* first what a cache saves, then what it costs */
     section_time(to, d);
     section_quality(to, d);
     if (d->llm)

@@ -30,7 +30,7 @@ static const struct option options[] = {
     PATH(html, "--html", "FILE", "a page with charts: divergence against bits"),
     LAST_OPTION};
 
-/* Passes take about as long as each other, so what is left is known from those that were made. arg: when it all began. */
+/* All passes take about the same time, so the past ones tell how long the others will take. arg: when the first began. */
 static void report_progress(void *arg, const struct quality_step *step)
 {
     double passed = now() - *(const double *)arg;
@@ -56,7 +56,7 @@ static int check(const struct command *self, const struct arguments *a, struct q
     return 0;
 }
 
-/* Measures with everything open. */
+/* Measures all caches and prints the results; the model, the text and the profile are open. */
 static int measure(const struct command *self, const struct arguments *a, const struct text_model *m, const aura_profile *profile,
                    struct quality_cache *caches, size_t count)
 {

@@ -16,10 +16,10 @@ struct eval_report {
 void eval_print_table(const struct eval_report *report);
 void eval_print_json(const struct eval_report *report);
 
-/* Charts of divergence against bits, and the table, into a page. */
+/* Writes the charts of divergence against bits, and the table, into an open page. */
 void eval_print_charts(FILE *to, const struct eval_report *report);
 
-/* A page with charts. 0 when good; otherwise 1, with a text. */
+/* Writes a page of its own. 0 when good; otherwise 1, with a text. */
 int eval_write_html(const struct eval_report *report, const char *path, char error[LLM_ERROR_BYTES]);
 
 #endif

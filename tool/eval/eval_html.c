@@ -1,4 +1,4 @@
-/* The results of `aura eval` as a page: divergence against bits for both families, and the table. */
+/* The results of `aura eval` as a page: divergence against bits for caches of aura and of llama.cpp, and the table. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include "../parts/page.h"
 #include "../parts/plot.h"
 
-enum { PLAIN_BITS = 16 }; /* caches of so many and more are levels to compare with: they would squeeze the others together */
+enum { PLAIN_BITS = 16 }; /* caches of at least 16 bits are lines, not points: as points they would squeeze the others together */
 
 static int by_bits(const void *a, const void *b)
 {
@@ -21,7 +21,7 @@ static struct estimate pick(const struct quality_cache *c, int tail)
     return tail ? c->result.kld_p99 : c->result.kld_mean;
 }
 
-/* The points of a family, in order of bits; points[count] is room enough. Returns how many. */
+/* The points of aura's caches or of llama.cpp's, in order of bits; points[count] is room enough. Returns how many. */
 static size_t gather(const struct eval_report *r, int peers, int tail, struct plot_point *points)
 {
     size_t n = 0;
@@ -31,7 +31,7 @@ static size_t gather(const struct eval_report *r, int peers, int tail, struct pl
         if ((c->peer != NULL) != peers || c->bits >= PLAIN_BITS)
             continue;
         points[n] = (struct plot_point){.x = c->bits, .y = e.value, .label = c->name};
-        if (e.error < e.value) /* on a logarithmic axis a bar has a lower end */
+        if (e.error < e.value) /* a logarithmic axis has no 0, so an error bar must end above it */
             points[n].low = e.value - e.error, points[n].high = e.value + e.error;
         n++;
     }

@@ -46,7 +46,7 @@ void eval_print_table(const struct eval_report *r)
         print_row(&r->caches[i]);
 }
 
-/* JSON has no NaN: what cannot be said is null. */
+/* JSON has no NaN: null stands for it. */
 static void json_number(const char *name, double x)
 {
     if (isfinite(x))

@@ -16,12 +16,12 @@
 
 struct base {
     int file;
-    int temporary;    /* the last chunk takes the place of the one before */
+    int temporary;    /* the file holds one chunk: the next one overwrites it */
     char name[128];   /* for messages */
     struct base_key key;
-    uint32_t chunks;  /* whole ones */
-    uint32_t rows;    /* of the next, so far */
-    uint32_t crc;     /* of these */
+    uint32_t chunks;  /* complete ones */
+    uint32_t rows;    /* of the incomplete chunk */
+    uint32_t crc;     /* of these rows */
 };
 
 _Static_assert(sizeof(struct base_key) == 64, "it is written as it is, so nothing may be between its fields");
@@ -42,7 +42,7 @@ static uint64_t place(const struct base *b, uint32_t chunk, uint32_t row)
     return HEADER_BYTES + (b->temporary ? 0 : chunk) * chunk_bytes(b) + (uint64_t)row * row_bytes(b);
 }
 
-/* 0 when all of it was read; what is missing at the end of a file is EIO. */
+/* 0 when all bytes were read. A file that ends too early is EIO. */
 static int read_at(int file, void *data, size_t bytes, uint64_t at)
 {
     for (size_t done = 0; done < bytes;) {
@@ -74,7 +74,7 @@ static int failed(const struct base *b, const char *what, char *error)
     return 1;
 }
 
-/* What a file is of instead of what it should be of; NULL: it is right. */
+/* NULL when the file belongs to this model, text and setting; otherwise what it belongs to instead. */
 static const char *difference(const struct base_key *has, const struct base_key *wants)
 {
     if (has->model_bytes != wants->model_bytes || has->model_crc != wants->model_crc || has->vocab != wants->vocab)

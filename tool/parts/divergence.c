@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The place of the largest; -1 where one is not finite. */
+/* The index of the largest logit; -1 where a logit is not finite. */
 static int64_t top_of(const float *logits, uint32_t vocab)
 {
     int64_t top = 0;
@@ -32,7 +32,7 @@ struct divergence_row divergence_row(const float *exact, const float *logits, ui
     }
     double log_p = max_p + log(sum_p), log_q = max_q + log(sum_q), kld = gap / sum_p - log_p + log_q;
     struct divergence_row row = {.nll = log_q - logits[next], .exact_nll = log_p - exact[next], .finite = 1};
-    row.kld = kld > 0 ? kld : 0; /* it cannot be negative but by rounding */
+    row.kld = kld > 0 ? kld : 0; /* only rounding makes it negative */
     row.same_top = top_p == top_q;
     return row;
 }
@@ -98,7 +98,7 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* exp of a mean: its error to first order. */
+/* exp of a mean, with its error to first order. */
 static struct estimate estimate_exp(struct estimate e)
 {
     return (struct estimate){exp(e.value), exp(e.value) * e.error};

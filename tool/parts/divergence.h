@@ -8,25 +8,25 @@
 /* One position. All in double, natural logarithms. */
 struct divergence_row {
     double kld;       /* sum of p ln(p / q): p from the exact logits, q from the others */
-    double nll;       /* -ln q of the token that follows */
-    double exact_nll; /* -ln p of it */
+    double nll;       /* -ln q of the next token of the text */
+    double exact_nll; /* -ln p of the same token */
     int same_top;     /* both have the same most likely token, the first of equals */
     int finite;       /* 0: some logit is NaN or Inf, and nothing above means anything */
 };
 struct divergence_row divergence_row(const float *exact, const float *logits, uint32_t vocab, uint32_t next);
 
-/* Positions one after the other. Zero is an empty one. */
+/* All positions of a text, in order. A struct of zeros has none. */
 struct divergence {
     size_t positions, room, same_top;
     double *kld, *nll; /* [positions] */
     double *excess;    /* [positions] nll - exact_nll */
 };
 
-/* 0 when good; it fails only for want of memory. */
+/* 0 when good; otherwise there is no memory. */
 int divergence_add(struct divergence *d, const struct divergence_row *row);
 void divergence_free(struct divergence *d);
 
-/* A number and its standard error as if positions were independent; NAN: there are too few to say. */
+/* A number and its standard error as if positions were independent. NAN: there are too few positions. */
 struct estimate {
     double value, error;
 };
@@ -37,7 +37,7 @@ struct divergence_summary {
     double kld_max;
     struct estimate same_top;  /* share of positions */
     struct estimate ppl;       /* exp of the mean nll */
-    struct estimate ppl_ratio; /* to that of the exact logits; its error is of the pairs, so much smaller than ppl's */
+    struct estimate ppl_ratio; /* to the exact logits' ppl; its error comes from pairs of positions, so it is much smaller */
 };
 
 /* At least one position. Sorts the divergences. */
@@ -46,8 +46,8 @@ struct divergence_summary divergence_sum_up(struct divergence *d);
 /* The mean of n numbers, and its standard error. */
 struct estimate estimate_mean(const double *x, size_t n);
 
-/* The q-quantile of n sorted numbers, between neighbours in proportion; its error is half the distance between the order
- * statistics one binomial standard deviation of the rank below and above, where both exist. */
+/* The q-quantile of n sorted numbers, interpolated between neighbours. Its error: the rank has a binomial standard deviation; half
+ * the distance between the numbers one such deviation below and above the rank, where both exist. */
 struct estimate estimate_quantile(const double *sorted, size_t n, double q);
 
 #endif

@@ -32,7 +32,7 @@ void fill_vector(float *x, size_t n, enum vector_kind kind, uint64_t *state);
 enum { N_SCALE_KINDS = 5 };
 float scale_of_kind(int kind, uint64_t *state);
 
-/* The dims a rotation or a row is tried with: all that users have, and the awkward multiples of 8 around them. */
+/* The dims that a rotation or a row is tried with: all dims of a cache, and awkward multiples of 8 around them. */
 extern const uint32_t check_dims[];
 extern const size_t n_check_dims;
 

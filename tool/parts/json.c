@@ -1,4 +1,4 @@
-/* JSON, as far as it is the same everywhere. */
+/* The parts of JSON that several commands print. */
 #include "json.h"
 
 #include <stdio.h>
@@ -17,7 +17,7 @@ void print_json_string(const char *text)
         else if (n)
             fwrite(text, 1, n, stdout);
         else
-            fputs("\\ufffd", stdout); /* JSON is UTF-8, and this is not */
+            fputs("\\ufffd", stdout); /* JSON must be UTF-8, and this byte is not */
         text += n ? n : 1;
     }
     putchar('"');

@@ -53,7 +53,7 @@ const char *nth_word(const char *text, size_t i, char word[64])
     return NULL;
 }
 
-/* The presets, then pairs of the same kind, which are meant more often than others, then the others. */
+/* The presets, then pairs of one kind twice, which users mean more often, then the other pairs. */
 static const char *format_word(size_t i, char name[16])
 {
     size_t n = aura_kind_count, k = i - aura_preset_count, v = k;
@@ -79,7 +79,7 @@ const char *option_word(const struct option *option, size_t i, char word[64])
     }
 }
 
-/* The names of an option: the letter for short, where it has one, ends with a comma. */
+/* The names of an option. A short name, if there is one, comes first and ends with a comma. */
 static const char *long_name(const struct option *option)
 {
     const char *comma = strstr(option->name, ", ");
@@ -125,7 +125,7 @@ int parse_format(const struct command *command, const char *option, const char *
     if (!aura_format_parse(text, format))
         return 0;
     if (snprintf(both, sizeof both, "k%.5sv%.5s", text, text) > 0 && strlen(text) < 5 && !aura_format_parse(both, format))
-        return 0; /* a kind alone is that of both sides: f16 */
+        return 0; /* a kind alone stands for both sides: f16 */
     for (size_t i = 0; (word = format_word(i, name)); i++)
         consider(&near, text, word);
     usage_error(command, "%s %s: no such format: kAvB with A and B of " AURA_BITS(AURA_KIND_COMMA) "f16, bf16, f32, one of these for "
@@ -207,7 +207,7 @@ static int take_operand(const struct command *command, const char *argument, con
     return unknown(command, argument, 0);
 }
 
-/* The option that an argument names, and in *value what stands after a =, or NULL. */
+/* The option that an argument names. *value: the text after a =, or NULL. */
 static const struct option *find_option(const struct option *options, const char *argument, const char **value)
 {
     char name[64];

@@ -1,5 +1,5 @@
-/* The commands of the tool and their options. One table per command is what its arguments are read by, and what its --help, the
- * manual page, the completion and the suggestions are printed from: an option is described once, where it is defined. */
+/* The commands of the tool and their options. Each command has one table of options. Parsing, --help, the manual page, completion
+ * and suggestions all read that table: an option is described once, where it is defined. */
 #ifndef AURA_OPTIONS_H
 #define AURA_OPTIONS_H
 
@@ -30,13 +30,13 @@ struct option {
     enum option_kind kind;
     const char *name;  /* "--seed", or with a letter for short, "-n, --tokens" */
     const char *value; /* what help calls its argument: "N", "FILE"; NULL for a flag */
-    const char *help;  /* one line; `-- name value` and this must fit 80 columns, which test/run.sh sees to */
+    const char *help;  /* one line; with `--name value` before it, it must fit 80 columns, which test/run.sh checks */
     size_t to;         /* offset in the struct that parse_options() fills */
     double least, most;
     const char *choices; /* of OPTION_CHOICE, between blanks */
 };
 
-/* Rows of a table whose fields are in `struct arguments`, which every command has of its own. */
+/* Rows of a table of options. Every command has a `struct arguments` of its own, with the fields they name. */
 #define FLAG(field, name, help) {OPTION_FLAG, name, NULL, help, offsetof(struct arguments, field), 0, 0, NULL}
 #define NUMBER(field, name, least, most, value, help) \
     {OPTION_NUMBER, name, value, help, offsetof(struct arguments, field), least, most, NULL}
@@ -57,28 +57,28 @@ struct command {
     const char *summary;  /* a line of `aura --help` */
     const char *usage;    /* what follows the name, "FILE [OPTIONS]"; several lines are several ways to call it */
     const char *text;     /* what it does: lines of at most 80 columns, each with its line end */
-    const char *operand;  /* what an argument that is no option is: "FILE", "PATTERN"; NULL: there is none */
+    const char *operand;  /* what help calls an argument that is no option: "FILE", "PATTERN"; NULL: the command takes none */
     const char *operands; /* the words it may be, between blanks; NULL: anything */
     const struct option *options; /* may be NULL */
     const char *examples; /* lines that can be typed, each with its line end; "" */
     int (*run)(const struct command *self, int argc, char **argv); /* the arguments after the name; returns the exit code */
 };
 
-/* Fills in what the arguments say. An argument that is no option goes to *operand, if there is room for one: operand may be
- * NULL. `--name=value` is `--name value`, and everything after `--` is an operand. 0 when good; otherwise 2, with a message
- * that begins with the name of the command, and, where a name is nearly right, has what it may have meant. */
+/* Fills in the struct from the arguments. An argument that is no option goes to *operand; where operand is NULL, it is an error.
+ * `--name=value` is `--name value`, and everything after `--` is an operand. 0 when good; otherwise 2, with a message that begins
+ * with the name of the command; where a name is nearly right, the message suggests the right one. */
 int parse_options(const struct command *command, int argc, char **argv, void *into, const char **operand);
 
-/* "aura attend: ", the message, and a line end, to stderr. Returns 2, the exit code of bad usage. */
+/* Prints "aura attend: ", the message and a line end to stderr. Returns 2, the exit code of bad usage. */
 __attribute__((format(printf, 2, 3))) int usage_error(const struct command *command, const char *format, ...);
-/* The same, returning 1: the work could not be done. */
+/* The same, but returns 1: the work could not be done. */
 __attribute__((format(printf, 2, 3))) int failed(const struct command *command, const char *format, ...);
 
-/* A format by its name, for options whose value has one in it. 0 when good; otherwise 2, with a message. */
+/* A format by its name, for options with a format as a part of their value. 0 when good; otherwise 2, with a message. */
 int parse_format(const struct command *command, const char *option, const char *text, aura_format *format);
 
-/* What a context may use so that it is as on a machine with no better than that: "ref", "avx2", "avx512vnni" ...; NULL: all.
- * 0 when good; otherwise 2, with a message: no such name, or this machine lacks it. */
+/* The mask for a context that behaves as on a machine whose best instruction set is `name`: "ref", "avx2", "avx512vnni" ...; NULL:
+ * all. 0 when good; otherwise 2, with a message: no such name, or this machine lacks it. */
 int parse_isa(const struct command *command, const char *name, uint32_t *mask);
 
 /* Whether an argument is this option, by either of its names. */
@@ -87,13 +87,13 @@ int option_is(const struct option *option, const char *argument);
 /* The i-th word that may be this option's value, or NULL; formats are the presets and then all pairs. word[64] may be written. */
 const char *option_word(const struct option *option, size_t i, char word[64]);
 
-/* The i-th of the words between blanks in a text, in word[64]; NULL when there are not so many. */
+/* Word number i of a text with blanks between words, in word[64]; NULL: the text has fewer words. */
 const char *nth_word(const char *text, size_t i, char word[64]);
 
 /* The best of a set of instruction sets, by name. */
 const char *isa_name(uint32_t isas);
 
-/* Processors that are there to be used; at least 1. */
+/* The number of processors that the tool may use; at least 1. */
 uint32_t online_cpus(void);
 
 #endif

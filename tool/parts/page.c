@@ -1,4 +1,4 @@
-/* Pages of HTML that need nothing else. */
+/* Pages of HTML that need no other file. */
 #include "page.h"
 
 #include <stdarg.h>
@@ -53,7 +53,7 @@ static const char style[] =
 
 /* ---- text ---------------------------------------------------------------------------------------------------------- */
 
-/* Bytes of the character that begins here; 0 when none does, or one that XML may not have. */
+/* Bytes of the character that begins here; 0 when none does, or when XML forbids it. */
 static size_t character(const char *text)
 {
     const unsigned char *at = (const unsigned char *)text;
@@ -82,7 +82,7 @@ void page_escape(FILE *to, const char *text)
     }
 }
 
-/* What printf makes of it, escaped, between two tags. */
+/* Prints what printf makes of the arguments, escaped, between two tags. */
 static void print_escaped(FILE *to, const char *before, const char *after, const char *format, va_list arguments)
 {
     va_list again;
@@ -143,7 +143,7 @@ void page_section(FILE *to, const char *heading)
 
 /* ---- tables -------------------------------------------------------------------------------------------------------- */
 
-/* Where in a table the next cell is: one table is written at a time. */
+/* Where in its table the next cell goes. One table is written at a time. */
 static int row, cell;
 
 void page_table_begin(FILE *to, const char *caption)

@@ -83,7 +83,7 @@ static void block_q4_0(const float *x, float *out)
     block_signed(x, out, 8);
 }
 
-/* The level nearest to x; of two as near the upper. */
+/* The level nearest to x; at a tie the upper one. */
 static float nearest_level(float x)
 {
     static const float level[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
@@ -128,7 +128,8 @@ const struct peer *peer_find(const char *name)
     return NULL;
 }
 
-/* Keys by the largest power of two that divides the head, values by 64; nothing where 64 does not divide it. */
+/* Keys are rotated in groups of the largest power of two that divides the head, values in groups of 64. A head that 64 does not
+ * divide is not rotated. */
 uint32_t peer_rotation(uint32_t dim, enum peer_side side)
 {
     if (!dim || dim % 64)
@@ -136,7 +137,7 @@ uint32_t peer_rotation(uint32_t dim, enum peer_side side)
     return side == PEER_KEYS ? dim & -dim : 64;
 }
 
-/* x = H x / sqrt(n), H Sylvester's: its own inverse. */
+/* x = H x / sqrt(n) with Sylvester's H: its own inverse. */
 static void hadamard(float *x, uint32_t n)
 {
     for (uint32_t stride = 1; stride < n; stride *= 2)

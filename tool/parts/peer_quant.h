@@ -1,5 +1,5 @@
-/* What the KV cache of llama.cpp gives back, to be compared with: f16, and its block formats behind its rotation. Stored values
- * only: what its attention adds on top (queries rounded to 8 bits, sums in f16) is not here. */
+/* What the KV cache of llama.cpp returns, to compare with: f16, and its block formats with its rotation. Only the error of stored
+ * values is here, not what its attention adds (queries rounded to 8 bits, sums in f16). */
 #ifndef AURA_PEER_QUANT_H
 #define AURA_PEER_QUANT_H
 
@@ -22,7 +22,7 @@ const struct peer *peer_find(const char *name);
 
 enum peer_side { PEER_KEYS, PEER_VALUES };
 
-/* Numbers that llama.cpp's rotation turns together: all or nothing of a head. 0: it does not rotate heads of this dim. */
+/* How many numbers of a head llama.cpp rotates together. 0: it does not rotate heads of this dim. */
 uint32_t peer_rotation(uint32_t dim, enum peer_side side);
 
 /* Replaces rows of keys or values, x[rows][dim], by what the cache would return. dim is a multiple of PEER_BLOCK. */

@@ -19,7 +19,7 @@ struct frame {
     FILE *to;
     const struct plot *plot;
     int width;
-    double height, left, right, top, bottom; /* of the drawing; of the square in which the points are */
+    double height, left, right, top, bottom; /* height of the drawing; edges of the square that has the points */
     struct scale x, y;
     struct box taken[MOST_BOXES]; /* by marks and labels */
     size_t n_taken;
@@ -37,7 +37,7 @@ static int has_bar(const struct plot *plot, const struct plot_point *p)
     return p->low < p->high && plot_shown(p->low, plot->y.log) && plot_shown(p->high, plot->y.log);
 }
 
-/* The last point of a line that is shown, where its name goes; NULL: none is. */
+/* The last point of a line that is shown: its name goes there. NULL: no point is shown. */
 static const struct plot_point *end_of(const struct plot *plot, const struct plot_series *s)
 {
     for (size_t i = s->count; i-- > 0;)
@@ -46,7 +46,7 @@ static const struct plot_point *end_of(const struct plot *plot, const struct plo
     return NULL;
 }
 
-/* The ranges of both axes. Returns how many points there are in them. */
+/* Finds the ranges of both axes. Returns how many points are in them. */
 static size_t measure(struct frame *f)
 {
     const struct plot *plot = f->plot;
@@ -83,7 +83,7 @@ static size_t ticks_of(const struct plot_axis *axis, const struct scale *s, doub
     return n;
 }
 
-/* Series without a line have no end to put a name at. */
+/* A legend is needed where a series is no line: only a line has an end for its name. */
 static int has_legend(const struct plot *plot)
 {
     int marks = 0;
@@ -92,7 +92,7 @@ static int has_legend(const struct plot *plot)
     return marks && plot->n_series > 1;
 }
 
-/* Draws the legend, or only says how high it is. */
+/* Draws the legend, or only returns its height. */
 static double legend(const struct frame *f, int draw)
 {
     double x = 8, y = LINE;
@@ -161,7 +161,7 @@ static void draw_axes(const struct frame *f)
         half = plot_text_width(text) / 2;
         line(f->to, "grid", x, f->top, x, f->bottom);
         if (x - half < free_from || x + half > f->width)
-            continue; /* its neighbour has the room */
+            continue; /* its neighbour takes the room */
         plot_text(f->to, x, f->bottom + LINE, "middle", "soft", text);
         free_from = x + half + 6;
     }
@@ -204,11 +204,11 @@ static int is_free(const struct frame *f, const struct box *b)
     return 1;
 }
 
-/* Beside its point, where nothing else is. A label for which there is no room is left out: whoever points at the mark has it. */
+/* Puts a label beside its point where nothing else is. Without room it is left out: the mark shows it when pointed at. */
 static void draw_label(struct frame *f, double x, double y, const char *label)
 {
     static const struct {
-        double x, y, part; /* of the text that is left of the place */
+        double x, y, part; /* place of the label; part: how much of the text is left of it */
         const char *anchor;
     } places[] = {{9, 4.5, 0, "start"}, {0, -9, 0.5, "middle"},  {-9, 4.5, 1, "end"}, {0, 20, 0.5, "middle"},
                   {7, -7, 0, "start"},  {-7, -7, 1, "end"}, {7, 16, 0, "start"}, {-7, 16, 1, "end"}};
@@ -254,7 +254,7 @@ static void draw_point(struct frame *f, const struct plot_series *s, const struc
     take(f, at_x - 6, at_y - 6, at_x + 6, at_y + 6);
 }
 
-/* The names of lines beside their ends, pushed apart where ends are near each other. */
+/* Writes the names of lines beside their ends, and pushes them apart where ends are near each other. */
 static void draw_names(struct frame *f)
 {
     struct name {
@@ -272,7 +272,7 @@ static void draw_names(struct frame *f)
             names[at] = names[at - 1];
         names[at] = name;
     }
-    for (size_t i = 1; i < n; i++) /* down from the first, then up from the last that has left the square */
+    for (size_t i = 1; i < n; i++) /* push down from the first, then up from the last if it has left the square */
         names[i].y = names[i].y < names[i - 1].y + 15 ? names[i - 1].y + 15 : names[i].y;
     for (size_t i = n; i-- > 0;) {
         double limit = i + 1 == n ? f->bottom : names[i + 1].y - 15;
@@ -297,7 +297,7 @@ static void draw_series(struct frame *f)
             if (point_shown(plot, &plot->series[i].points[k]))
                 draw_point(f, &plot->series[i], &plot->series[i].points[k]);
     draw_names(f);
-    for (size_t i = 0; i < plot->n_series; i++) /* after all marks and names: a label must not lie on one */
+    for (size_t i = 0; i < plot->n_series; i++) /* labels come after all marks and names: they must not cover one */
         for (size_t k = 0; k < plot->series[i].count; k++) {
             const struct plot_point *p = &plot->series[i].points[k];
             if (p->label && point_shown(plot, p))

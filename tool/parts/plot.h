@@ -1,20 +1,20 @@
-/* Charts for pages (page.h), as SVG in the page. Numbers that are not finite, or not positive on a logarithmic axis, are left
- * out; without any that is left, the chart says so. A chart is a figure with its title as caption. */
+/* Charts for pages (page.h), as SVG in the page. A chart leaves out numbers that are not finite, and on a logarithmic axis those
+ * that are not positive; a chart without any number says so. It is a figure with its title as caption. */
 #ifndef AURA_PLOT_H
 #define AURA_PLOT_H
 
 #include <stddef.h>
 #include <stdio.h>
 
-/* How numbers of a unit are written, in words: "s" 350 µs; "B" 16 GiB; "tokens" 64k; "%" 0.25 as 25 %; anything else is
- * written after the number, "" for none. Three digits. */
+/* Writes a number of a unit with three digits: "s" gives 350 µs; "B" 16 GiB; "tokens" 64k; "%" writes 0.25 as 25 %. Any other unit
+ * follows the number; "": none. */
 void plot_number(char text[48], double value, const char *unit);
 
 struct plot_axis {
     const char *title; /* what is on it, "time of a token" */
     const char *unit;  /* as of plot_number(); never NULL */
     int log;
-    double least, most; /* the least that is shown; both 0: what the points need */
+    double least, most; /* the range that is shown at least; both 0: the range of the points */
     const double *ticks; /* NULL: round numbers */
     size_t n_ticks;
 };
@@ -30,7 +30,7 @@ struct plot_series {
     const struct plot_point *points;
     size_t count;
     unsigned colour; /* 0 to 7; also the shape of its marks */
-    int joined;      /* 1: a line; 0: marks alone. Where all are lines their names are at their ends, else in a legend */
+    int joined;      /* 1: a line; 0: marks alone. If all series are lines, their names are at their ends, otherwise in a legend */
 };
 
 /* A level to compare with. */
@@ -60,10 +60,10 @@ struct plot_bar {
 /* Bars from 0, one below the other. The axis is never logarithmic: a bar shows a proportion. */
 void plot_bars(FILE *to, const char *title, const char *unit, const struct plot_bar *bars, size_t count);
 
-/* Parts of a whole side by side, each as wide as its value, and a list of them below; one without a name is not listed. */
+/* Parts of a whole side by side, each as wide as its value, and a list of them below; the list leaves out parts without a name. */
 void plot_parts(FILE *to, const char *title, const char *unit, const struct plot_bar *parts, size_t count);
 
-/* A matrix of values from 0 to 1, darker being more, as a picture of one colour. */
+/* A matrix of values from 0 to 1 as a picture of one colour; darker is more. */
 void plot_heat(FILE *to, const char *title, const double *value, size_t rows, size_t columns, unsigned colour);
 
 /* Round numbers of an axis from least to most, ascending: at most 16. Returns how many. */

@@ -44,7 +44,7 @@ static void draw_bar(FILE *to, const struct plot_bar *bar, const struct scale *s
     plot_text(to, end + 7, top + BAR - 6, "start", "", text);
 }
 
-/* How far a bar reaches, its error bar included; 0 for one that cannot be drawn. */
+/* How far a bar and its error bar reach; 0 for a bar that cannot be drawn. */
 static double longest(const struct plot_bar *bar)
 {
     if (!plot_shown(bar->value, 0) || bar->value < 0)
@@ -60,7 +60,7 @@ static void draw_bars(FILE *to, const char *title, const char *unit, const struc
     for (size_t i = 0; i < count; i++)
         most = fmax(most, longest(&bars[i]));
     s.most = most > 0 ? most : 1;
-    for (size_t i = 0; i < count; i++) { /* as long as can be, with room for the text behind each */
+    for (size_t i = 0; i < count; i++) { /* as long as possible, with room for the text behind each bar */
         print_value(text, &bars[i], unit);
         double room = width - 16 - plot_text_width(text) - s.from;
         if (longest(&bars[i]) > 0)

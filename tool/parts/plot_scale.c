@@ -23,7 +23,7 @@ static void print_power(char text[48], double value)
         used += (size_t)snprintf(text + used, 48 - used, "%s", digits[power / unit % 10]);
 }
 
-/* Divides by the largest step that is not above the number. */
+/* Divides a number by the largest of its unit's steps that is not above it. */
 static const char *prefix(double *value, double step, const char *const *names, int least, int count)
 {
     double size = fabs(*value);
@@ -69,7 +69,7 @@ void plot_number(char text[48], double value, const char *unit)
 
 enum { MOST_TICKS = 16 };
 
-/* 1, 10, 100 ...; with 2 and 5 between them where there are few. */
+/* 1, 10, 100 ...; also 2, 5, 20, 50 ... where these are few. */
 static size_t log_ticks(double *ticks, double least, double most)
 {
     int from = (int)floor(log10(least) + 1e-9), to = (int)ceil(log10(most) - 1e-9), every = (to - from) / 8 + 1;
@@ -126,7 +126,7 @@ void plot_range(const struct plot_axis *axis, double *least, double *most)
         *least /= air, *most *= air;
     } else {
         double air = *least < *most ? 0.06 * (*most - *least) : fabs(*least) / 2 + (*least == 0);
-        *least = *least >= 0 && *least <= air * 4 ? 0 : *least - air; /* from 0 where that is near */
+        *least = *least >= 0 && *least <= air * 4 ? 0 : *least - air; /* the axis begins at 0 where 0 is near */
         *most += air;
     }
 }

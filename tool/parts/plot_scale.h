@@ -5,7 +5,7 @@
 #include "plot.h"
 
 /* Drawn for a window of at least 760 pixels, and for a narrower one: page.c shows one of the two. */
-enum { WIDE = 820, NARROW = 380, LETTER = 7, LINE = 18, COLOURS_OF_PAGE = 8 }; /* LETTER: about the width of a letter of 13 pixels */
+enum { WIDE = 820, NARROW = 380, LETTER = 7, LINE = 18, COLOURS_OF_PAGE = 8 }; /* LETTER: width of a letter of 13 pixels */
 
 struct scale {
     int log;
@@ -13,15 +13,15 @@ struct scale {
     double from, to;    /* where these are in the drawing */
 };
 
-/* Whether a number can be shown on such an axis. */
+/* Whether an axis can show a number. */
 int plot_shown(double value, int log);
-/* Widens *least to *most by a number; begin with least above most. */
+/* Widens the range from *least to *most so that it has a number; a range begins with least above most. */
 void plot_include(double *least, double *most, double value, int log);
-/* What the axis shows of these: as it says, or with some air around them. Equal ends, or none at all, become apart. */
+/* Makes the range that the axis shows: its own if it has one, else that of the numbers with some air. It is never empty. */
 void plot_range(const struct plot_axis *axis, double *least, double *most);
 double plot_place(const struct scale *scale, double value);
 
-/* Pixels that a text of 13 takes, about. */
+/* About the width in pixels of a text 13 pixels high. */
 double plot_text_width(const char *text);
 
 /* <svg ...> of that size, for wide or narrow windows; the caller ends it. */
@@ -31,7 +31,7 @@ void plot_figure_end(FILE *to);
 
 /* A text at a place; anchor is "start", "middle" or "end", class may be "". */
 void plot_text(FILE *to, double x, double y, const char *anchor, const char *class, const char *text);
-/* The mark of a colour at a place, with a text for those who point at it. */
+/* The mark of a colour at a place; pointing at it shows the text. */
 void plot_mark(FILE *to, double x, double y, unsigned colour, const char *title);
 
 #endif

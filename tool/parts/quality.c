@@ -1,4 +1,4 @@
-/* Quality of caches: forward passes beside exact ones. */
+/* Quality of caches: compares forward passes with exact ones. */
 #include "quality.h"
 
 #include <stdio.h>
@@ -16,10 +16,10 @@ enum { BLOCK = 32 }; /* rows of exact logits that are in memory at once */
 struct run {
     const struct quality_options *o;
     const struct llm_shape *shape;
-    uint32_t rows;              /* of a chunk, that are compared */
+    uint32_t rows;              /* positions of a chunk that are compared */
     aura_ctx *ctx;              /* for its threads */
     struct base *base;
-    float *logits;              /* [rows + 1][vocab]: the last predicts what is no longer in the chunk */
+    float *logits;              /* [rows + 1][vocab]: the last row predicts a token behind the chunk */
     float *exact;               /* [BLOCK][vocab] */
     struct divergence_row *row; /* [rows] */
     struct divergence *sums;    /* [caches] */

@@ -35,7 +35,7 @@ uint32_t *recording_layers(const struct safetensors *file, size_t *count)
         char name[32];
         if (sscanf(file->tensors[i].name, "layer.%9u.q", &layer) != 1)
             continue;
-        snprintf(name, sizeof name, "layer.%u.q", layer); /* sscanf does not look at what follows a number */
+        snprintf(name, sizeof name, "layer.%u.q", layer); /* sscanf ignores what follows a number */
         if (!strcmp(file->tensors[i].name, name))
             layers[(*count)++] = layer;
     }
@@ -44,7 +44,7 @@ uint32_t *recording_layers(const struct safetensors *file, size_t *count)
     return free(layers), NULL;
 }
 
-/* A tensor of three dimensions as f32. The library widens, from a copy: in the file nothing is aligned. */
+/* A tensor of three dimensions as f32. The library widens it from a copy, because the file aligns nothing. */
 static float *load_tensor(const aura_ctx *ctx, const struct safetensors *file, uint32_t layer, char which, size_t shape[3],
                           char *error)
 {
@@ -101,7 +101,7 @@ void recording_free(struct recording *r)
 
 /* ---- attention in double ------------------------------------------------------------------------------------------- */
 
-/* Eight sums side by side: a compiler may not reorder one, and one is slow. n is a multiple of 8 for all dims of a cache. */
+/* Eight sums side by side: a compiler may not reorder a single one, which would be slow. All dims of a cache are multiples of 8. */
 static double dot(const float *a, const float *b, size_t n)
 {
     double sum[8] = {0}, rest = 0;
@@ -113,7 +113,7 @@ static double dot(const float *a, const float *b, size_t n)
     return ((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7])) + rest;
 }
 
-/* Logits of one row over the keys it sees, whose number is returned. *lse receives their log-sum-exp. */
+/* Computes the logits of one row over the keys that it sees. Returns how many; *lse receives their log-sum-exp. */
 static uint32_t row_logits(const struct recording *r, size_t row, const float *k, double *logit, double *lse)
 {
     size_t kv_head = row % r->q_heads / (r->q_heads / r->kv_heads);
@@ -186,7 +186,7 @@ static aura_view view(float *data)
     return v;
 }
 
-/* The balance vectors of a recording, to be freed by the caller; NULL on failure. */
+/* The balance vectors of a recording, which the caller frees; NULL on failure. */
 static float *own_balance(const struct recording *r, const aura_ctx *ctx, char *error)
 {
     float *balance = malloc((size_t)r->kv_heads * r->k_dim * sizeof *balance);

@@ -1,5 +1,5 @@
-/* Recorded attention: the queries, keys and values of a layer from a safetensors file, put through a cache, and how far
- * what comes out is from attention in double. */
+/* Recorded attention: the queries, keys and values of a layer from a safetensors file go through a cache, and the output is
+ * compared with attention in double. */
 #ifndef AURA_RECORDING_H
 #define AURA_RECORDING_H
 
@@ -14,10 +14,10 @@ struct recording {
     float *v; /* [tokens][kv_heads][v_dim] */
 };
 
-/* The layers of a file in ascending order, [*count], to be freed by the caller; NULL when there are none. */
+/* The layers of a file in ascending order, [*count]; the caller frees them. NULL when there are none. */
 uint32_t *recording_layers(const struct safetensors *file, size_t *count);
 
-/* 0 when good; otherwise error[256] says what was wrong. Either way, to be freed by recording_free(). */
+/* 0 when good; otherwise error[256] says what was wrong. In both cases the caller calls recording_free(). */
 int recording_load(struct recording *r, const aura_ctx *ctx, const struct safetensors *file, uint32_t layer, char *error);
 void recording_free(struct recording *r);
 
@@ -26,11 +26,11 @@ struct recording_exact {
     double *o;     /* [queries][q_heads][v_dim] */
     double *lse;   /* [queries][q_heads] */
     double *reach; /* [queries][q_heads]: the sum of weight * |value|, to which an error in the output is compared */
-    double *logit; /* [queries][q_heads][tokens], where somebody asked to keep them */
+    double *logit; /* [queries][q_heads][tokens]; NULL where the caller did not ask for them */
 };
 
-/* Causal, over these keys and values, scale 1 / sqrt(k_dim). 0 when good; it fails only for want of memory. Either way, to be
- * freed by recording_exact_free(). */
+/* Causal attention over these keys and values, scale 1 / sqrt(k_dim). 0 when good; otherwise there is no memory. In both cases the
+ * caller calls recording_exact_free(). */
 int recording_attend(const struct recording *r, const float *k, const float *v, int keep_logits, struct recording_exact *exact);
 void recording_exact_free(struct recording_exact *exact);
 
@@ -41,7 +41,7 @@ struct recording_options {
     int balance; /* 1: from the recording's own keys and queries */
 };
 
-/* An empty cache for a recording, with its balance, to be destroyed by the caller. 0 when good, otherwise error[256] has the
+/* Makes an empty cache for a recording, with its balance, which the caller destroys. 0 when good, otherwise error[256] has the
  * reason. */
 int recording_cache(const struct recording *r, aura_ctx *ctx, const struct recording_options *options, aura_cache **cache,
                     char *error);
@@ -54,8 +54,8 @@ struct recording_result {
     float *k, *v;          /* [tokens][kv_heads][k_dim], [tokens][kv_heads][v_dim]: from aura_cache_decode */
 };
 
-/* Appends all tokens to one sequence, attends, decodes. 0 when good, otherwise error[256] has the reason. Either way, to be
- * freed by recording_result_free(). */
+/* Appends all tokens to one sequence, attends, decodes. 0 when good, otherwise error[256] has the reason. In both cases the caller
+ * calls recording_result_free(). */
 int recording_run(const struct recording *r, aura_ctx *ctx, const struct recording_options *options,
                   struct recording_result *result, char *error);
 void recording_result_free(struct recording_result *result);

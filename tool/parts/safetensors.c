@@ -11,7 +11,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { MAX_DEPTH = 32 }; /* of values that are skipped: metadata has two levels, and the stack is not endless */
+enum { MAX_DEPTH = 32 }; /* of skipped values: metadata has two levels, and recursion must not use up the stack */
 
 /* ---- JSON ---------------------------------------------------------------------------------------------------------- */
 
@@ -288,7 +288,7 @@ static int check_tensor(struct reader *r, struct tensor *t, const size_t offset[
     return 1;
 }
 
-/* A name and its object: a tensor, or metadata, which nobody asks for. Takes the name. */
+/* Reads the object behind a name: a tensor, or metadata, which is ignored. Takes over the name. */
 static int read_entry(struct reader *r, char *name, size_t *capacity, size_t data_bytes)
 {
     struct safetensors *s = r->s;
@@ -411,7 +411,7 @@ static void write_name(FILE *file, const char *name)
     fputc('"', file);
 }
 
-/* The JSON object, then spaces so that the data is aligned. Returns its length, which is what is known afterwards. */
+/* Writes the JSON object, then spaces so that the data is aligned. Returns the length of both. */
 static uint64_t write_header(FILE *file, const struct tensor_out *tensors, size_t count)
 {
     size_t offset = 0, bytes;

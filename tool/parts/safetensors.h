@@ -1,6 +1,6 @@
 /* Files of named tensors in the safetensors format: 8 bytes of little-endian header length, a JSON object
  *     {"name": {"dtype": "F16", "shape": [2, 3], "data_offsets": [0, 12]}, ..., "__metadata__": {...}}
- * and the data, to which the offsets count. A file is input from strangers: every length in it is checked. */
+ * and the data; offsets count from its beginning. A file is input from strangers: the reader checks every length in it. */
 #ifndef AURA_SAFETENSORS_H
 #define AURA_SAFETENSORS_H
 
@@ -11,7 +11,7 @@ enum { TENSOR_MAX_RANK = 8 };
 
 struct tensor {
     char *name; /* UTF-8 */
-    char dtype[16]; /* as the file has it; "F16", "BF16" and "F32" are those whose size is checked against the shape */
+    char dtype[16]; /* as in the file; for "F16", "BF16" and "F32" the reader compares size and shape */
     size_t rank, shape[TENSOR_MAX_RANK];
     size_t elements; /* product of the shape */
     const uint8_t *data; /* not aligned to anything */
@@ -25,7 +25,7 @@ struct safetensors {
     char error[256]; /* what was wrong, after a failure */
 };
 
-/* Reads a file; 0 when good. Whatever the result, give it to safetensors_free() afterwards. */
+/* Reads a file; 0 when good. In both cases the caller calls safetensors_free(). */
 int safetensors_read(struct safetensors *s, const char *path);
 
 /* The same for bytes in memory, which must live as long as s. */

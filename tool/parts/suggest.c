@@ -1,4 +1,4 @@
-/* What somebody may have meant who mistyped a name. */
+/* Finds the name that a user may have meant who mistyped it. */
 #include "suggest.h"
 
 #include <stdio.h>
@@ -13,7 +13,7 @@ static unsigned least(unsigned a, unsigned b)
 
 unsigned edit_distance(const char *a, const char *b)
 {
-    unsigned row[3][LONGEST + 1]; /* of the prefix of a that is now, the one before, and the one before that */
+    unsigned row[3][LONGEST + 1]; /* of the current prefix of a, and of the two prefixes before it */
     size_t n = strlen(a), m = strlen(b);
     n = n > LONGEST ? LONGEST : n, m = m > LONGEST ? LONGEST : m;
     for (size_t j = 0; j <= m; j++)
@@ -30,7 +30,7 @@ unsigned edit_distance(const char *a, const char *b)
     return row[n % 3][m];
 }
 
-/* How far apart the letters are that differ: of two names as near, k4v8 is nearer to k4v9 than k4v2 is. */
+/* How far apart the differing letters are: with equal distances, k4v8 is nearer to k4v9 than k4v2 is. */
 static unsigned letters_apart(const char *a, const char *b)
 {
     unsigned sum = 0;
@@ -39,7 +39,7 @@ static unsigned letters_apart(const char *a, const char *b)
     return sum;
 }
 
-/* One mistake in a short word and one in every three letters of a long one; or the beginning of a name. */
+/* Whether a name is near enough: one mistake in a short word, one in every three letters of a long one; or its beginning. */
 void consider(struct suggestion *s, const char *typed, const char *name)
 {
     size_t letters = strlen(typed);

@@ -1,12 +1,12 @@
-/* What somebody may have meant who mistyped a name. */
+/* Finds the name that a user may have meant who mistyped it. */
 #ifndef AURA_SUGGEST_H
 #define AURA_SUGGEST_H
 
-/* Insertions, deletions, changes and swaps of neighbours that turn a into b; both are looked at up to 40 characters. */
+/* How many insertions, deletions, changes and swaps of neighbours turn a into b. Only the first 40 characters count. */
 unsigned edit_distance(const char *a, const char *b);
 
-/* Keeps the nearest of the names it is shown. Begin with {0}; after all were shown, `name` is the nearest one, or "" where
- * none is near enough to have been meant. */
+/* Remembers the nearest of all names that it is shown. It begins as {0}; at the end `name` is the nearest one, or "" where none is
+ * near enough. */
 struct suggestion {
     char name[64];
     unsigned distance, apart;

@@ -1,4 +1,4 @@
-/* What depends on whether somebody is looking. */
+/* Output that differs between a terminal and a file. */
 #define _GNU_SOURCE
 #include "terminal.h"
 

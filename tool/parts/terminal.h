@@ -1,4 +1,4 @@
-/* What depends on whether somebody is looking. */
+/* Output that differs between a terminal and a file. */
 #ifndef AURA_TERMINAL_H
 #define AURA_TERMINAL_H
 
@@ -6,11 +6,12 @@
 
 enum colour { PLAIN, BOLD, DIM, GREEN, YELLOW, RED, COLOURS };
 
-/* What begins a colour on this stream, PLAIN what ends it: "" where the stream is no terminal, the terminal is a dumb one, or
- * the environment has a NO_COLOR that is not empty (no-color.org). */
+/* The text that begins a colour on this stream; PLAIN gives the text that ends it. "" where the stream is no terminal, the terminal
+ * has no colours, or NO_COLOR in the environment is not empty (no-color.org). */
 const char *colour(FILE *to, enum colour colour);
 
-/* What is being done, on stderr: on a terminal one line that the next replaces, elsewhere a line each. NULL: no more. */
+/* Says on stderr what the tool is doing. On a terminal the next message replaces the line, elsewhere each has its own line. NULL
+ * ends the messages. */
 void print_progress(const char *text);
 
 #endif

@@ -9,7 +9,7 @@
 #include "../../src/file/crc32c.h"
 #include "../tool.h"
 
-/* What the file's rule puts before a text is what an empty text becomes, unless that is the end of one. */
+/* The token that the file wants before every text: the first of an empty text, if it is the file's bos token; otherwise -1. */
 static int64_t begin_token(const struct text_model *m)
 {
     uint64_t bos = 0;

@@ -1,4 +1,4 @@
-/* What is text and what is not. */
+/* Which bytes are UTF-8. */
 #include "utf8.h"
 
 size_t utf8_character(const char *text)
@@ -15,7 +15,7 @@ size_t utf8_character(const char *text)
     for (size_t i = 1; i < n; i++)
         if ((at[i] & 0xc0) != 0x80)
             return 0;
-    if ((first == 0xe0 && at[1] < 0xa0) || (first == 0xf0 && at[1] < 0x90)) /* shorter ones would do */
+    if ((first == 0xe0 && at[1] < 0xa0) || (first == 0xf0 && at[1] < 0x90)) /* overlong: a shorter form exists */
         return 0;
     if ((first == 0xed && at[1] > 0x9f) || (first == 0xf4 && at[1] > 0x8f)) /* surrogates; beyond the last character */
         return 0;
