@@ -202,8 +202,8 @@ int chat_prompt(const struct gguf *file, const struct chat_turn *turns, size_t n
     family *render = family_of(&p);
     if (!render)
         return snprintf(error, GGUF_ERROR_BYTES,
-                        "the file's chat template is none that is known here (ChatML, Llama 3, Llama 2, Mistral, Zephyr); leave out "
-                        "--chat for a plain prompt"), 1;
+                        "the file's chat template is none that is known here (ChatML, Llama 3, Llama 2, Mistral, Zephyr); "
+                        "leave out --chat for a plain prompt"), 1;
     render(&p, turns, n);
     put(&p, "");
     if (p.failed) {

@@ -333,7 +333,8 @@ static int take_header(struct cursor *c, uint64_t *n_tensors, uint64_t *n_values
     take(c, &version, sizeof version, "the header");
     if (version != 2 && version != 3)
         return fail(c, version & 0xffff ? "GGUF version %" PRIu32 "; versions 2 and 3 are supported"
-                                        : "GGUF in big-endian order (version %08" PRIx32 "); only little-endian is supported", version);
+                                        : "GGUF in big-endian order (version %08" PRIx32 "); only little-endian is supported",
+                    version);
     return take_count(c, n_tensors, 24, "tensors") && take_count(c, n_values, 13, "keys") &&
            ((*n_tensors < UINT32_MAX && *n_values < UINT32_MAX) || fail(c, "more than 2^32 names"));
 }

@@ -59,8 +59,8 @@ static int take_real(struct opening *o, const char *name, double otherwise, doub
 /* Keys that ask for a computation that this code does not have. */
 static int refuse_others(struct opening *o)
 {
-    static const char *const names[] = {"expert_count", "attention.sliding_window", "embedding_scale", "residual_scale", "logit_scale",
-                                        "attention.scale", "attn_logit_softcapping", "final_logit_softcapping"};
+    static const char *const names[] = {"expert_count", "attention.sliding_window", "embedding_scale", "residual_scale",
+                                        "logit_scale", "attention.scale", "attn_logit_softcapping", "final_logit_softcapping"};
     char key[96];
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         uint64_t number = 0;
@@ -82,8 +82,8 @@ static int take_rope(struct opening *o)
     if (gguf_string(o->file, key_of(o, "rope.scaling.type", key), &scaling) < 0)
         return llm_fail(o->error, "key %s must be a text", key);
     if (!gguf_text_is(scaling, "none") && !gguf_text_is(scaling, "linear"))
-        return llm_fail(o->error, "key %s: %.*s is not supported; none and linear are", key, scaling.size < 40 ? (int)scaling.size : 40,
-                        scaling.data);
+        return llm_fail(o->error, "key %s: %.*s is not supported; none and linear are", key,
+                        scaling.size < 40 ? (int)scaling.size : 40, scaling.data);
     if (gguf_text_is(scaling, "linear") && take_real(o, "rope.scaling.factor", 1, &factor))
         return 1;
     s->rope_scale = 1 / factor;
@@ -103,8 +103,8 @@ static int take_arch(struct opening *o)
     if (gguf_string(o->file, "general.architecture", &arch) != 1)
         return llm_fail(o->error, "the file does not say its architecture (general.architecture)");
     if (!gguf_text_is(arch, "llama") && !gguf_text_is(arch, "qwen2") && !gguf_text_is(arch, "qwen3"))
-        return llm_fail(o->error, "architecture %.*s is not supported; llama, qwen2 and qwen3 are", arch.size < 40 ? (int)arch.size : 40,
-                        arch.data);
+        return llm_fail(o->error, "architecture %.*s is not supported; llama, qwen2 and qwen3 are",
+                        arch.size < 40 ? (int)arch.size : 40, arch.data);
     memcpy(s->arch, arch.data, arch.size);
     return 0;
 }
@@ -114,8 +114,9 @@ static int take_shape(struct opening *o)
     struct llm_shape *s = &o->llm->shape;
     uint32_t value_dim = 0;
     double eps;
-    if (take_arch(o) || refuse_others(o) || take_size(o, "block_count", 0, &s->layers) || take_size(o, "embedding_length", 0, &s->dim) ||
-        take_size(o, "feed_forward_length", 0, &s->ffn) || take_size(o, "attention.head_count", 0, &s->q_heads) ||
+    if (take_arch(o) || refuse_others(o) || take_size(o, "block_count", 0, &s->layers) ||
+        take_size(o, "embedding_length", 0, &s->dim) || take_size(o, "feed_forward_length", 0, &s->ffn) ||
+        take_size(o, "attention.head_count", 0, &s->q_heads) ||
         take_size(o, "attention.head_count_kv", s->q_heads, &s->kv_heads) || take_size(o, "context_length", 0, &s->ctx) ||
         take_size(o, "attention.key_length", s->dim / s->q_heads, &s->head_dim) ||
         take_size(o, "attention.value_length", s->head_dim, &value_dim) ||
@@ -123,13 +124,13 @@ static int take_shape(struct opening *o)
         return 1;
     s->eps = (float)eps;
     if (value_dim != s->head_dim)
-        return llm_fail(o->error, "keys of %" PRIu32 " and values of %" PRIu32 " numbers: they must be as long as each other", s->head_dim,
-                        value_dim);
+        return llm_fail(o->error, "keys of %" PRIu32 " and values of %" PRIu32 " numbers: they must be as long as each other",
+                        s->head_dim, value_dim);
     if (s->q_heads % s->kv_heads)
         return llm_fail(o->error, "%" PRIu32 " query heads cannot be divided among %" PRIu32 " KV heads", s->q_heads, s->kv_heads);
     if (s->layers > 65536 || s->head_dim > 65536 || s->q_heads > 65536)
-        return llm_fail(o->error, "%" PRIu32 " layers of %" PRIu32 " heads of %" PRIu32 " numbers are too many", s->layers, s->q_heads,
-                        s->head_dim);
+        return llm_fail(o->error, "%" PRIu32 " layers of %" PRIu32 " heads of %" PRIu32 " numbers are too many", s->layers,
+                        s->q_heads, s->head_dim);
     return 0;
 }
 
@@ -143,11 +144,11 @@ static int find_tensor(struct opening *o, const char *name, uint64_t rows, uint6
     if (!t)
         return 0;
     if (!t->data)
-        return llm_fail(o->error, "tensor %s is of type %" PRIu32 ", which is not supported; F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, "
-                        "Q4_K, Q5_K and Q6_K are", name, t->type);
+        return llm_fail(o->error, "tensor %s is of type %" PRIu32 ", which is not supported; F32, F16, BF16, "
+                        "Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K and Q6_K are", name, t->type);
     if (t->size[0] != cols || t->size[1] != rows || t->size[2] != 1 || t->size[3] != 1)
-        return llm_fail(o->error, "tensor %s is %" PRIu64 " x %" PRIu64 " x %" PRIu64 " x %" PRIu64 "; it must be %" PRIu64 " x %" PRIu64, name,
-                        t->size[0], t->size[1], t->size[2], t->size[3], cols, rows);
+        return llm_fail(o->error, "tensor %s is %" PRIu64 " x %" PRIu64 " x %" PRIu64 " x %" PRIu64
+                        "; it must be %" PRIu64 " x %" PRIu64, name, t->size[0], t->size[1], t->size[2], t->size[3], cols, rows);
     o->used[t - gguf_tensor_at(o->file, 0)] = 1;
     return 0;
 }
@@ -263,7 +264,7 @@ static int take_all(struct opening *o)
     struct llm *m = o->llm;
     if (take_shape(o))
         return 1;
-    if (m->shape.layers > gguf_tensors(o->file)) /* a file has no more layers than tensors: so the number is checked before it sizes an allocation */
+    if (m->shape.layers > gguf_tensors(o->file)) /* checked before the number sizes an allocation */
         return llm_fail(o->error, "%" PRIu32 " layers of %" PRIu64 " tensors", m->shape.layers, gguf_tensors(o->file));
     m->layers = calloc(m->shape.layers, sizeof *m->layers);
     if (!m->layers)

@@ -123,8 +123,8 @@ static void free_outputs(struct outputs *outputs)
     free(outputs->tensors);
 }
 
-static int run_layer(const struct command *self, const struct arguments *c, aura_ctx *ctx, const struct safetensors *file, uint32_t layer, int first,
-                     struct outputs *outputs)
+static int run_layer(const struct command *self, const struct arguments *c, aura_ctx *ctx, const struct safetensors *file,
+                     uint32_t layer, int first, struct outputs *outputs)
 {
     struct recording r;
     struct recording_result result = {0};

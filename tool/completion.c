@@ -117,7 +117,8 @@ static void print_zsh_command(const struct command *c)
 
 static void print_zsh(void)
 {
-    printf("#compdef aura\n# Completion of aura for zsh: a file _aura in a directory of $fpath, or `source <(aura completion zsh)`.\n"
+    printf("#compdef aura\n"
+           "# Completion of aura for zsh: a file _aura in a directory of $fpath, or `source <(aura completion zsh)`.\n"
            "_aura() {\n    local -a commands\n    commands=(");
     for (size_t i = 0; commands[i]; i++) {
         printf("\n        '%s:", commands[i]->name);

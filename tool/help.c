@@ -128,7 +128,8 @@ static void print_man_command(const struct command *command)
 
 static const char man_tail[] =
     ".SH FORMATS\n"
-    "A format is written k\\fIA\\fRv\\fIB\\fR: \\fIA\\fR bits for a number of a key, \\fIB\\fR for one of a value, of " AURA_BITS(AURA_KIND_COMMA) "or\n"
+    "A format is written k\\fIA\\fRv\\fIB\\fR: \\fIA\\fR bits for a number of a key, \\fIB\\fR for one of a value, of "
+    AURA_BITS(AURA_KIND_COMMA) "or\n"
     "f16, bf16 and f32 for plain numbers. Five have names: max (k8v8), safe (k6v6), quality (k5v5), balanced (k4v4)\n"
     "and small (k3v3).\n"
     ".SH EXIT STATUS\n"
@@ -137,7 +138,8 @@ static const char man_tail[] =
     ".TP\n2\nBad usage: an unknown command, option, format or value. The message says what would be right.\n"
     ".TP\n130\n\\fBaura run\\fR was interrupted; what was written by then is good.\n"
     ".SH ENVIRONMENT\n"
-    ".TP\n\\fBNO_COLOR\\fR\nWhere this is set and not empty, nothing is coloured. Without it there are colours on a terminal only.\n"
+    ".TP\n\\fBNO_COLOR\\fR\n"
+    "Where this is set and not empty, nothing is coloured. Without it there are colours on a terminal only.\n"
     ".SH OUTPUT\n"
     "Results go to standard output, progress and messages to standard error. With \\fB\\-\\-json\\fR a command prints one JSON\n"
     "value on standard output and nothing else.\n"
@@ -150,7 +152,8 @@ static int run_man(const struct command *self, int argc, char **argv)
     if (status)
         return status;
     printf(".\\\" Made by `aura man`; the options are those of the tables in tool/.\n"
-           ".TH AURA 1 2026-11-15 \"aura %s\" \"User Commands\"\n.SH NAME\naura \\- a key/value cache of 2 to 8 bits, shown, checked and timed\n"
+           ".TH AURA 1 2026-11-15 \"aura %s\" \"User Commands\"\n"
+           ".SH NAME\naura \\- a key/value cache of 2 to 8 bits, shown, checked and timed\n"
            ".SH SYNOPSIS\n.B aura\n.I COMMAND\n.RI [ OPTIONS ]\n.SH DESCRIPTION\n", aura_version());
     print_roff(what_it_is);
     printf("\\fBaura COMMAND \\-\\-help\\fR prints what stands here about one command.\n.SH COMMANDS\n");

@@ -1,5 +1,5 @@
-/* aura bench --model: how fast a model decodes at a depth, that is behind that many tokens, with each cache. All caches are open at
- * once and take turns, some tokens each, so that other work of the machine slows all of them. */
+/* aura bench --model: how fast a model decodes at a depth, that is behind that many tokens, with each cache. All caches are open
+ * at once and take turns, some tokens each, so that other work of the machine slows all of them. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,8 +74,8 @@ static int read_depths(struct match *m)
         unsigned long depth = strtoul(word, &end, 10);
         if (*word < '0' || *word > '9' || *end || depth > 1ul << 24 || m->depths == MOST ||
             (m->depths && depth < m->depth[m->depths - 1] + DECODED))
-            return usage_error(m->self, "--depth %s: must be at most %d numbers of tokens, each at least %d above the one before", word,
-                               MOST, DECODED);
+            return usage_error(m->self, "--depth %s: must be at most %d numbers of tokens, each at least %d above the one before",
+                               word, MOST, DECODED);
         m->depth[m->depths++] = (uint32_t)depth;
     }
     return m->depths ? 0 : usage_error(m->self, "--depth needs numbers of tokens with commas between them, such as 0,2048");

@@ -207,4 +207,5 @@ const struct command command_check = {
     "Runs kernels whose name has PATTERN in it on awkward inputs, and compares with\n"
     "plain C in double. A failure prints the command that repeats it, and the exit\n"
     "code is 1. PART is one of the GPU's checks; an unknown one gets their names.\n",
-    "PATTERN", NULL, options, "aura check                     all of them, in a minute\naura check score --isa avx2    a few\n", run_check};
+    "PATTERN", NULL, options, "aura check                     all of them, in a minute\naura check score --isa avx2    a few\n",
+    run_check};
