@@ -286,7 +286,8 @@ static void hadamard_is_as_good_as_random(void)
             for (int d = 0; d < DIM; d++)
                 dot += (double)columns[i * DIM + d] * columns[j * DIM + d];
             for (int d = 0; d < DIM; d++)
-                columns[i * DIM + d] = (float)(j < i ? columns[i * DIM + d] - dot * columns[j * DIM + d] : columns[i * DIM + d] / sqrt(dot));
+                columns[i * DIM + d] = (float)(j < i ? columns[i * DIM + d] - dot * columns[j * DIM + d]
+                                               : columns[i * DIM + d] / sqrt(dot));
         }
     }
     for (int n = 0; n < N; n++) {
@@ -348,7 +349,8 @@ static void f16_and_bf16_round_to_nearest_even(void)
         float a = aura_f32_from_f16((uint16_t)h), b = h == 0x7bff ? 65536.f : aura_f32_from_f16((uint16_t)(h + 1));
         float middle = (float)(((double)a + b) / 2); /* exact */
         uint16_t even = (uint16_t)(h & 1 ? h + 1 : h);
-        EXPECT(a == (float)ldexp((h & 0x3ff) + (h >> 10 ? 1024 : 0), (int)(h >> 10 ? h >> 10 : 1) - 25), "0x%x is %g", h, (double)a);
+        EXPECT(a == (float)ldexp((h & 0x3ff) + (h >> 10 ? 1024 : 0), (int)(h >> 10 ? h >> 10 : 1) - 25), "0x%x is %g", h,
+               (double)a);
         EXPECT(aura_f16_from_f32(a) == h && aura_f16_from_f32(-a) == (h | 0x8000), "%g", (double)a);
         EXPECT(aura_f16_from_f32(middle) == even, "tie %g went to 0x%x", (double)middle, aura_f16_from_f32(middle));
         EXPECT(aura_f16_from_f32(nextafterf(middle, 0)) == h, "below the tie %g", (double)middle);

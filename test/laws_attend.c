@@ -270,7 +270,8 @@ static void extreme_vectors_encode_to_something_finite(void)
             aura_row_dequant_ref(x, packed, &scale, &plan, 1);
             for (int d = 0; d < DIM; d++) {
                 norm2 += (double)y[d] * y[d];
-                EXPECT(isfinite(x[d]), "%s, book 0x%x: %g", vector_kind_name((enum vector_kind)kind), aura_codebook_list[b].id, (double)x[d]);
+                EXPECT(isfinite(x[d]), "%s, book 0x%x: %g", vector_kind_name((enum vector_kind)kind),
+                       aura_codebook_list[b].id, (double)x[d]);
             }
             if (norm2 < 0x1p-101)
                 EXPECT(scale == 0, "%s has scale %g", vector_kind_name((enum vector_kind)kind), (double)scale);

@@ -37,8 +37,10 @@ static void presets_have_names(void)
 
 static void bad_names(void)
 {
-    static const char *const bad[] = {"k9v4", "k4", "k4v4x", "",     NULL,    "kf16",  "k4v",  "K4V4",  "k1v4", "k4v9", "v4k4", "k4v4 ",
-                                      " k4v4", "kv", "k44v4", "kf8v4", "max ", "Max", "ma", "maxk4v4", "k4v4v4", "k4k4", "k", "kbf16"};
+    static const char *const bad[] = {"k9v4", "k4", "k4v4x", "",     NULL,    "kf16",  "k4v",  "K4V4",  "k1v4", "k4v9",
+                                      "v4k4", "k4v4 ",
+                                      " k4v4", "kv", "k44v4", "kf8v4", "max ", "Max", "ma", "maxk4v4", "k4v4v4", "k4k4",
+                                      "k", "kbf16"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         aura_format format = {AURA_KIND_B6, AURA_KIND_B5};
         EXPECT(aura_format_parse(bad[i], &format) == AURA_BAD_ARGUMENT, "\"%s\"", bad[i] ? bad[i] : "NULL");

@@ -298,7 +298,8 @@ static void no_memory_for_the_pool(void)
         aura_status status = aura_ctx_create(&o, &made);
         if (!status)
             break;
-        EXPECT(status == AURA_OUT_OF_MEMORY && strstr(aura_last_error(), "aura_ctx_create: the allocator"), "%s", aura_last_error());
+        EXPECT(status == AURA_OUT_OF_MEMORY && strstr(aura_last_error(), "aura_ctx_create: the allocator"), "%s",
+               aura_last_error());
         EXPECT(made == (aura_ctx *)&o && allocated == 0, "%zu bytes left after failure %d", allocated, tries);
     }
     EXPECT(tries == 2, "a context and a pool are %d allocations", tries);

@@ -49,7 +49,8 @@ static void every_half(void)
 /* Every upper half with the lower halves at which something may be decided, and some in between. */
 static void many_floats(void)
 {
-    static const uint32_t around[] = {0, 0x0fff, 0x1000, 0x1001, 0x1fff, 0x2000, 0x3000, 0x7fff, 0x8000, 0x8001, 0xefff, 0xf000, 0xffff};
+    static const uint32_t around[] = {0, 0x0fff, 0x1000, 0x1001, 0x1fff, 0x2000, 0x3000, 0x7fff, 0x8000, 0x8001, 0xefff,
+                                      0xf000, 0xffff};
     for (uint32_t upper = 0; upper < 65536; upper++)
         for (uint32_t i = 0; i < 13 + 40; i++) {
             uint32_t bits = upper << 16 | (i < 13 ? around[i] : (i * 40503u + upper * 30011u) & 0xffff);
@@ -139,7 +140,8 @@ static void checks(void)
     float data[8];
     aura_view good = {data, AURA_F32, 0, 0}, v;
     EXPECT(!aura_check_view(call, "k", &good), "%s", aura_last_error());
-    EXPECT(aura_check_view(call, "k", NULL) == AURA_BAD_ARGUMENT && strstr(aura_last_error(), "k is NULL"), "%s", aura_last_error());
+    EXPECT(aura_check_view(call, "k", NULL) == AURA_BAD_ARGUMENT && strstr(aura_last_error(), "k is NULL"), "%s",
+           aura_last_error());
     v = good, v.data = NULL;
     EXPECT(aura_check_view(call, "k", &v) == AURA_BAD_ARGUMENT && strstr(aura_last_error(), "k.data"), "%s", aura_last_error());
     v = good, v.dtype = (aura_dtype)3;

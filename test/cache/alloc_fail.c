@@ -47,7 +47,8 @@ static aura_config wide_config(void)
 
 static aura_status make_model(aura_ctx *in, const aura_profile *profile, aura_model_cache **model)
 {
-    aura_config configs[LAYERS] = {config_of(AURA_KIND_B4, AURA_KIND_B3, 64, 64, 1), config_of(AURA_KIND_F16, AURA_KIND_B4, 64, 64, 1)};
+    aura_config configs[LAYERS] = {config_of(AURA_KIND_B4, AURA_KIND_B3, 64, 64, 1),
+                                   config_of(AURA_KIND_F16, AURA_KIND_B4, 64, 64, 1)};
     aura_model_config config = AURA_MODEL_CONFIG_INIT;
     configs[1].window = 100, configs[1].max_queries = 40;
     config.layers = LAYERS, config.configs = configs, config.profile = profile;
@@ -64,7 +65,8 @@ static void world_new(struct world *w, aura_ctx *in)
     grow(w->cache, w->seq[0], &text, TOKENS, 0), grow(w->wide, w->wide_seq, &wide_text, WIDE_TOKENS, 0);
     EXPECT(!aura_seq_fork(w->cache, w->seq[0], TOKENS - 10, &w->seq[1]), "%s", aura_last_error());
     w->seq[2] = seq_new(w->cache);
-    EXPECT(!aura_profile_create(in, LAYERS, &w->profile) && !aura_profile_set(w->profile, 0, 1, 64, balance), "%s", aura_last_error());
+    EXPECT(!aura_profile_create(in, LAYERS, &w->profile) && !aura_profile_set(w->profile, 0, 1, 64, balance), "%s",
+           aura_last_error());
     EXPECT(!make_model(in, w->profile, &w->model) && !aura_model_seq_create(w->model, &w->model_seq), "%s", aura_last_error());
     for (uint32_t i = 0; i < LAYERS; i++)
         grow(aura_model_cache_layer(w->model, i), w->model_seq, &text, TOKENS, i);
@@ -404,7 +406,8 @@ static const char *const others[] = {
     "aura_cache_destroy", "aura_cache_get_info", "aura_cache_bytes", "aura_seq_release", "aura_seq_get_info", "aura_truncate",
     "aura_seq_remove", "aura_cache_decode", "aura_attend_workspace", "aura_slots_write", "aura_slots_reference", "aura_slots_clear",
     "aura_slots_decode", "aura_merge", "aura_calibration_destroy", "aura_calibration_keys", "aura_calibration_queries",
-    "aura_calibration_next_text", "aura_calibration_balance", "aura_profile_destroy", "aura_profile_get", "aura_model_cache_destroy",
+    "aura_calibration_next_text", "aura_calibration_balance", "aura_profile_destroy", "aura_profile_get",
+    "aura_model_cache_destroy",
     "aura_model_cache_get_info", "aura_model_cache_layer", "aura_model_seq_release", "aura_model_seq_truncate", "aura_dequant",
     "aura_score", "aura_value", "aura_flash_p1", "aura_flash_pass2", "aura_flash_sdpa", "aura_flash_attn_vec",
     "aura_flash_attn_vec_reduce", "aura_tq_signs", "aura_tq_encode", "aura_tq_dequant", "aura_kv_copy"};
@@ -446,7 +449,8 @@ static void failed_allocations_lose_nothing(void)
         long failures = 0;
         while (failures < 100 && life_with_a_failure(own, i, failures) && test_bad_lines < 5)
             failures++;
-        EXPECT(failures >= calls[i].least && failures < 100, "%s: %ld allocations to fail, at least %ld", calls[i].name, failures, calls[i].least);
+        EXPECT(failures >= calls[i].least && failures < 100, "%s: %ld allocations to fail, at least %ld", calls[i].name,
+               failures, calls[i].least);
         all += failures;
     }
     printf("  %d calls, %ld allocations\n", N_CALLS, all);
@@ -500,7 +504,8 @@ static void begin(void)
     aura_snapshot_options three = AURA_SNAPSHOT_OPTIONS_INIT, one = three;
     three.seqs = w.seq, three.n_seqs = 3, one.seqs = &w.model_seq, one.n_seqs = 1;
     EXPECT(!aura_cache_save(w.cache, file_path("cache"), &three) && !aura_seq_save(w.cache, w.seq[0], file_path("seq"), NULL) &&
-               !aura_model_save(w.model, file_path("model"), &one) && !aura_profile_save(w.profile, file_path("profile")), "%s", aura_last_error());
+               !aura_model_save(w.model, file_path("model"), &one) && !aura_profile_save(w.profile, file_path("profile")),
+               "%s", aura_last_error());
     world_free(&w);
 }
 

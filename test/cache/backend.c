@@ -93,7 +93,8 @@ static void leaves_shared_pages_alone(void)
         memset(aura_backend_page(cache, one, i), 0, facts.page_bytes);
     EXPECT(!aura_cache_decode(cache, fork, 0, TOKENS, &view[2], &view[3]), "%s", aura_last_error());
     EXPECT(!memcmp(x, x + 2 * n, 2 * bytes), "another sequence has other numbers now");
-    EXPECT(!aura_cache_get_info(cache, &info) && info.tokens == TOKENS + SHORTER && info.shared_pages == 0, "%llu tokens, %zu shared",
+    EXPECT(!aura_cache_get_info(cache, &info) && info.tokens == TOKENS + SHORTER && info.shared_pages == 0,
+           "%llu tokens, %zu shared",
            (unsigned long long)info.tokens, info.shared_pages);
     free(x);
     aura_cache_destroy(cache);

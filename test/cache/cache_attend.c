@@ -10,12 +10,14 @@ enum { N_LENGTHS = sizeof lengths / sizeof *lengths };
 static void attend_one_length(const aura_cache *cache, aura_seq seq, struct attention *a, const aura_config *config)
 {
     for (uint32_t planes = 0; planes < 3; planes++) {
-        uint32_t pk = planes_of(config->format.k, planes), pv = planes_of(config->format.v, planes), pair = pk + pv; /* one of them is 0 */
+        /* one of them is 0 */
+        uint32_t pk = planes_of(config->format.k, planes), pv = planes_of(config->format.v, planes), pair = pk + pv;
         struct call c = call_new(a, seq, AURA_F32, AURA_F32, DENSE);
         a->options.planes = planes;
         EXPECT(!aura_attend(cache, &c.job, 1, &a->options), "%s", aura_last_error());
         expect_rows(&c.out, c.lse, a, 0, config_text(config));
-        EXPECT(a->model->len < 255 || worst_row(&c, a) <= tolerance.typical[pair], "%s, planes %u, %llu tokens: off by %.3g", config_text(config),
+        EXPECT(a->model->len < 255 || worst_row(&c, a) <= tolerance.typical[pair],
+               "%s, planes %u, %llu tokens: off by %.3g", config_text(config),
                planes, (unsigned long long)a->model->len, worst_row(&c, a));
         call_free(&c);
     }
@@ -229,7 +231,8 @@ static void not_causal(void)
 
 static void every_option(void)
 {
-    static const aura_kind pairs[][2] = {{AURA_KIND_B4, AURA_KIND_B4}, {AURA_KIND_F16, AURA_KIND_B3}, {AURA_KIND_B8, AURA_KIND_BF16}};
+    static const aura_kind pairs[][2] = {{AURA_KIND_B4, AURA_KIND_B4}, {AURA_KIND_F16, AURA_KIND_B3},
+                                         {AURA_KIND_B8, AURA_KIND_BF16}};
     for (int i = 0; i < (small_run() ? 1 : 3); i++) {
         options_open(pairs[i][0], pairs[i][1]);
         windows(), scales_and_softcaps(), alibi_slopes(), sinks(), masks(), not_causal();
@@ -276,13 +279,15 @@ static void a_single_key_gives_its_value(void)
         aura_cache *cache = scene_cache(ctx, &s, &seq);
         for (uint32_t len = 70; len > 0; len -= len > 10 ? 9 : 1) {
             aura_view v = {want, AURA_F32, 0, 0}, none = AURA_VIEW_INIT;
-            EXPECT(!aura_truncate(cache, seq, len) && !aura_cache_decode(cache, seq, len - 1, 1, &none, &v), "%s", aura_last_error());
+            EXPECT(!aura_truncate(cache, seq, len) && !aura_cache_decode(cache, seq, len - 1, 1, &none, &v), "%s",
+                   aura_last_error());
             a.options.window = 1, a.options.planes = 2;
             struct call c = call_new(&a, seq, AURA_F32, AURA_F32, DENSE);
             const float *got = (const float *)c.out.memory;
             EXPECT(!aura_attend(cache, &c.job, 1, &a.options), "%s", aura_last_error());
             for (uint32_t d = 0; d < 96; d++)
-                EXPECT(fabsf(got[d] - want[d]) <= 2e-5f * 4, "kind %u, token %u: [%u] is %g, not %g", kinds[i], len - 1, d, (double)got[d], (double)want[d]);
+                EXPECT(fabsf(got[d] - want[d]) <= 2e-5f * 4, "kind %u, token %u: [%u] is %g, not %g", kinds[i], len - 1, d,
+                       (double)got[d], (double)want[d]);
             call_free(&c);
         }
         aura_cache_destroy(cache);

@@ -114,7 +114,8 @@ static inline void oracle_logits(double *logit, const double *k_norm, const stru
 }
 
 /* One row of the job. */
-static inline void oracle_row(struct attention *a, uint32_t i, uint32_t h, double *logit, const double *k_norm, const double *v_norm)
+static inline void oracle_row(struct attention *a, uint32_t i, uint32_t h, double *logit, const double *k_norm,
+                              const double *v_norm)
 {
     const struct model_side *s = &a->model->v;
     size_t row = (size_t)i * a->q_heads + h;
@@ -169,10 +170,12 @@ struct scene {
     struct model *model;
 };
 
-static inline struct scene scene_typed(aura_config config, uint32_t tokens, float *keys, float *values, aura_dtype dtype, enum layout layout)
+static inline struct scene scene_typed(aura_config config, uint32_t tokens, float *keys, float *values, aura_dtype dtype,
+                                       enum layout layout)
 {
     struct scene s = {config, tokens, tensor_new(tokens, config.kv_heads, config.k_dim, dtype, layout),
-                      tensor_new(tokens, config.kv_heads, config.v_dim ? config.v_dim : config.k_dim, dtype, layout), model_create(&config, tokens)};
+                      tensor_new(tokens, config.kv_heads, config.v_dim ? config.v_dim : config.k_dim, dtype, layout),
+                      model_create(&config, tokens)};
     tensor_set(&s.k, keys), tensor_set(&s.v, values);
     tensor_get(keys, &s.k), tensor_get(values, &s.v); /* as the element type has them */
     model_append(s.model, keys, values, tokens);
@@ -251,7 +254,8 @@ static inline void note(double *most, double ratio)
  * to be bad may cost. */
 static inline double row_error(const float *got, const struct attention *a, size_t row, aura_dtype dtype, int adversarial)
 {
-    uint32_t dim = a->model->v.dim, pk = planes_of(a->model->k.kind, a->options.planes), pv = planes_of(a->model->v.kind, a->options.planes);
+    uint32_t dim = a->model->v.dim, pk = planes_of(a->model->k.kind, a->options.planes),
+        pv = planes_of(a->model->v.kind, a->options.planes);
     const double *want = a->out + row * dim;
     double error = 0, norm = 0, allowed = adversarial ? tolerance.worst[pv] : tolerance.value[pv];
     for (uint32_t d = 0; d < dim; d++) {
@@ -276,7 +280,8 @@ static inline double lse_error(float got, const struct attention *a, size_t row)
 }
 
 /* All rows of a finished call; a NaN is larger than anything. */
-static inline void expect_rows(const struct tensor *out, const float *lse, const struct attention *a, int adversarial, const char *what)
+static inline void expect_rows(const struct tensor *out, const float *lse, const struct attention *a, int adversarial,
+                               const char *what)
 {
     size_t rows = (size_t)a->queries * a->q_heads;
     float *got = malloc(rows * a->model->v.dim * sizeof *got);
@@ -287,9 +292,12 @@ static inline void expect_rows(const struct tensor *out, const float *lse, const
         double off = lse ? lse_error(lse[row], a, row) : 0;
         if (error <= 1 && off <= 1)
             continue;
-        snprintf(where, sizeof where, "%s %s: k%u v%u, %llu tokens, planes %u, query %zu head %zu", test_suffix ? test_suffix : "", what,
-                 (unsigned)a->model->k.kind, (unsigned)a->model->v.kind, (unsigned long long)a->model->len, a->options.planes, row / a->q_heads, row % a->q_heads);
-        EXPECT(error <= 1, "%s: the error is %.3g of what is allowed; size %.3g, logit %.3g", where, error, a->size[row], a->logit[row]);
+        snprintf(where, sizeof where, "%s %s: k%u v%u, %llu tokens, planes %u, query %zu head %zu",
+                 test_suffix ? test_suffix : "", what,
+                 (unsigned)a->model->k.kind, (unsigned)a->model->v.kind, (unsigned long long)a->model->len,
+                 a->options.planes, row / a->q_heads, row % a->q_heads);
+        EXPECT(error <= 1, "%s: the error is %.3g of what is allowed; size %.3g, logit %.3g", where, error, a->size[row],
+               a->logit[row]);
         EXPECT(off <= 1, "%s: lse %.9g, not %.9g: %.3g of what is allowed", where, (double)lse[row], a->lse[row], off);
     }
     free(got);
@@ -304,7 +312,8 @@ struct call {
     aura_attend_job job;
 };
 
-static inline struct call call_new(const struct attention *a, aura_seq seq, aura_dtype q_dtype, aura_dtype out_dtype, enum layout layout)
+static inline struct call call_new(const struct attention *a, aura_seq seq, aura_dtype q_dtype, aura_dtype out_dtype,
+                                   enum layout layout)
 {
     static const aura_attend_job defaults = AURA_ATTEND_JOB_INIT;
     struct call c;

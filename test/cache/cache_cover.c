@@ -10,7 +10,8 @@
 /* ---- options and their values --------------------------------------------------------------------------------------- */
 
 enum option {
-    K_KIND, V_KIND, RATIO, K_DIM, V_DIM, CONTEXT, QUERIES, WINDOW, LAYOUT, OPEN, PLANES, SINKS, SOFTCAP, MASK, Q_DTYPE, OUT_DTYPE, KV_DTYPE,
+    K_KIND, V_KIND, RATIO, K_DIM, V_DIM, CONTEXT, QUERIES, WINDOW, LAYOUT, OPEN, PLANES, SINKS, SOFTCAP, MASK, Q_DTYPE,
+    OUT_DTYPE, KV_DTYPE,
     ALIBI, CAUSAL, BALANCE, REFERENCE, FIRST_TOKENS, SEARCH, SCALE, ALWAYS, N_OPTIONS
 };
 
@@ -25,7 +26,8 @@ static const float softcaps[] = {0, 3, 30};
 static const aura_dtype dtypes[] = {AURA_F32, AURA_F16, AURA_BF16};
 
 /* The last one has a single value: pairs of options are triples with it. */
-static const uint8_t levels[N_OPTIONS] = {N_KINDS, N_KINDS, 11, N_DIMS, N_DIMS, 8, 7, 5, N_LAYOUTS, 5, 3, 3, 3, 3, 3, 3, 3, 2, 2, 2, 2, 2, 2, 2, 1};
+static const uint8_t levels[N_OPTIONS] = {N_KINDS, N_KINDS, 11, N_DIMS, N_DIMS, 8, 7, 5, N_LAYOUTS, 5, 3, 3, 3, 3, 3, 3, 3,
+                                          2, 2, 2, 2, 2, 2, 2, 1};
 
 /* Pairs that no cache can have, and one that costs too much. */
 static int impossible(int a, uint32_t x, int b, uint32_t y)
@@ -160,7 +162,8 @@ static struct row *cover(size_t *n_rows)
         rows = realloc(rows, (*n_rows + 1) * sizeof *rows);
         rows[*n_rows] = best;
     }
-    printf("  %zu rows: all %zu possible %s of values of %d options\n", *n_rows, all, small_run() ? "pairs" : "triples", N_OPTIONS - 1);
+    printf("  %zu rows: all %zu possible %s of values of %d options\n", *n_rows, all, small_run() ? "pairs" : "triples",
+           N_OPTIONS - 1);
     free(covered);
     return rows;
 }
@@ -219,9 +222,12 @@ static const char *row_text(void)
 {
     static char text[300];
     const uint8_t *v = now.row->value;
-    snprintf(text, sizeof text, "row %zu: %s balance %d context %u queries %u window %u sinks %d softcap %g mask %d alibi %d causal %d dtypes %d %d %d layout %d scale %d",
-             now.number, config_text(&now.scene.config), v[BALANCE], contexts[v[CONTEXT]], query_counts[v[QUERIES]], (unsigned)windows[v[WINDOW]],
-             v[SINKS], (double)softcaps[v[SOFTCAP]], v[MASK], v[ALIBI], v[CAUSAL], v[KV_DTYPE], v[Q_DTYPE], v[OUT_DTYPE], v[LAYOUT], v[SCALE]);
+    snprintf(text, sizeof text,
+             "row %zu: %s balance %d context %u queries %u window %u sinks %d softcap %g mask %d alibi %d causal %d "
+             "dtypes %d %d %d layout %d scale %d",
+             now.number, config_text(&now.scene.config), v[BALANCE], contexts[v[CONTEXT]], query_counts[v[QUERIES]],
+             (unsigned)windows[v[WINDOW]], v[SINKS], (double)softcaps[v[SOFTCAP]], v[MASK], v[ALIBI], v[CAUSAL],
+             v[KV_DTYPE], v[Q_DTYPE], v[OUT_DTYPE], v[LAYOUT], v[SCALE]);
     return text;
 }
 

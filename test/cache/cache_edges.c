@@ -15,7 +15,8 @@ static void attend_flat(const struct scene *scene, struct attention *a)
         EXPECT(error <= tolerance.flat[planes_of(scene->config.format.v, planes)], "%s planes %u: a flat tail is off by %.3g",
                config_text(&scene->config), planes, error);
         for (uint32_t h = 0; h < 2; h++)
-            EXPECT(fabs((double)c.lse[h] - a->lse[h]) <= (planes == 1 ? 1e-4 : 1e-5), "lse %.9g, not %.9g", (double)c.lse[h], a->lse[h]);
+            EXPECT(fabs((double)c.lse[h] - a->lse[h]) <= (planes == 1 ? 1e-4 : 1e-5), "lse %.9g, not %.9g",
+                   (double)c.lse[h], a->lse[h]);
         call_free(&c);
     }
     aura_cache_destroy(cache);
@@ -69,7 +70,8 @@ static void peaked_logits(void)
         EXPECT(!aura_attend(cache, &c.job, 1, &a.options), "%s", aura_last_error());
         EXPECT(fabs((double)c.lse[0] - a.lse[0]) <= 1e-2 * fabs(a.logit[0]), "lse %g, not %g", (double)c.lse[0], a.lse[0]);
         if (i & 1)
-            EXPECT(worst_row(&c, &a) <= 1e-3, "%s planes %u: a single key at %u is off by %.3g", config_text(&config), planes, place, worst_row(&c, &a));
+            EXPECT(worst_row(&c, &a) <= 1e-3, "%s planes %u: a single key at %u is off by %.3g", config_text(&config),
+                   planes, place, worst_row(&c, &a));
         else
             expect_rows(&c.out, c.lse, &a, 1, config_text(&config));
         call_free(&c), attention_free(&a);
@@ -103,7 +105,8 @@ static void tiles_that_round_badly(void)
         EXPECT(!aura_attend(cache, &c.job, 1, &a.options), "%s", aura_last_error());
         double error = worst_row(&c, &a);
         EXPECT(error <= tolerance.worst[planes], "%s planes %u: off by %.3g", config_text(&config), planes, error);
-        EXPECT(fabs((double)c.lse[0] - a.lse[0]) <= 1e-5, "the weights are summed before they are rounded: lse %g, not %g", (double)c.lse[0], a.lse[0]);
+        EXPECT(fabs((double)c.lse[0] - a.lse[0]) <= 1e-5, "the weights are summed before they are rounded: lse %g, not %g",
+               (double)c.lse[0], a.lse[0]);
         call_free(&c), attention_free(&a);
         aura_cache_destroy(cache);
         scene_free(&s);

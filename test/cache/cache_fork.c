@@ -42,7 +42,8 @@ static void try_fork(aura_cache *cache, const struct text *t, uint32_t n, int ch
     expect_twins(cache, child, other, what);
     for (int turn = 0; turn < 2; turn++) {
         if (turn == child_first)
-            EXPECT(!text_append(cache, parent, t, 0, PARENT, more) && !text_append(cache, alone, t, 0, PARENT, more), "%s", aura_last_error());
+            EXPECT(!text_append(cache, parent, t, 0, PARENT, more) && !text_append(cache, alone, t, 0, PARENT, more), "%s",
+                   aura_last_error());
         else
             EXPECT(!text_append(cache, child, t, 1, n, more) && !text_append(cache, other, t, 1, n, more), "%s", aura_last_error());
         expect_twins(cache, parent, alone, what);
@@ -50,7 +51,8 @@ static void try_fork(aura_cache *cache, const struct text *t, uint32_t n, int ch
     }
     EXPECT(!aura_seq_release(cache, child_first ? child : parent), "%s", aura_last_error());
     expect_twins(cache, child_first ? parent : child, child_first ? alone : other, what);
-    EXPECT(!aura_seq_release(cache, child_first ? parent : child) && !aura_seq_release(cache, alone) && !aura_seq_release(cache, other), "%s",
+    EXPECT(!aura_seq_release(cache, child_first ? parent : child) && !aura_seq_release(cache, alone) &&
+           !aura_seq_release(cache, other), "%s",
            aura_last_error());
 }
 
@@ -66,7 +68,8 @@ static void a_fork_is_a_sequence_of_its_own(void)
             try_fork(cache, &t, n, (int)(n % 2));
         try_fork(cache, &t, PARENT, 0);
         aura_cache_info info = cache_info(cache);
-        EXPECT(info.pages == info.free_pages && !info.references && !info.shared_pages && !info.tokens, "%zu pages of %zu free, %zu references, %zu shared",
+        EXPECT(info.pages == info.free_pages && !info.references && !info.shared_pages && !info.tokens,
+               "%zu pages of %zu free, %zu references, %zu shared",
                info.free_pages, info.pages, info.references, info.shared_pages);
         aura_cache_destroy(cache);
         text_free(&t);
@@ -80,7 +83,8 @@ static void expect_pages(const aura_cache *cache, size_t used, size_t shared, si
     aura_cache_info i = cache_info(cache);
     EXPECT(i.pages - i.free_pages == used && i.shared_pages == shared && i.references == references && i.tokens == tokens &&
                i.token_slots == references * PAGE,
-           "%s: %zu pages used, %zu shared, %zu references, %llu tokens in %llu slots; not %zu, %zu, %zu, %llu", what, i.pages - i.free_pages,
+           "%s: %zu pages used, %zu shared, %zu references, %llu tokens in %llu slots; not %zu, %zu, %zu, %llu", what,
+           i.pages - i.free_pages,
            i.shared_pages, i.references, (unsigned long long)i.tokens, (unsigned long long)i.token_slots, used, shared, references,
            (unsigned long long)tokens);
 }
@@ -94,9 +98,11 @@ static void pages_are_copied_when_written(void)
         aura_seq parent = seq_new(cache), child[2] = {0};
         EXPECT(!text_append(cache, parent, &t, 0, 0, 600), "%s", aura_last_error()); /* three pages; closed 576 */
         expect_pages(cache, 3, 0, 3, 600, "alone");
-        EXPECT(!aura_seq_fork(cache, parent, 600, &child[0]) && !aura_seq_fork(cache, parent, 300, &child[1]), "%s", aura_last_error());
+        EXPECT(!aura_seq_fork(cache, parent, 600, &child[0]) && !aura_seq_fork(cache, parent, 300, &child[1]), "%s",
+               aura_last_error());
         expect_pages(cache, 3, 3, 3 + 3 + 2, 1500, "forked");
-        EXPECT(seq_info(cache, parent).shared_pages == 3 && seq_info(cache, child[1]).shared_pages == 2 && seq_info(cache, child[1]).pages == 2, "pages of each");
+        EXPECT(seq_info(cache, parent).shared_pages == 3 && seq_info(cache, child[1]).shared_pages == 2 &&
+               seq_info(cache, child[1]).pages == 2, "pages of each");
         EXPECT(!text_append(cache, child[0], &t, 1, 0, 5), "%s", aura_last_error());
         expect_pages(cache, plain ? 4 : 3, plain ? 2 : 3, 8, 1505, "open tokens are nobody else's");
         EXPECT(!text_append(cache, child[0], &t, 1, 0, 20), "%s", aura_last_error()); /* closes the tile of 576 */
@@ -167,7 +173,8 @@ static aura_config config_with_pages(aura_config config, int seqs, size_t pages)
     aura_cache *cache = cache_new(ctx, &config);
     for (int i = 0; i < seqs; i++)
         seq_new(cache);
-    config.budget_bytes = aura_cache_bytes(cache) + (size_t)seqs * 16 * sizeof(void *) + pages * (cache_info(cache).page_bytes + 128);
+    config.budget_bytes =
+        aura_cache_bytes(cache) + (size_t)seqs * 16 * sizeof(void *) + pages * (cache_info(cache).page_bytes + 128);
     aura_cache_destroy(cache);
     return config;
 }
@@ -235,7 +242,8 @@ static int life_with_a_failure(aura_ctx *own, struct counting *c, const struct t
     TWICE(cache, aura_seq_create(cache, &seq[7]));
     TWICE(cache, aura_seq_copy(cache, seq[0], 0, 512, seq[7]));
     c->fail_in = -1;
-    EXPECT(!text_append(cache, alone, t, 0, 0, 560) && !aura_truncate(cache, alone, 560 - 30) && !aura_truncate(cache, alone, 560 - 90), "%s", aura_last_error());
+    EXPECT(!text_append(cache, alone, t, 0, 0, 560) && !aura_truncate(cache, alone, 560 - 30) &&
+           !aura_truncate(cache, alone, 560 - 90), "%s", aura_last_error());
     EXPECT(!text_append(cache, alone, t, 1, 0, 100), "%s", aura_last_error());
     expect_twins(cache, seq[3], alone, "after a failure"); /* a fork of a fork */
     EXPECT(aura_cache_bytes(cache) == c->bytes - base, "%zu bytes, counted %zu", aura_cache_bytes(cache), c->bytes - base);
@@ -264,11 +272,13 @@ static void failed_allocations_lose_nothing(void)
 /* ---- ranges --------------------------------------------------------------------------------------------------------- */
 
 /* Tokens as numbers, keys of `seq` from token `first` on. */
-static void expect_tokens(const aura_cache *cache, aura_seq seq, uint64_t first, aura_seq other, uint64_t other_first, uint64_t n, const char *what)
+static void expect_tokens(const aura_cache *cache, aura_seq seq, uint64_t first, aura_seq other, uint64_t other_first,
+                          uint64_t n, const char *what)
 {
     size_t bytes[2];
     float *x = read_tokens(cache, seq, first, n, &bytes[0]), *y = read_tokens(cache, other, other_first, n, &bytes[1]);
-    EXPECT(!memcmp(x, y, bytes[0]), "%s: %llu tokens at %llu are not those at %llu", what, (unsigned long long)n, (unsigned long long)first,
+    EXPECT(!memcmp(x, y, bytes[0]), "%s: %llu tokens at %llu are not those at %llu", what, (unsigned long long)n,
+           (unsigned long long)first,
            (unsigned long long)other_first);
     free(x), free(y);
 }
@@ -282,7 +292,8 @@ static void pages_are_removed(void)
         const char *what = config_text(&t.config);
         EXPECT(!text_append(cache, whole, &t, 0, 0, 1350) && !aura_seq_fork(cache, whole, 1350, &seq), "%s", aura_last_error());
         EXPECT(!aura_seq_remove(cache, seq, 512, 512), "%s: %s", what, aura_last_error());
-        EXPECT(seq_info(cache, seq).tokens == 838 && seq_info(cache, seq).pages == 4, "%s: %zu pages", what, seq_info(cache, seq).pages);
+        EXPECT(seq_info(cache, seq).tokens == 838 && seq_info(cache, seq).pages == 4, "%s: %zu pages", what,
+               seq_info(cache, seq).pages);
         expect_tokens(cache, seq, 0, whole, 0, 512, what);
         expect_tokens(cache, seq, 512, whole, 1024, 326, what);
         EXPECT(!text_append(cache, seq, &t, 1, 0, 40), "%s", aura_last_error()); /* open tokens are where they are looked for */
@@ -292,10 +303,13 @@ static void pages_are_removed(void)
         EXPECT(!aura_seq_remove(cache, seq, 300, 0) && seq_tokens(cache, seq) == 870, "%s: nothing: %s", what, aura_last_error());
         aura_status first = aura_seq_remove(cache, seq, 0, 256);
         EXPECT(first == (has_pinned(i) ? AURA_UNSUPPORTED : AURA_OK), "%s: the first page: %s", what, aura_status_text(first));
-        EXPECT(aura_seq_remove(cache, seq, 256, 100) == AURA_UNSUPPORTED && aura_seq_remove(cache, seq, 10, 256) == AURA_UNSUPPORTED, "%s: half a page", what);
-        EXPECT(aura_seq_remove(cache, seq, 0, 5000) == AURA_BAD_ARGUMENT && aura_seq_remove(cache, seq, UINT64_MAX, 2) == AURA_BAD_ARGUMENT, "%s: more", what);
+        EXPECT(aura_seq_remove(cache, seq, 256, 100) == AURA_UNSUPPORTED &&
+               aura_seq_remove(cache, seq, 10, 256) == AURA_UNSUPPORTED, "%s: half a page", what);
+        EXPECT(aura_seq_remove(cache, seq, 0, 5000) == AURA_BAD_ARGUMENT &&
+               aura_seq_remove(cache, seq, UINT64_MAX, 2) == AURA_BAD_ARGUMENT, "%s: more", what);
         expect_pages(cache, cache_info(cache).pages - cache_info(cache).free_pages, cache_info(cache).shared_pages,
-                     seq_info(cache, seq).pages + seq_info(cache, whole).pages, seq_tokens(cache, seq) + seq_tokens(cache, whole), what);
+                     seq_info(cache, seq).pages + seq_info(cache, whole).pages,
+                     seq_tokens(cache, seq) + seq_tokens(cache, whole), what);
         aura_cache_destroy(cache);
         text_free(&t);
     }
@@ -310,27 +324,35 @@ static void pages_are_copied_by_reference(void)
         const char *what = config_text(&t.config);
         EXPECT(!text_append(cache, from, &t, 0, 0, 1350), "%s", aura_last_error());
         size_t used = cache_info(cache).pages - cache_info(cache).free_pages;
-        EXPECT(!aura_seq_copy(cache, from, 0, 512, to) && !aura_seq_fork(cache, from, 512, &twin), "%s: %s", what, aura_last_error());
+        EXPECT(!aura_seq_copy(cache, from, 0, 512, to) && !aura_seq_fork(cache, from, 512, &twin), "%s: %s", what,
+               aura_last_error());
         expect_twins(cache, to, twin, what);
-        EXPECT(!aura_seq_copy(cache, from, 768, 256, to) && !aura_seq_copy(cache, from, 0, 0, to), "%s: %s", what, aura_last_error());
+        EXPECT(!aura_seq_copy(cache, from, 768, 256, to) && !aura_seq_copy(cache, from, 0, 0, to), "%s: %s", what,
+               aura_last_error());
         EXPECT(!aura_seq_copy(cache, to, 256, 512, to), "%s: to itself: %s", what, aura_last_error());
         expect_tokens(cache, to, 512, from, 768, 256, what);
         expect_tokens(cache, to, 768, from, 256, 256, what);
         expect_tokens(cache, to, 1024, from, 768, 256, what);
-        EXPECT(seq_info(cache, to).shared_pages == 5 && cache_info(cache).pages - cache_info(cache).free_pages == used, "%s: pages were copied", what);
+        EXPECT(seq_info(cache, to).shared_pages == 5 && cache_info(cache).pages - cache_info(cache).free_pages == used,
+               "%s: pages were copied", what);
         EXPECT(!aura_seq_reserve(cache, to, 1500) && !aura_seq_reserve(cache, to, 1400), "%s: %s", what, aura_last_error());
         EXPECT(!aura_seq_copy(cache, from, 512, 256, to), "%s: into what is reserved: %s", what, aura_last_error());
         expect_tokens(cache, to, 1280, from, 512, 256, what);
-        EXPECT(!text_append(cache, to, &t, 1, 0, 100) && !aura_truncate(cache, to, 1600) && seq_tokens(cache, to) == 1600, "%s: %s", what, aura_last_error());
+        EXPECT(!text_append(cache, to, &t, 1, 0, 100) && !aura_truncate(cache, to, 1600) && seq_tokens(cache, to) == 1600,
+               "%s: %s", what, aura_last_error());
         expect_tokens(cache, to, 1024, from, 768, 256, what);
         EXPECT(aura_seq_copy(cache, from, 256, 256, to) == AURA_UNSUPPORTED, "%s: to a sequence of 1600", what);
         EXPECT(!aura_truncate(cache, to, 512), "%s", aura_last_error());
-        EXPECT(aura_seq_copy(cache, from, 0, 256, to) == (has_pinned(i) ? AURA_UNSUPPORTED : AURA_OK), "%s: pinned tokens after others", what);
+        EXPECT(aura_seq_copy(cache, from, 0, 256, to) == (has_pinned(i) ? AURA_UNSUPPORTED : AURA_OK),
+               "%s: pinned tokens after others", what);
         EXPECT(!aura_truncate(cache, to, 0), "%s", aura_last_error());
-        EXPECT(aura_seq_copy(cache, from, 256, 256, to) == (has_pinned(i) ? AURA_UNSUPPORTED : AURA_OK), "%s: others in the place of pinned tokens", what);
+        EXPECT(aura_seq_copy(cache, from, 256, 256, to) == (has_pinned(i) ? AURA_UNSUPPORTED : AURA_OK),
+               "%s: others in the place of pinned tokens", what);
         EXPECT(!aura_truncate(cache, to, 0), "%s", aura_last_error());
-        EXPECT(aura_seq_copy(cache, from, 0, 1350, to) == AURA_UNSUPPORTED && aura_seq_copy(cache, from, 0, 1536, to) == AURA_BAD_ARGUMENT, "%s: more", what);
-        EXPECT(aura_seq_copy(cache, from, 0, 256, 77) == AURA_BAD_ARGUMENT && aura_seq_copy(NULL, from, 0, 256, to) == AURA_BAD_ARGUMENT, "%s: none", what);
+        EXPECT(aura_seq_copy(cache, from, 0, 1350, to) == AURA_UNSUPPORTED &&
+               aura_seq_copy(cache, from, 0, 1536, to) == AURA_BAD_ARGUMENT, "%s: more", what);
+        EXPECT(aura_seq_copy(cache, from, 0, 256, 77) == AURA_BAD_ARGUMENT &&
+               aura_seq_copy(NULL, from, 0, 256, to) == AURA_BAD_ARGUMENT, "%s: none", what);
         aura_cache_destroy(cache);
         text_free(&t);
     }
@@ -342,8 +364,10 @@ static void forks_that_cannot_be(void)
     aura_cache *cache = cache_new(ctx, &t.config);
     aura_seq seq = seq_new(cache), child = 99;
     EXPECT(!text_append(cache, seq, &t, 0, 0, 100), "%s", aura_last_error());
-    EXPECT(aura_seq_fork(cache, seq, 101, &child) == AURA_BAD_ARGUMENT && aura_seq_fork(cache, 77, 0, &child) == AURA_BAD_ARGUMENT, "too many");
-    EXPECT(aura_seq_fork(cache, seq, 10, NULL) == AURA_BAD_ARGUMENT && aura_seq_fork(NULL, seq, 10, &child) == AURA_BAD_ARGUMENT, "NULL");
+    EXPECT(aura_seq_fork(cache, seq, 101, &child) == AURA_BAD_ARGUMENT &&
+           aura_seq_fork(cache, 77, 0, &child) == AURA_BAD_ARGUMENT, "too many");
+    EXPECT(aura_seq_fork(cache, seq, 10, NULL) == AURA_BAD_ARGUMENT &&
+           aura_seq_fork(NULL, seq, 10, &child) == AURA_BAD_ARGUMENT, "NULL");
     EXPECT(!strncmp(aura_last_error(), "aura_seq_fork", 13) && child == 99, "%s", aura_last_error());
     EXPECT(!aura_seq_fork(cache, seq, 0, &child) && seq_tokens(cache, child) == 0, "%s", aura_last_error());
     EXPECT(!text_append(cache, child, &t, 0, 0, 100), "%s", aura_last_error());

@@ -49,7 +49,8 @@ static int is_poison(const void *memory, size_t bytes)
 /* No output byte was written, and the cache is what it was. */
 static void expect_untouched(const char *what)
 {
-    EXPECT(is_poison(g.call.out.memory, g.call.out.elements * 4) && is_poison(g.call.lse, QUERIES * 4 * 4), "%s: out or lse was written", what);
+    EXPECT(is_poison(g.call.out.memory, g.call.out.elements * 4) && is_poison(g.call.lse, QUERIES * 4 * 4),
+           "%s: out or lse was written", what);
     EXPECT(is_poison(g.k.memory, g.k.elements * 4) && is_poison(g.v.memory, g.v.elements * 4), "%s: k or v was written", what);
     EXPECT(aura_cache_bytes(g.cache) == g.bytes && seq_tokens(g.cache, g.seq[1]) == 0, "%s: the cache has changed", what);
     expect_model(g.cache, g.seq[0], g.scene.model, what);
@@ -66,7 +67,7 @@ static void refused(aura_status status, aura_status expected, const char *call, 
 #define REFUSED(call, expected) refused((call), (expected), #call, "")
 #define WRONG(assignment, call, expected) ((assignment), refused((call), (expected), #call, #assignment))
 
-/* ---- formats -------------------------------------------------------------------------------------------------------------- */
+/* ---- formats ---------------------------------------------------------------------------------------------------- */
 
 static const char *kind_text(aura_kind kind)
 {
@@ -76,12 +77,14 @@ static const char *kind_text(aura_kind kind)
 
 static void formats_by_name(void)
 {
-    static const char *const wrong[] = {"",      "k",     "k4",    "v4",     "k4v",   "kv4",  "k4v4 ",   " k4v4",    "k4v4x",           "K4V4", "k9v4",
-                                        "k4v1",  "k04v4", "k4v44", "kf64v4", "kf8v4", "k-4v4", "best",    "balance",  "k4v4k4v4",        "kf16vf16vf16vf16"};
+    static const char *const wrong[] = {"",      "k",     "k4",    "v4",     "k4v",   "kv4",   "k4v4 ", " k4v4",
+                                        "k4v4x", "K4V4",  "k9v4",  "k4v1",   "k04v4", "k4v44", "kf64v4", "kf8v4",
+                                        "k-4v4", "best",  "balance", "k4v4k4v4", "kf16vf16vf16vf16"};
     static const struct {
         const char *name;
         aura_kind kind;
-    } presets[] = {{"max", AURA_KIND_B8}, {"safe", AURA_KIND_B6}, {"quality", AURA_KIND_B5}, {"balanced", AURA_KIND_B4}, {"small", AURA_KIND_B3}};
+    } presets[] = {{"max", AURA_KIND_B8}, {"safe", AURA_KIND_B6}, {"quality", AURA_KIND_B5}, {"balanced", AURA_KIND_B4},
+                   {"small", AURA_KIND_B3}};
     for (uint32_t i = 0; i < N_KINDS; i++)
         for (uint32_t j = 0; j < N_KINDS; j++) {
             char want[32], name[16];
@@ -92,11 +95,13 @@ static void formats_by_name(void)
         }
     for (int i = 0; i < 5; i++) {
         aura_format format = {(aura_kind)0, (aura_kind)0};
-        EXPECT(!aura_format_parse(presets[i].name, &format) && format.k == presets[i].kind && format.v == presets[i].kind, "%s", presets[i].name);
+        EXPECT(!aura_format_parse(presets[i].name, &format) && format.k == presets[i].kind && format.v == presets[i].kind,
+               "%s", presets[i].name);
     }
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         aura_format format = {AURA_KIND_B2, AURA_KIND_F16};
-        EXPECT(aura_format_parse(wrong[i], &format) == AURA_BAD_ARGUMENT && format.k == AURA_KIND_B2 && format.v == AURA_KIND_F16, "\"%s\"", wrong[i]);
+        EXPECT(aura_format_parse(wrong[i], &format) == AURA_BAD_ARGUMENT && format.k == AURA_KIND_B2 &&
+               format.v == AURA_KIND_F16, "\"%s\"", wrong[i]);
     }
     aura_format format = {(aura_kind)1, AURA_KIND_B4};
     char name[16] = "untouched";
@@ -105,7 +110,7 @@ static void formats_by_name(void)
     EXPECT(aura_format_name(format, NULL) == AURA_BAD_ARGUMENT, "NULL");
 }
 
-/* ---- create ------------------------------------------------------------------------------------------------------------------ */
+/* ---- create -------------------------------------------------------------------------------------------------------- */
 
 static void expect_no_cache(aura_config config, aura_status expected, const char *what)
 {
@@ -162,7 +167,7 @@ static void create_misuse(void)
     free(balance);
 }
 
-/* ---- sequences and tokens ----------------------------------------------------------------------------------------------------- */
+/* ---- sequences and tokens ------------------------------------------------------------------------------------------- */
 
 /* Every call that takes an id, with one that is none. */
 static void try_id(aura_seq id)
@@ -179,7 +184,8 @@ static void try_id(aura_seq id)
     EXPECT(aura_truncate(g.cache, id, 0) == AURA_BAD_ARGUMENT, "truncate %u", id);
     EXPECT(aura_seq_fork(g.cache, id, 0, &fork) == AURA_BAD_ARGUMENT && fork == 5, "fork %u", id);
     EXPECT(aura_seq_remove(g.cache, id, 0, 0) == AURA_BAD_ARGUMENT, "remove from %u", id);
-    EXPECT(aura_seq_copy(g.cache, id, 0, 0, g.seq[1]) == AURA_BAD_ARGUMENT && aura_seq_copy(g.cache, g.seq[0], 0, 0, id) == AURA_BAD_ARGUMENT, "copy %u", id);
+    EXPECT(aura_seq_copy(g.cache, id, 0, 0, g.seq[1]) == AURA_BAD_ARGUMENT &&
+           aura_seq_copy(g.cache, g.seq[0], 0, 0, id) == AURA_BAD_ARGUMENT, "copy %u", id);
     EXPECT(aura_append(g.cache, &append, 1) == AURA_BAD_ARGUMENT, "append %u", id);
     EXPECT(aura_cache_decode(g.cache, id, 0, 1, &g.k.view, &g.v.view) == AURA_BAD_ARGUMENT, "decode %u", id);
     EXPECT(aura_attend(g.cache, &attend, 1, NULL) == AURA_BAD_ARGUMENT, "attend %u", id);
@@ -199,14 +205,18 @@ static void ids_of_sequences(void)
     try_id(0), try_id(gone), try_id(UINT32_MAX), try_id(77);
     EXPECT(aura_seq_create(NULL, &gone) == AURA_BAD_ARGUMENT && aura_seq_create(g.cache, NULL) == AURA_BAD_ARGUMENT, "NULL");
     EXPECT(aura_seq_release(NULL, g.seq[0]) == AURA_BAD_ARGUMENT && aura_truncate(NULL, g.seq[0], 0) == AURA_BAD_ARGUMENT, "NULL");
-    EXPECT(aura_seq_reserve(NULL, g.seq[0], 1) == AURA_BAD_ARGUMENT && aura_seq_get_info(NULL, g.seq[0], &info) == AURA_BAD_ARGUMENT, "NULL");
-    EXPECT(aura_seq_get_info(g.cache, g.seq[0], NULL) == AURA_BAD_ARGUMENT && aura_cache_get_info(g.cache, NULL) == AURA_BAD_ARGUMENT, "NULL");
+    EXPECT(aura_seq_reserve(NULL, g.seq[0], 1) == AURA_BAD_ARGUMENT &&
+           aura_seq_get_info(NULL, g.seq[0], &info) == AURA_BAD_ARGUMENT, "NULL");
+    EXPECT(aura_seq_get_info(g.cache, g.seq[0], NULL) == AURA_BAD_ARGUMENT &&
+           aura_cache_get_info(g.cache, NULL) == AURA_BAD_ARGUMENT, "NULL");
     info.size = 5, cache_info.size = 5;
-    EXPECT(aura_seq_get_info(g.cache, g.seq[0], &info) == AURA_BAD_ARGUMENT && aura_cache_get_info(g.cache, &cache_info) == AURA_BAD_ARGUMENT, "size");
+    EXPECT(aura_seq_get_info(g.cache, g.seq[0], &info) == AURA_BAD_ARGUMENT &&
+           aura_cache_get_info(g.cache, &cache_info) == AURA_BAD_ARGUMENT, "size");
     EXPECT(aura_cache_get_info(NULL, &cache_info) == AURA_BAD_ARGUMENT, "NULL");
     for (int i = 0; i < 300; i++) { /* they come and go: no id means two */
         aura_seq id = seq_new(g.cache);
-        EXPECT(id != g.seq[0] && id != g.seq[1] && !aura_seq_release(g.cache, id) && aura_truncate(g.cache, id, 0) == AURA_BAD_ARGUMENT, "id %u", id);
+        EXPECT(id != g.seq[0] && id != g.seq[1] && !aura_seq_release(g.cache, id) &&
+               aura_truncate(g.cache, id, 0) == AURA_BAD_ARGUMENT, "id %u", id);
     }
     expect_untouched("sequences come and go");
     teardown();
@@ -235,12 +245,14 @@ static void bad_vectors_are_refused(void)
     static const uint32_t places[][2] = {{0, 0}, {9, 1}, {5, 0}};
     setup();
     for (uint32_t i = 0; i < 5 * 3 * 2; i++) {
-        struct tensor k = tensor_new(10, 2, 64, AURA_F32, DENSE), v = tensor_new(10, 2, 80, AURA_F32, DENSE), *wrong = i % 2 ? &k : &v;
+        struct tensor k = tensor_new(10, 2, 64, AURA_F32, DENSE), v = tensor_new(10, 2, 80, AURA_F32, DENSE),
+            *wrong = i % 2 ? &k : &v;
         aura_append_job jobs[2] = {append_job(g.seq[0], &g.scene.k, &g.scene.v, 0, 60), append_job(g.seq[1], &k, &v, 0, 10)};
         float *x = calloc(10 * 2 * 80, sizeof *x);
         tensor_set(&k, x), tensor_set(&v, x);
         ((float *)wrong->memory)[tensor_at(wrong, places[i / 2 % 3][0], places[i / 2 % 3][1]) + i] = bad[i / 6];
-        EXPECT(aura_append(g.cache, jobs, 2) == AURA_BAD_VALUE, "%g in %s: %s", (double)bad[i / 6], i % 2 ? "a key" : "a value", aura_last_error());
+        EXPECT(aura_append(g.cache, jobs, 2) == AURA_BAD_VALUE, "%g in %s: %s", (double)bad[i / 6],
+               i % 2 ? "a key" : "a value", aura_last_error());
         EXPECT(!strncmp(aura_last_error(), "aura_append", 11), "message: %s", aura_last_error());
         expect_untouched("a bad vector");
         tensor_free(&k), tensor_free(&v);
@@ -278,14 +290,16 @@ static void the_longest_vector(void)
         for (int d = 0; d < 64; d++)
             x[d] = lengths[i % 2] / 8 * (d % 3 ? 1.f : -1.f);
         aura_status status = append_value(kinds[i / 2], x);
-        EXPECT(status == (i % 2 ? AURA_BAD_VALUE : AURA_OK), "a value of length %g: %s", (double)lengths[i % 2], aura_status_text(status));
+        EXPECT(status == (i % 2 ? AURA_BAD_VALUE : AURA_OK), "a value of length %g: %s", (double)lengths[i % 2],
+               aura_status_text(status));
         for (int d = 0; d < 64; d++)
             x[d] /= 4;
         config.balance = balance;
         tensor_set(&k, x);
         aura_cache *cache = cache_new(ctx, &config);
         status = append(cache, seq_new(cache), &k, &k, 0, 1);
-        EXPECT(status == (i % 2 ? AURA_BAD_VALUE : AURA_OK), "a balanced key of length %g: %s", (double)lengths[i % 2], aura_status_text(status));
+        EXPECT(status == (i % 2 ? AURA_BAD_VALUE : AURA_OK), "a balanced key of length %g: %s", (double)lengths[i % 2],
+               aura_status_text(status));
         aura_cache_destroy(cache);
         tensor_free(&k);
     }
@@ -313,11 +327,12 @@ static void decode_misuse(void)
     WRONG(g.k.view.dtype = (aura_dtype)9, aura_cache_decode(g.cache, g.seq[0], 0, 5, &g.k.view, &none), AURA_UNSUPPORTED);
     WRONG(g.k.view.head_stride = 63, aura_cache_decode(g.cache, g.seq[0], 0, 5, &g.k.view, &none), AURA_BAD_ARGUMENT);
     WRONG(g.v.view.token_stride = 79, aura_cache_decode(g.cache, g.seq[0], 0, 5, &none, &g.v.view), AURA_BAD_ARGUMENT);
-    WRONG(g.v.view.data = (char *)g.v.view.data + 1, aura_cache_decode(g.cache, g.seq[0], 0, 5, &none, &g.v.view), AURA_BAD_ARGUMENT);
+    WRONG(g.v.view.data = (char *)g.v.view.data + 1, aura_cache_decode(g.cache, g.seq[0], 0, 5, &none, &g.v.view),
+          AURA_BAD_ARGUMENT);
     teardown();
 }
 
-/* ---- attend -------------------------------------------------------------------------------------------------------------------- */
+/* ---- attend ---------------------------------------------------------------------------------------------------------- */
 
 static void attend_misuse(void)
 {
@@ -360,7 +375,7 @@ static void attend_misuse(void)
     teardown();
 }
 
-/* ---- sizes that overflow ----------------------------------------------------------------------------------------------------- */
+/* ---- sizes that overflow ------------------------------------------------------------------------------------------- */
 
 /* The call fails like one of the two, and changes nothing. */
 static void too_large(aura_status status, aura_status other, const char *call)
@@ -375,7 +390,8 @@ static void too_large(aura_status status, aura_status other, const char *call)
 
 static void strides_that_overflow(void)
 {
-    static const ptrdiff_t huge[] = {PTRDIFF_MAX, PTRDIFF_MIN, PTRDIFF_MAX / 2, PTRDIFF_MAX / 4, PTRDIFF_MIN / 4, (ptrdiff_t)1 << 61};
+    static const ptrdiff_t huge[] = {PTRDIFF_MAX, PTRDIFF_MIN, PTRDIFF_MAX / 2, PTRDIFF_MAX / 4, PTRDIFF_MIN / 4,
+                                     (ptrdiff_t)1 << 61};
     static float mask[8];
     aura_attend_job *job = &g.call.job;
     setup();
@@ -438,7 +454,8 @@ static void configurations_that_overflow(void)
     c = good, c.window = UINT64_MAX / 4, c.max_queries = c.keep_first = UINT32_MAX;
     aura_cache *cache = cache_new(ctx, &c);
     aura_seq seq = seq_new(cache);
-    EXPECT(aura_seq_reserve(cache, seq, UINT64_MAX) == AURA_TOO_LARGE && aura_seq_reserve(cache, seq, (uint64_t)1 << 50) == AURA_OUT_OF_PAGES,
+    EXPECT(aura_seq_reserve(cache, seq, UINT64_MAX) == AURA_TOO_LARGE &&
+           aura_seq_reserve(cache, seq, (uint64_t)1 << 50) == AURA_OUT_OF_PAGES,
            "a ring that is larger than memory: %s", aura_last_error());
     aura_cache_destroy(cache);
 }
@@ -457,15 +474,19 @@ static void slots_that_overflow(void)
         uint32_t tile = (uint32_t)huge[i];
         size_t bytes;
         job.tokens = 1, job.slot = &huge[i], job.k = job.v = view;
-        EXPECT(aura_slots_write(cache, &job, 1) == AURA_BAD_ARGUMENT && aura_slots_decode(cache, &huge[i], 1, &view, NULL) == AURA_BAD_ARGUMENT, "slot %llu",
+        EXPECT(aura_slots_write(cache, &job, 1) == AURA_BAD_ARGUMENT &&
+               aura_slots_decode(cache, &huge[i], 1, &view, NULL) == AURA_BAD_ARGUMENT, "slot %llu",
                (unsigned long long)huge[i]);
-        EXPECT(aura_slots_reference(cache, huge[i], &view) == AURA_BAD_ARGUMENT && aura_slots_clear(cache, huge[i]) == AURA_BAD_ARGUMENT, "page %llu",
+        EXPECT(aura_slots_reference(cache, huge[i], &view) == AURA_BAD_ARGUMENT &&
+               aura_slots_clear(cache, huge[i]) == AURA_BAD_ARGUMENT, "page %llu",
                (unsigned long long)huge[i]);
         attend.queries = 1, attend.q = attend.out = view, attend.lse = lse, attend.tokens = huge[i] + 1;
-        EXPECT(huge[i] + 1 == 0 || aura_attend(cache, &attend, 1, NULL) == AURA_BAD_ARGUMENT, "%llu tokens", (unsigned long long)huge[i] + 1);
+        EXPECT(huge[i] + 1 == 0 || aura_attend(cache, &attend, 1, NULL) == AURA_BAD_ARGUMENT, "%llu tokens",
+               (unsigned long long)huge[i] + 1);
         attend.queries = UINT32_MAX;
         aura_status status = aura_attend_workspace(cache, &attend, 1, 0, &bytes);
-        EXPECT(attend.tokens < 1000 || status == AURA_TOO_LARGE || status == AURA_BAD_ARGUMENT, "workspace for %llu tokens: %s", (unsigned long long)huge[i] + 1, aura_status_text(status));
+        EXPECT(attend.tokens < 1000 || status == AURA_TOO_LARGE || status == AURA_BAD_ARGUMENT,
+               "workspace for %llu tokens: %s", (unsigned long long)huge[i] + 1, aura_status_text(status));
         attend.queries = 1, attend.tokens = 1, attend.tiles = &tile;
         EXPECT(aura_attend(cache, &attend, 1, NULL) == (tile < 10 ? AURA_OK : AURA_BAD_ARGUMENT), "tile %u", tile);
     }

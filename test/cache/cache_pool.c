@@ -114,7 +114,8 @@ static size_t empty_bytes(const aura_config *config)
 static void expect_counted(const struct group *g, const struct counting *c, size_t base, const char *what)
 {
     aura_cache_info info = info_of(g->cache);
-    EXPECT(aura_cache_bytes(g->cache) == c->bytes - base && info.bytes == c->bytes - base, "%s: %zu bytes, info %zu, counted %zu", what,
+    EXPECT(aura_cache_bytes(g->cache) == c->bytes - base && info.bytes == c->bytes - base,
+           "%s: %zu bytes, info %zu, counted %zu", what,
            aura_cache_bytes(g->cache), info.bytes, c->bytes - base);
     EXPECT(!c->wrong, "%s: %d calls of the allocator were wrong", what, c->wrong);
 }
@@ -168,7 +169,8 @@ static void bytes_are_what_the_allocator_saw(void)
     group_check(&g, "after a fork");
     expect_formula(&g);
     aura_cache_info info = info_of(g.cache);
-    EXPECT(info.seqs == 2 && info.pages >= info.free_pages && info.pages * info.page_bytes <= info.bytes, "%zu sequences, %zu pages, %zu free",
+    EXPECT(info.seqs == 2 && info.pages >= info.free_pages && info.pages * info.page_bytes <= info.bytes,
+           "%zu sequences, %zu pages, %zu free",
            info.seqs, info.pages, info.free_pages);
     group_free(&g);
     EXPECT(c.bytes == base, "%zu bytes not given back", c.bytes - base);
@@ -185,8 +187,10 @@ static void bits_per_value_are_told(void)
         aura_cache_info info = info_of(cache);
         double bits = is_plain(kinds[i]) ? 8.0 * (double)aura_dtype_bytes(plain_dtype(kinds[i])) : (double)kinds[i];
         double least = is_plain(kinds[i]) ? bits : bits + 16. / 128, most = least + (is_plain(kinds[i]) ? 0 : 0.05);
-        EXPECT(info.bits_per_value >= least - 1e-9 && info.bits_per_value <= most + 1e-9, "kind %u: %g bits per value", kinds[i], info.bits_per_value);
-        EXPECT((double)info.page_bytes * 8 >= info.bits_per_value * PAGE * 2 * 2 * 128 - 1e-6, "kind %u: page of %zu bytes", kinds[i], info.page_bytes);
+        EXPECT(info.bits_per_value >= least - 1e-9 && info.bits_per_value <= most + 1e-9, "kind %u: %g bits per value",
+               kinds[i], info.bits_per_value);
+        EXPECT((double)info.page_bytes * 8 >= info.bits_per_value * PAGE * 2 * 2 * 128 - 1e-6,
+               "kind %u: page of %zu bytes", kinds[i], info.page_bytes);
         EXPECT(info.config.format.k == kinds[i] && info.config.v_dim == 128 && info.config.kv_heads == 2, "config");
         aura_cache_destroy(cache);
     }
@@ -194,7 +198,8 @@ static void bits_per_value_are_told(void)
     config.q_heads = config.kv_heads = 1, config.k_dim = 96;
     aura_cache *cache = cache_new(ctx, &config);
     aura_cache_info info = info_of(cache);
-    EXPECT(info.config.format.k == AURA_KIND_B4 && info.config.format.v == AURA_KIND_B4 && info.config.v_dim == 96 && info.config.rollback == 16 &&
+    EXPECT(info.config.format.k == AURA_KIND_B4 && info.config.format.v == AURA_KIND_B4 && info.config.v_dim == 96 &&
+           info.config.rollback == 16 &&
                !info.config.balance && info.seqs == 0 && info.bytes == aura_cache_bytes(cache), "defaults");
     aura_cache_destroy(cache);
 }
@@ -255,8 +260,10 @@ static void full_pool_loses_nothing(void)
     while (!status && g.model[0]->len < 1000)
         status = group_append(&g, 0, 60);
     EXPECT(status == AURA_OUT_OF_PAGES && aura_last_error()[0], "%s", aura_status_text(status));
-    EXPECT(aura_cache_bytes(g.cache) <= config.budget_bytes && aura_cache_bytes(g.cache) + info_of(g.cache).page_bytes > config.budget_bytes,
-           "%zu bytes of %zu: a page of %zu would still fit", aura_cache_bytes(g.cache), config.budget_bytes, info_of(g.cache).page_bytes);
+    EXPECT(aura_cache_bytes(g.cache) <= config.budget_bytes &&
+           aura_cache_bytes(g.cache) + info_of(g.cache).page_bytes > config.budget_bytes,
+           "%zu bytes of %zu: a page of %zu would still fit", aura_cache_bytes(g.cache), config.budget_bytes,
+           info_of(g.cache).page_bytes);
     group_check(&g, "full");
     aura_append_job jobs[2] = {group_job(&g, 1, 20), group_job(&g, 0, 300)}; /* the first alone would fit */
     EXPECT(aura_append(g.cache, jobs, 2) == AURA_OUT_OF_PAGES, "two jobs");
@@ -284,14 +291,16 @@ static void reserved_pages_are_there(void)
     aura_cache_destroy(cache);
     group_init(&g, ctx, config, 2);
     EXPECT(!aura_seq_reserve(g.cache, g.seq[0], 1000), "%s", aura_last_error());
-    EXPECT(!aura_seq_reserve(g.cache, g.seq[0], 10) && !aura_seq_reserve(g.cache, g.seq[0], 0), "less than there is: %s", aura_last_error());
+    EXPECT(!aura_seq_reserve(g.cache, g.seq[0], 10) && !aura_seq_reserve(g.cache, g.seq[0], 0), "less than there is: %s",
+           aura_last_error());
     for (int round = 0; round < 3; round++) {
         aura_seq_info info = AURA_SEQ_INFO_INIT;
         while (!group_append(&g, 1, 30) && g.model[1]->len < 1000)
             ;
         EXPECT(!aura_seq_get_info(g.cache, g.seq[0], &info) && info.pages == 4, "%zu pages reserved", info.pages);
         for (uint32_t n = 1; g.model[0]->len < 1000; n = n % 97 + 5)
-            EXPECT(!group_append(&g, 0, n < 1000 - g.model[0]->len ? n : (uint32_t)(1000 - g.model[0]->len)), "%s", aura_last_error());
+            EXPECT(!group_append(&g, 0, n < 1000 - g.model[0]->len ? n : (uint32_t)(1000 - g.model[0]->len)), "%s",
+                   aura_last_error());
         group_check(&g, "reserved");
         EXPECT(!aura_truncate(g.cache, g.seq[0], (uint64_t)round * 30), "%s", aura_last_error());
         model_truncate(g.model[0], (uint64_t)round * 30);

@@ -11,7 +11,8 @@
 
 /* Sequences of very different lengths with other numbers of queries: one spans several ranges of the work split. */
 enum { JOBS = 5 };
-static const uint32_t batch_tokens[2][JOBS] = {{3000, 1, 40, 1025, 300}, {1100, 1, 40, 260, 70}}, batch_queries[JOBS] = {3, 1, 2, 1, 20};
+static const uint32_t batch_tokens[2][JOBS] = {{3000, 1, 40, 1025, 300}, {1100, 1, 40, 260, 70}},
+    batch_queries[JOBS] = {3, 1, 2, 1, 20};
 
 struct batch {
     aura_cache *cache;
@@ -29,7 +30,8 @@ struct batch {
 
 static aura_config batch_config(int pair)
 {
-    static const aura_kind pairs[][2] = {{AURA_KIND_B4, AURA_KIND_B4}, {AURA_KIND_B8, AURA_KIND_B3}, {AURA_KIND_F16, AURA_KIND_F32}};
+    static const aura_kind pairs[][2] = {{AURA_KIND_B4, AURA_KIND_B4}, {AURA_KIND_B8, AURA_KIND_B3},
+                                         {AURA_KIND_F16, AURA_KIND_F32}};
     aura_config config = config_of(pairs[pair][0], pairs[pair][1], 64, 80, 2);
     config.q_heads = 6;
     return config;
@@ -98,7 +100,8 @@ static void batch_same(const struct batch *b, int i, const char *what)
     float *got = malloc(b->floats[i] * sizeof *got);
     tensor_get(got, &b->call[i].out);
     memcpy(got + b->floats[i] - rows, b->call[i].lse, rows * sizeof(float));
-    EXPECT(!memcmp(got, b->out[i], b->floats[i] * sizeof *got), "%s: job %d of k%u has other bits", what, i, (unsigned)b->scene[0].config.format.k);
+    EXPECT(!memcmp(got, b->out[i], b->floats[i] * sizeof *got), "%s: job %d of k%u has other bits", what, i,
+           (unsigned)b->scene[0].config.format.k);
     free(got);
 }
 
@@ -257,7 +260,8 @@ static void soil(aura_cache *cache, uint32_t tokens, int release)
     aura_config config = batch_config(0);
     float *x = malloc((size_t)tokens * 2 * 80 * sizeof *x);
     aura_seq seq = seq_new(cache);
-    struct tensor k = tensor_new(tokens, 2, config.k_dim, AURA_F32, DENSE), v = tensor_new(tokens, 2, config.v_dim, AURA_F32, DENSE);
+    struct tensor k = tensor_new(tokens, 2, config.k_dim, AURA_F32, DENSE),
+        v = tensor_new(tokens, 2, config.v_dim, AURA_F32, DENSE);
     for (size_t i = 0; i < (size_t)tokens * 2 * 80; i++)
         x[i] = i % 7 ? 5000.f : -5000.f;
     tensor_set(&k, x), tensor_set(&v, x);
@@ -369,7 +373,8 @@ static void try_workspace(struct batch *b, uint32_t threads)
     batch_fill(b, own);
     batch_reference(b);
     EXPECT(!aura_attend_workspace(b->cache, b->jobs, JOBS, 0, &bytes), "%s", aura_last_error());
-    EXPECT(!aura_attend_workspace(b->cache, b->jobs, JOBS, 1 << 20, &planned) && planned >= bytes, "%zu bytes for more tokens, not %zu", planned, bytes);
+    EXPECT(!aura_attend_workspace(b->cache, b->jobs, JOBS, 1 << 20, &planned) && planned >= bytes,
+           "%zu bytes for more tokens, not %zu", planned, bytes);
     attend_in_a_workspace(b, &c, bytes);
     size_t used = c.bytes;
     batch_attend(b, b->jobs, JOBS);
@@ -435,7 +440,8 @@ static void workspaces_grow_with_the_work(void)
             size_t bytes = 0;
             jobs[0].queries = queries[i], jobs[1].queries = queries[i] / 2;
             EXPECT(!aura_attend_workspace(cache, jobs, 2, tokens[j], &bytes), "%s", aura_last_error());
-            EXPECT(bytes >= before[j] && (j == 0 || bytes >= before[j - 1]), "%u queries over %llu tokens: %zu bytes, less than for fewer", queries[i],
+            EXPECT(bytes >= before[j] && (j == 0 || bytes >= before[j - 1]),
+                   "%u queries over %llu tokens: %zu bytes, less than for fewer", queries[i],
                    (unsigned long long)tokens[j], bytes);
             before[j] = bytes;
         }

@@ -125,7 +125,8 @@ static void slots_are_a_sequence(void)
             uint32_t queries = lengths[j] < MOST_QUERIES ? (uint32_t)lengths[j] : j % 2 ? MOST_QUERIES : 1;
             options.window = j == 4 ? 50 : 0;
             EXPECT(!aura_truncate(whole, seq, lengths[j]), "%s", aura_last_error());
-            struct answer a = attend_to(cache, 0, tiles, lengths[j], queries, &options), b = attend_to(whole, seq, NULL, 0, queries, &options);
+            struct answer a = attend_to(cache, 0, tiles, lengths[j], queries, &options),
+                b = attend_to(whole, seq, NULL, 0, queries, &options);
             EXPECT(!memcmp(&a, &b, sizeof a), "%s: attention to %llu tokens differs", what, (unsigned long long)lengths[j]);
         }
         aura_cache_destroy(cache), aura_cache_destroy(whole);
@@ -152,7 +153,8 @@ static void lists_of_tiles(void)
         tiles[i] = 20;
     a = attend_to(cache, 0, tiles, 4 * TILE, 1, NULL), b = attend_to(cache, 0, tiles, TILE, 1, NULL);
     for (size_t i = 0; i < Q_HEADS; i++) /* four times the same tokens: the same mean of them, and log 4 more */
-        EXPECT(fabsf(a.lse[i] - b.lse[i] - logf(4)) < 1e-4f && fabsf(a.out[i * DIM] - b.out[i * DIM]) < 1e-4f, "%g, %g", (double)a.lse[i], (double)b.lse[i]);
+        EXPECT(fabsf(a.lse[i] - b.lse[i] - logf(4)) < 1e-4f && fabsf(a.out[i * DIM] - b.out[i * DIM]) < 1e-4f, "%g, %g",
+               (double)a.lse[i], (double)b.lse[i]);
     b = attend_to(cache, 0, NULL, 0, 0, NULL);
     aura_cache_destroy(cache);
     text_free(&t);
@@ -182,7 +184,8 @@ static void references_are_the_callers(void)
     for (int round = 0; round < 3; round++) { /* without, with, and with what belongs to the other page */
         for (uint64_t p = 0; p < 2 && round; p++) {
             EXPECT(aura_slots_reference(cache, p, &mean[p].view) == AURA_BAD_ARGUMENT, "a reference after the first write");
-            EXPECT(!aura_slots_clear(cache, p) && !aura_slots_reference(cache, p, &mean[round == 1 ? p : 1 - p].view), "%s", aura_last_error());
+            EXPECT(!aura_slots_clear(cache, p) && !aura_slots_reference(cache, p, &mean[round == 1 ? p : 1 - p].view),
+                   "%s", aura_last_error());
         }
         for (uint32_t i = 0; i < 2 * TILE; i++)
             slot[i] = i % 2 * PAGE + 40 + i / 2; /* token i belongs to page i % 2 */
@@ -235,7 +238,8 @@ static void references_are_added_to_their_own_page(void)
         }
         EXPECT(fabs((double)a.lse[h] - log(sum)) < 1e-3, "head %u: lse %g, not %g", h, (double)a.lse[h], log(sum));
         for (uint32_t d = 0; d < DIM; d++)
-            EXPECT(fabs((double)a.out[h * DIM + d] - want[d] / sum) < 5e-3, "head %u: %g, not %g", h, (double)a.out[h * DIM + d], want[d] / sum);
+            EXPECT(fabs((double)a.out[h * DIM + d] - want[d] / sum) < 5e-3, "head %u: %g, not %g", h,
+                   (double)a.out[h * DIM + d], want[d] / sum);
     }
     free(x);
     aura_cache_destroy(cache);
@@ -266,14 +270,16 @@ static void neighbours_keep_what_they_have(void)
             for (int side = 0; side < 2; side++)
                 for (uint64_t j = 0; j < SLOTS; j++) {
                     size_t row = side * half + j * HEADS * DIM;
-                    EXPECT(j == at || !memcmp(before + row, after + row, HEADS * DIM * sizeof *before), "%s: slot %llu has changed", config_text(&t.config),
+                    EXPECT(j == at || !memcmp(before + row, after + row, HEADS * DIM * sizeof *before),
+                           "%s: slot %llu has changed", config_text(&t.config),
                            (unsigned long long)j);
                 }
             free(before), free(after);
         }
         EXPECT(!aura_slots_clear(cache, 1), "%s", aura_last_error());
         x = read_all(cache);
-        EXPECT(x[(size_t)PAGE * HEADS * DIM] == 0 && x[half + (2 * PAGE - 1) * HEADS * DIM] == 0 && x[(PAGE - 1) * HEADS * DIM] != 0, "cleared");
+        EXPECT(x[(size_t)PAGE * HEADS * DIM] == 0 && x[half + (2 * PAGE - 1) * HEADS * DIM] == 0 &&
+               x[(PAGE - 1) * HEADS * DIM] != 0, "cleared");
         free(x);
         aura_cache_destroy(cache);
         text_free(&t);
@@ -338,7 +344,8 @@ static void slots_misuse(void)
     WRONG(g.job.v.dtype = (aura_dtype)7, aura_slots_write(g.cache, &g.job, 1), AURA_UNSUPPORTED);
     WRONG(((float *)g.job.v.data)[9 * HEADS * DIM + 3] = NAN, aura_slots_write(g.cache, &g.job, 1), AURA_BAD_VALUE);
     WRONG(((float *)g.job.k.data)[5] = 61000, aura_slots_write(g.cache, &g.job, 1), AURA_BAD_VALUE);
-    EXPECT(!aura_slots_write(g.cache, NULL, 0) && (g.job.tokens = 0, !aura_slots_write(g.cache, &g.job, 1)), "nothing: %s", aura_last_error());
+    EXPECT(!aura_slots_write(g.cache, NULL, 0) && (g.job.tokens = 0, !aura_slots_write(g.cache, &g.job, 1)), "nothing: %s",
+           aura_last_error());
     REFUSED(aura_slots_reference(g.cache, 0, &g.job.k), AURA_BAD_ARGUMENT); /* written to */
     REFUSED(aura_slots_reference(g.cache, 3, &g.job.k), AURA_BAD_ARGUMENT);
     REFUSED(aura_slots_reference(g.sequences, 0, &g.job.k), AURA_BAD_ARGUMENT);
@@ -357,10 +364,12 @@ static void references_misuse(void)
     float x[HEADS * DIM] = {0};
     aura_view k = {x, AURA_F32, 0, 0}, none = AURA_VIEW_INIT;
     x[5] = NAN;
-    EXPECT(aura_slots_reference(cache, 0, &k) == AURA_BAD_VALUE && aura_slots_reference(cache, 0, &none) == AURA_BAD_ARGUMENT, "NaN, nothing");
+    EXPECT(aura_slots_reference(cache, 0, &k) == AURA_BAD_VALUE &&
+           aura_slots_reference(cache, 0, &none) == AURA_BAD_ARGUMENT, "NaN, nothing");
     EXPECT(aura_slots_reference(cache, 0, NULL) == AURA_BAD_ARGUMENT, "NULL");
     x[5] = 1;
-    EXPECT(!aura_slots_reference(cache, 2, &k) && !aura_slots_reference(cache, 2, &k), "again, before the first write: %s", aura_last_error());
+    EXPECT(!aura_slots_reference(cache, 2, &k) && !aura_slots_reference(cache, 2, &k), "again, before the first write: %s",
+           aura_last_error());
     aura_cache_destroy(cache);
     for (int i = 0; i < 2; i++) {
         config = slot_config(i ? AURA_KIND_F16 : AURA_KIND_B4, AURA_KIND_B4), config.flags |= i ? 0 : AURA_NO_REFERENCE;
@@ -415,7 +424,8 @@ static void memory_comes_at_once(void)
     uint64_t slot[SLOTS];
     aura_cache *cache = cache_new(own, &config);
     aura_cache_info info = cache_info(cache);
-    EXPECT(info.pages == 3 && info.free_pages == 0 && info.bytes == c.bytes - base && info.config.slots == SLOTS, "%zu pages", info.pages);
+    EXPECT(info.pages == 3 && info.free_pages == 0 && info.bytes == c.bytes - base && info.config.slots == SLOTS,
+           "%zu pages", info.pages);
     for (uint32_t i = 0; i < SLOTS; i++)
         slot[i] = i;
     size_t calls = c.calls;

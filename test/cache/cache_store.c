@@ -45,7 +45,8 @@ static void every_kind_dim_and_length(void)
     for (uint32_t i = 0; i < N_KINDS; i++)
         for (uint32_t j = 0; j < N_DIMS; j++)
             if (!small_run() || (i + j) % 4 == 0)
-                try_shape(kinds[i], kinds[(i + 2 * j + 1) % N_KINDS], dims[j], dims[j] <= 96 ? 2 : 1, small_run() ? 257 : 1000, (i + j) % 3 == 0);
+                try_shape(kinds[i], kinds[(i + 2 * j + 1) % N_KINDS], dims[j], dims[j] <= 96 ? 2 : 1,
+                          small_run() ? 257 : 1000, (i + j) % 3 == 0);
     for (uint32_t i = 0; i < N_KINDS && !small_run(); i++)
         try_shape(kinds[i], kinds[(i + 5) % N_KINDS], i % 2 ? 64 : 80, 1, 4097, 0);
 }
@@ -224,7 +225,8 @@ static void strange_vectors(float *x, uint32_t tokens, uint32_t dim, uint32_t st
     aura_signs(11, stream, dim, signs);
     for (uint32_t t = 0; t < tokens; t++, x += dim) {
         enum vector_kind kind = (enum vector_kind)(random_bits(&seed) % N_VECTOR_KINDS);
-        float factor = kind == HUGE_VALUES ? 0x1p-28f : kind == MIXED ? 0x1p-9f : 1, power = ldexpf(1, (int)(random_bits(&seed) % 40) - 30);
+        float factor = kind == HUGE_VALUES ? 0x1p-28f : kind == MIXED ? 0x1p-9f : 1,
+            power = ldexpf(1, (int)(random_bits(&seed) % 40) - 30);
         fill_vector(x, dim, kind, &seed);
         for (uint32_t d = 0; d < dim; d++)
             x[d] *= kind == NORMAL ? power : factor;

@@ -1,6 +1,6 @@
-/* The thread rules of the cache, as the header states them: calls on different sequences at once, also where they share
- * pages, any number of readers of one, forks of it among them, sequences that come and go meanwhile; tiles of slots. What every thread gets has the bits that it gets alone. Run under a thread
- * sanitizer, this also shows that no rule is missing. */
+/* The thread rules of the cache, as the header states them: calls on different sequences at once, also where they share pages,
+ * any number of readers of one, forks of it among them, sequences that come and go meanwhile; tiles of slots. What every thread
+ * gets has the bits that it gets alone. Run under a thread sanitizer, this also shows that no rule is missing. */
 #define _GNU_SOURCE
 #include "cache_attend.h"
 
@@ -157,7 +157,8 @@ static void *grow_sibling(void *user)
         pthread_barrier_wait(s->start);
     for (int step = 0; step < 3; step++) {
         uint32_t n = 20 + (uint32_t)(random_bits(&s->seed) % 40);
-        int failed = append(cache, s->seq, &scene.k, &scene.v, (uint32_t)((len + s->seed % 100) % (SHARED_TOKENS - n)), n) != AURA_OK;
+        int failed = append(cache, s->seq, &scene.k, &scene.v, (uint32_t)((len + s->seed % 100) % (SHARED_TOKENS - n)),
+                            n) != AURA_OK;
         len += n;
         s->result = read_seq(s->seq, 3, hash(s->result, &failed, sizeof failed));
     }
@@ -204,7 +205,8 @@ static void siblings_write_at_once(void)
         EXPECT(!memcmp(alone, together, (size_t)n * sizeof *alone), "round %d: a sibling got something else than alone", round);
     }
     aura_cache_info info = AURA_CACHE_INFO_INIT;
-    EXPECT(!aura_cache_get_info(cache, &info) && info.pages == info.free_pages && !info.references, "%zu references left", info.references);
+    EXPECT(!aura_cache_get_info(cache, &info) && info.pages == info.free_pages && !info.references, "%zu references left",
+           info.references);
     aura_cache_destroy(cache);
 }
 
@@ -227,7 +229,8 @@ static void *grow_large(void *user)
     aura_view view = {k, AURA_F32, 0, 0};
     if (l->start)
         pthread_barrier_wait(l->start);
-    int failed = append(l->cache, l->seq, l->x, l->x, l->first, 1) || aura_cache_decode(l->cache, l->seq, 0, LARGE_TOKENS + 1, &view, NULL);
+    int failed = append(l->cache, l->seq, l->x, l->x, l->first, 1) ||
+        aura_cache_decode(l->cache, l->seq, 0, LARGE_TOKENS + 1, &view, NULL);
     l->result = hash(hash(0, &failed, sizeof failed), k, (size_t)(LARGE_TOKENS + 1) * LARGE_HEADS * LARGE_DIM * sizeof *k);
     free(k);
     return NULL;
@@ -303,7 +306,8 @@ static void *write_tiles(void *user)
             for (uint64_t i = 0; i < TILE; i++)
                 slot[i] = tile * TILE + (i * 5 + 3) % TILE;
             job.tokens = TILE, job.slot = slot;
-            job.k = tensor_from(&scene.k, (uint32_t)(round * 20 + (int)w)), job.v = tensor_from(&scene.v, (uint32_t)(round * 20 + (int)w));
+            job.k = tensor_from(&scene.k, (uint32_t)(round * 20 + (int)w)),
+                job.v = tensor_from(&scene.v, (uint32_t)(round * 20 + (int)w));
             aura_status status = aura_slots_write(slots, &job, 1);
             h = hash(hash(h, &status, sizeof status), &(uint64_t){attend_to_tile((uint32_t)tile)}, sizeof h);
         }
@@ -337,7 +341,8 @@ static void *fill_a_cache(void *user)
     aura_ctx *in = user;
     aura_cache *own = NULL;
     aura_seq seq = 0;
-    int failed = aura_cache_create(in, &scene.config, &own) || aura_seq_create(own, &seq) || append(own, seq, &scene.k, &scene.v, 0, TOKENS);
+    int failed = aura_cache_create(in, &scene.config, &own) || aura_seq_create(own, &seq) ||
+        append(own, seq, &scene.k, &scene.v, 0, TOKENS);
     aura_cache_destroy(own);
     return failed ? user : NULL;
 }

@@ -291,7 +291,8 @@ static inline uint64_t seq_tokens(const aura_cache *cache, aura_seq seq)
 }
 
 /* The number of rows of a side that differ from the model's, bit by bit; the first of them in *token. */
-static inline uint32_t differing_rows(const float *got, const float *want, uint64_t n, uint32_t heads, uint32_t dim, uint64_t *token)
+static inline uint32_t differing_rows(const float *got, const float *want, uint64_t n, uint32_t heads, uint32_t dim,
+                                      uint64_t *token)
 {
     uint32_t wrong = 0;
     for (uint64_t row = 0; row < n * heads; row++, got += dim, want += dim)
@@ -301,7 +302,8 @@ static inline uint32_t differing_rows(const float *got, const float *want, uint6
 }
 
 /* The sequence holds exactly what its model does, in tokens [first, first + n). */
-static inline void expect_range(const aura_cache *cache, aura_seq seq, struct model *m, uint64_t first, uint64_t n, const char *what)
+static inline void expect_range(const aura_cache *cache, aura_seq seq, struct model *m, uint64_t first, uint64_t n,
+                                const char *what)
 {
     float *k = malloc(n * m->k.heads * m->k.dim * sizeof *k + 1), *v = malloc(n * m->v.heads * m->v.dim * sizeof *v + 1);
     float *want_k = malloc(n * m->k.heads * m->k.dim * sizeof *k + 1), *want_v = malloc(n * m->v.heads * m->v.dim * sizeof *v + 1);

@@ -72,7 +72,8 @@ static void try_open(aura_cache *cache, const struct texts *t, struct model *m, 
     aura_seq seq = seq_new(cache);
     uint32_t extra = (uint32_t)m->rollback, go_on = 1 + n % 70;
     uint64_t closed = model_closed_at(m, n + extra);
-    EXPECT(!append(cache, seq, &t->k[0], &t->v[0], 0, n) && !append(cache, seq, &t->k[1], &t->v[1], n, extra), "%s", aura_last_error());
+    EXPECT(!append(cache, seq, &t->k[0], &t->v[0], 0, n) && !append(cache, seq, &t->k[1], &t->v[1], n, extra), "%s",
+           aura_last_error());
     EXPECT(closed <= n && !aura_truncate(cache, seq, n), "%s", aura_last_error());
     m->len = n, m->closed = closed;
     expect_model(cache, seq, m, "truncated");
@@ -145,7 +146,8 @@ static void truncate_to_more_is_refused(void)
     EXPECT(aura_truncate(cache, seq, 1) == AURA_BAD_ARGUMENT, "more than nothing");
     EXPECT(!append(cache, seq, &t.k[0], &t.v[0], 0, 100), "%s", aura_last_error());
     model_take(m, &t, 0, 0, 100);
-    EXPECT(aura_truncate(cache, seq, 101) == AURA_BAD_ARGUMENT && aura_truncate(cache, seq, UINT64_MAX) == AURA_BAD_ARGUMENT, "more");
+    EXPECT(aura_truncate(cache, seq, 101) == AURA_BAD_ARGUMENT &&
+           aura_truncate(cache, seq, UINT64_MAX) == AURA_BAD_ARGUMENT, "more");
     EXPECT(!aura_truncate(cache, seq, 100), "%s", aura_last_error());
     expect_model(cache, seq, m, "as before");
     aura_cache_destroy(cache);

@@ -85,7 +85,8 @@ static inline float *read_tokens(const aura_cache *cache, aura_seq seq, uint64_t
 }
 
 /* Queries of the newest positions: outputs, then log-sum-exps. The caller frees. */
-static inline float *ask(const aura_cache *cache, aura_seq seq, uint32_t queries, const aura_attend_options *options, size_t *floats)
+static inline float *ask(const aura_cache *cache, aura_seq seq, uint32_t queries, const aura_attend_options *options,
+                         size_t *floats)
 {
     const aura_config c = cache_info(cache).config;
     size_t out = (size_t)queries * c.q_heads * c.v_dim, lse = (size_t)queries * c.q_heads;
@@ -102,21 +103,25 @@ static inline float *ask(const aura_cache *cache, aura_seq seq, uint32_t queries
 }
 
 /* `other` holds what `seq` does, from token `first` on, and answers as it does. */
-static inline void expect_twins_from(const aura_cache *cache, aura_seq seq, const aura_cache *others, aura_seq other, uint64_t first,
+static inline void expect_twins_from(const aura_cache *cache, aura_seq seq, const aura_cache *others, aura_seq other,
+                                     uint64_t first,
                                      uint32_t queries, const aura_attend_options *options, const char *what)
 {
     aura_seq_info a = seq_info(cache, seq), b = seq_info(others, other);
     size_t bytes[2];
-    EXPECT(a.tokens == b.tokens && a.closed == b.closed, "%s: %llu tokens, %llu closed, not %llu, %llu", what, (unsigned long long)a.tokens,
+    EXPECT(a.tokens == b.tokens && a.closed == b.closed, "%s: %llu tokens, %llu closed, not %llu, %llu", what,
+           (unsigned long long)a.tokens,
            (unsigned long long)a.closed, (unsigned long long)b.tokens, (unsigned long long)b.closed);
     if (a.tokens != b.tokens || a.tokens < first)
         return;
-    float *x = read_tokens(cache, seq, first, a.tokens - first, &bytes[0]), *y = read_tokens(others, other, first, a.tokens - first, &bytes[1]);
+    float *x = read_tokens(cache, seq, first, a.tokens - first, &bytes[0]),
+        *y = read_tokens(others, other, first, a.tokens - first, &bytes[1]);
     EXPECT(bytes[0] == bytes[1] && !memcmp(x, y, bytes[0]), "%s: of %llu tokens some differ", what, (unsigned long long)a.tokens);
     free(x), free(y);
     queries = a.tokens < queries ? (uint32_t)a.tokens : queries;
     x = ask(cache, seq, queries, options, &bytes[0]), y = ask(others, other, queries, options, &bytes[1]);
-    EXPECT(bytes[0] == bytes[1] && !memcmp(x, y, bytes[0] * sizeof *x), "%s: attention to %llu tokens differs", what, (unsigned long long)a.tokens);
+    EXPECT(bytes[0] == bytes[1] && !memcmp(x, y, bytes[0] * sizeof *x), "%s: attention to %llu tokens differs", what,
+           (unsigned long long)a.tokens);
     free(x), free(y);
 }
 

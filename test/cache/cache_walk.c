@@ -25,7 +25,8 @@ static void repeat(uint64_t seed, long seen)
     test_bad_lines = 0;
     long steps = walk(from_seed(seed), seen, 1);
     printf("  seed %llu: wrong after %ld steps", (unsigned long long)seed, seen);
-    printf(test_bad_lines ? ", %ld of which are enough: test_cache_walk %ld %llu 1\n" : ", but not when it was repeated\n", steps, steps,
+    printf(test_bad_lines ? ", %ld of which are enough: test_cache_walk %ld %llu 1\n" : ", but not when it was repeated\n",
+           steps, steps,
            (unsigned long long)seed);
     test_bad_lines += bad;
 }
@@ -40,9 +41,11 @@ static void a_cache_is_what_plain_arrays_say(void)
             repeat(seed, steps);
         done += steps;
     }
-    printf("  %ld operations, seeds %llu to %llu; the pool was full %ld times, an allocation failed %ld times; pages copied %ld, slid "
+    printf("  %ld operations, seeds %llu to %llu; the pool was full %ld times, an allocation failed %ld times; pages "
+           "copied %ld, slid "
            "out %ld, removed %ld, joined %ld, reloaded %ld times\n",
-           done, (unsigned long long)first_seed, (unsigned long long)seed - 1, walked.full, walked.failed, walked.copied, walked.slid,
+           done, (unsigned long long)first_seed, (unsigned long long)seed - 1, walked.full, walked.failed, walked.copied,
+           walked.slid,
            walked.removed, walked.joined, walked.reloaded);
     if (done >= 10000)
         EXPECT(walked.full && walked.failed && walked.copied && walked.slid && walked.removed && walked.joined && walked.reloaded,

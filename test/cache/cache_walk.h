@@ -266,11 +266,13 @@ static inline void expect_counts(const struct walk *w)
                     (int)(a - w->walker), (unsigned long long)seq.first);
         tokens += a->model->len - (uint64_t)(a->first - w->kept) * PAGE, seqs++;
     }
-    WALK_EXPECT(w, info.pages - info.free_pages == pool.used && info.shared_pages == pool.shared && info.references == pool.references,
+    WALK_EXPECT(w, info.pages - info.free_pages == pool.used && info.shared_pages == pool.shared &&
+                info.references == pool.references,
                 "%zu pages used, %zu shared, %zu references, not %zu, %zu, %zu", info.pages - info.free_pages, info.shared_pages,
                 info.references, pool.used, pool.shared, pool.references);
     WALK_EXPECT(w, info.seqs == seqs && info.tokens == tokens && info.token_slots == (uint64_t)PAGE * info.references,
-                "%zu sequences, %llu tokens in %llu slots", info.seqs, (unsigned long long)info.tokens, (unsigned long long)info.token_slots);
+                "%zu sequences, %llu tokens in %llu slots", info.seqs, (unsigned long long)info.tokens,
+                (unsigned long long)info.token_slots);
     WALK_EXPECT(w, info.bytes == w->memory->bytes - w->base && info.bytes <= w->config.budget_bytes && !w->memory->wrong,
                 "%zu bytes of %zu, the allocator counted %zu", info.bytes, w->config.budget_bytes, w->memory->bytes - w->base);
 }
@@ -310,7 +312,8 @@ static inline void expect_walker(struct walk *w, const struct walker *a, int all
         return;
     }
     uint64_t most = n < 6 ? n : 6, border = len / TILE * TILE, kind = random_bits(&w->checks) % 4;
-    uint64_t at = kind == 0 ? len - most : kind == 1 && border >= first + 3 ? border - 3 : first + random_bits(&w->checks) % (n - most + 1);
+    uint64_t at = kind == 0 ? len - most
+        : kind == 1 && border >= first + 3 ? border - 3 : first + random_bits(&w->checks) % (n - most + 1);
     expect_tokens(w, a, at, at + most > len ? len - at : most);
     if (first && kept && kind == 2)
         expect_tokens(w, a, random_bits(&w->checks) % kept, 1);
@@ -390,7 +393,8 @@ static inline int went_well(struct walk *w, aura_status status, struct room room
         WALK_EXPECT(w, failed, "no allocation failed: %s", aura_last_error());
     else
         WALK_EXPECT(w, status == AURA_OUT_OF_PAGES && (!w->config.budget_bytes || wanted > w->config.budget_bytes - room.bytes),
-                    "status %d although %zu pages were free, %zu more wanted and %zu bytes left: %s", (int)status, room.free_pages, more,
+                    "status %d although %zu pages were free, %zu more wanted and %zu bytes left: %s", (int)status,
+                    room.free_pages, more,
                     w->config.budget_bytes - room.bytes, aura_last_error());
     return 0;
 }
@@ -592,7 +596,8 @@ static inline struct walker *walk_remove(struct walk *w)
     if (!a)
         return NULL;
     uint64_t len = a->model->len, step = once_in(&w->choices, 4) ? 1 : PAGE;
-    uint64_t first = choose(&w->choices, (uint32_t)(len / step) + 1) * step, n = choose(&w->choices, (uint32_t)((len - first) / step) + 2) * step;
+    uint64_t first = choose(&w->choices, (uint32_t)(len / step) + 1) * step,
+        n = choose(&w->choices, (uint32_t)((len - first) / step) + 2) * step;
     int end = first + n == len, whole = first % PAGE == 0 && n % PAGE == 0 && first + n <= settled(w, a) && !w->config.window;
     aura_status status = aura_seq_remove(w->cache, a->seq, first, n);
     aura_status expected = first + n > len                                 ? AURA_BAD_ARGUMENT
@@ -641,7 +646,8 @@ static inline struct walker *walk_copy(struct walk *w)
     if (expected || !n) {
         w->memory->fail_in = -1;
         WALK_EXPECT(w, status == expected, "copy %llu + %llu of %llu to %llu: %s, not %s", (unsigned long long)first,
-                    (unsigned long long)n, (unsigned long long)len, (unsigned long long)at, aura_status_text(status), aura_status_text(expected));
+                    (unsigned long long)n, (unsigned long long)len, (unsigned long long)at, aura_status_text(status),
+                    aura_status_text(expected));
         return from;
     }
     if (!went_well(w, status, room, 0, TABLE_COST))
@@ -670,7 +676,8 @@ static inline struct walker *walk_decode(struct walk *w)
     static float out[64 * WIDEST];
     aura_view view = {out, AURA_F32, 0, 0};
     WALK_EXPECT(w, aura_cache_decode(w->cache, a->seq, first, (uint32_t)n, &view, NULL) == AURA_BAD_ARGUMENT,
-                "decode of what is not there, %llu + %llu of %llu", (unsigned long long)first, (unsigned long long)n, (unsigned long long)len);
+                "decode of what is not there, %llu + %llu of %llu", (unsigned long long)first, (unsigned long long)n,
+                (unsigned long long)len);
     return a;
 }
 
@@ -681,14 +688,17 @@ static inline struct walker *walk_stranger(struct walk *w)
     for (int i = 0; i < WALKERS; i++)
         if (w->walker[i].seq == w->gone)
             return NULL;
-    WALK_EXPECT(w, aura_seq_get_info(w->cache, w->gone, &info) == AURA_BAD_ARGUMENT && aura_truncate(w->cache, w->gone, 0) == AURA_BAD_ARGUMENT &&
-                       aura_seq_release(w->cache, w->gone) == AURA_BAD_ARGUMENT && aura_seq_fork(w->cache, w->gone, 0, &seq) == AURA_BAD_ARGUMENT,
+    WALK_EXPECT(w, aura_seq_get_info(w->cache, w->gone, &info) == AURA_BAD_ARGUMENT &&
+                       aura_truncate(w->cache, w->gone, 0) == AURA_BAD_ARGUMENT &&
+                       aura_seq_release(w->cache, w->gone) == AURA_BAD_ARGUMENT &&
+                       aura_seq_fork(w->cache, w->gone, 0, &seq) == AURA_BAD_ARGUMENT,
                 "sequence %u has gone", w->gone);
     return NULL;
 }
 
 /* One query head of one query, in double, over what the model says. */
-static inline void expect_answer(struct walk *w, const struct walker *a, const float *q, uint32_t head, uint64_t position, const float *out,
+static inline void expect_answer(struct walk *w, const struct walker *a, const float *q, uint32_t head, uint64_t position,
+                                 const float *out,
                                  float lse)
 {
     static float k[CAPACITY * WIDEST], v[CAPACITY * WIDEST];
@@ -713,7 +723,8 @@ static inline void expect_answer(struct walk *w, const struct walker *a, const f
     uint32_t off = 0; /* NaN is off too */
     for (uint32_t d = 0; d < dim; d++)
         off += !(fabs((double)out[d] - want[d]) <= 4e-3 * size);
-    WALK_EXPECT(w, off == 0 && fabs((double)lse - want_lse) < 4e-3, "attention to %zu tokens, up to %llu: %u numbers are off by 4e-3 of %g, lse is %g, not %g",
+    WALK_EXPECT(w, off == 0 && fabs((double)lse - want_lse) < 4e-3,
+                "attention to %zu tokens, up to %llu: %u numbers are off by 4e-3 of %g, lse is %g, not %g",
                 n, (unsigned long long)position, off, size, (double)lse, want_lse);
 }
 
@@ -807,9 +818,10 @@ static const struct {
     const char *name;
     uint32_t often;
     struct walker *(*step)(struct walk *w);
-} walk_steps[] = {{"append", 50, walk_append}, {"create", 4, walk_create},   {"fork", 8, walk_fork},         {"truncate", 10, walk_truncate},
-                  {"release", 2, walk_release}, {"reserve", 3, walk_reserve}, {"remove", 5, walk_remove},     {"copy", 5, walk_copy},
-                  {"decode", 3, walk_decode},   {"attend", 3, walk_attend},   {"stranger", 1, walk_stranger}, {"save", 1, walk_save},
+} walk_steps[] = {{"append", 50, walk_append},    {"create", 4, walk_create},   {"fork", 8, walk_fork},
+                  {"truncate", 10, walk_truncate}, {"release", 2, walk_release}, {"reserve", 3, walk_reserve},
+                  {"remove", 5, walk_remove},     {"copy", 5, walk_copy},       {"decode", 3, walk_decode},
+                  {"attend", 3, walk_attend},     {"stranger", 1, walk_stranger}, {"save", 1, walk_save},
                   {"reload", 1, walk_reload}};
 enum { N_WALK_STEPS = sizeof walk_steps / sizeof *walk_steps };
 
@@ -885,7 +897,8 @@ static inline void walk_end(struct walk *w)
         model_destroy(w->walker[i].model);
     aura_cache_destroy(w->cache);
     w->doing = "end";
-    WALK_EXPECT(w, w->memory->bytes == w->base && !w->memory->wrong, "%zu bytes lost, %d wrong calls", w->memory->bytes - w->base, w->memory->wrong);
+    WALK_EXPECT(w, w->memory->bytes == w->base && !w->memory->wrong, "%zu bytes lost, %d wrong calls",
+                w->memory->bytes - w->base, w->memory->wrong);
     aura_ctx_destroy(w->ctx);
     unlink(file_path("walk"));
     free(w->balance);

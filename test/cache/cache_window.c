@@ -102,9 +102,12 @@ static void expect_pair(const struct pair *p, const aura_config *c, uint32_t que
     size_t bytes[2], floats[2];
     uint64_t n = info.tokens - info.first;
     EXPECT(info.pages <= most_pages(c), "%s: %zu pages, at most %zu", what, info.pages, most_pages(c));
-    EXPECT(info.tokens == seq_tokens(p->whole, p->twin) && info.first <= info.tokens, "%s: %llu tokens", what, (unsigned long long)info.tokens);
-    float *x = read_tokens(p->ring, p->seq, info.first, n, &bytes[0]), *y = read_tokens(p->whole, p->twin, info.first, n, &bytes[1]);
-    EXPECT(!memcmp(x, y, bytes[0]), "%s: tokens [%llu, %llu) differ", what, (unsigned long long)info.first, (unsigned long long)info.tokens);
+    EXPECT(info.tokens == seq_tokens(p->whole, p->twin) && info.first <= info.tokens, "%s: %llu tokens", what,
+           (unsigned long long)info.tokens);
+    float *x = read_tokens(p->ring, p->seq, info.first, n, &bytes[0]),
+        *y = read_tokens(p->whole, p->twin, info.first, n, &bytes[1]);
+    EXPECT(!memcmp(x, y, bytes[0]), "%s: tokens [%llu, %llu) differ", what, (unsigned long long)info.first,
+           (unsigned long long)info.tokens);
     free(x), free(y);
     uint64_t kept = c->keep_first < info.tokens ? c->keep_first : info.tokens;
     x = read_tokens(p->ring, p->seq, 0, kept, &bytes[0]), y = read_tokens(p->whole, p->twin, 0, kept, &bytes[1]);
@@ -137,7 +140,8 @@ static void a_ring_is_a_window(void)
         p.seq = seq_new(p.ring), p.twin = seq_new(p.whole);
         for (int step = 0; len < goal && !test_bad_lines; step++) {
             uint32_t n = random_bits(&seed) % 3 ? config.max_queries : 1 + (uint32_t)(random_bits(&seed) % config.max_queries);
-            EXPECT(!text_append(p.ring, p.seq, &t, 0, len, n) && !text_append(p.whole, p.twin, &t, 0, len, n), "%s", aura_last_error());
+            EXPECT(!text_append(p.ring, p.seq, &t, 0, len, n) && !text_append(p.whole, p.twin, &t, 0, len, n), "%s",
+                   aura_last_error());
             len += n;
             if (random_bits(&seed) % (1 + goal / 3000) && (len / PAGE) % 4)
                 continue; /* not after every one of thousands */
@@ -147,7 +151,8 @@ static void a_ring_is_a_window(void)
         expect_pair(&p, &config, config.max_queries, config.window, config_text(&config));
         EXPECT(seq_info(p.ring, p.seq).first > 0, "%s: nothing slid out", config_text(&config));
         EXPECT(!aura_truncate(p.ring, p.seq, 0) && !aura_truncate(p.whole, p.twin, 0), "all of it: %s", aura_last_error());
-        EXPECT(!text_append(p.ring, p.seq, &t, 1, 0, config.max_queries) && !text_append(p.whole, p.twin, &t, 1, 0, config.max_queries), "%s", aura_last_error());
+        EXPECT(!text_append(p.ring, p.seq, &t, 1, 0, config.max_queries) &&
+               !text_append(p.whole, p.twin, &t, 1, 0, config.max_queries), "%s", aura_last_error());
         expect_pair(&p, &config, 1, config.window, "from the beginning");
         aura_cache_destroy(p.ring), aura_cache_destroy(p.whole);
         text_free(&t);
@@ -206,9 +211,11 @@ static void what_goes_may_be_somebodys_at_once(void)
     parent.seq = seq_new(p.ring), parent.twin = seq_new(p.whole);
     append_pair(&p, &t, 0, 520);      /* tokens 480 to 519 are open, and page 1 goes with the next 600 */
     append_pair(&parent, &t, 1, 300); /* 244 tokens of it, the last tile half of them, and one more: a copy */
-    EXPECT(!aura_seq_fork(p.ring, parent.seq, 244, &other.seq) && !aura_seq_fork(p.whole, parent.twin, 244, &other.twin), "%s", aura_last_error());
+    EXPECT(!aura_seq_fork(p.ring, parent.seq, 244, &other.seq) && !aura_seq_fork(p.whole, parent.twin, 244, &other.twin),
+           "%s", aura_last_error());
     for (int whole = 0; whole < 2; whole++) {
-        aura_append_job jobs[2] = {text_job(&t, 0, 7, 1, whole ? other.twin : other.seq), text_job(&t, 0, 0, 600, whole ? p.twin : p.seq)};
+        aura_append_job jobs[2] = {text_job(&t, 0, 7, 1, whole ? other.twin : other.seq),
+                                   text_job(&t, 0, 0, 600, whole ? p.twin : p.seq)};
         EXPECT(!aura_append(whole ? p.whole : p.ring, jobs, 2), "%s", aura_last_error());
     }
     expect_pair(&other, &config, 1, 2, "the copy");
@@ -287,11 +294,13 @@ static void walk_cut(struct walk *w, struct pair *p)
 static void walk_fork(struct walk *w, struct pair *p, struct pair *to)
 {
     const aura_config *c = &w->text->config;
-    uint64_t len = seq_tokens(p->ring, p->seq), back = random_bits(&w->seed) % (2 * slack_of(c) + 300), n = back < len ? len - back : 0;
+    uint64_t len = seq_tokens(p->ring, p->seq), back = random_bits(&w->seed) % (2 * slack_of(c) + 300),
+        n = back < len ? len - back : 0;
     aura_seq child = 0;
     int can = can_cut(p, c, n);
     aura_status status = aura_seq_fork(p->ring, p->seq, n, &child);
-    EXPECT(status == (can ? AURA_OK : AURA_BAD_ARGUMENT), "fork at %llu of %llu: %s", (unsigned long long)n, (unsigned long long)len, aura_last_error());
+    EXPECT(status == (can ? AURA_OK : AURA_BAD_ARGUMENT), "fork at %llu of %llu: %s", (unsigned long long)n,
+           (unsigned long long)len, aura_last_error());
     if (!status && p == to)
         EXPECT(!aura_seq_release(p->ring, child), "%s", aura_last_error());
     if (status || p == to)
@@ -324,7 +333,8 @@ static void random_walks(void)
         aura_config config = case_config(i), all = endless(config);
         struct text t = text_new(config, TEXT_TOKENS);
         aura_cache *ring = cache_new(ctx, &config), *whole = cache_new(ctx, &all);
-        struct walk w = {{{ring, whole, 0, 0}, {ring, whole, 0, 0}, {ring, whole, 0, 0}, {ring, whole, 0, 0}}, &t, 900 + (uint64_t)i};
+        struct walk w = {{{ring, whole, 0, 0}, {ring, whole, 0, 0}, {ring, whole, 0, 0}, {ring, whole, 0, 0}}, &t,
+                         900 + (uint64_t)i};
         w.pair[0].seq = seq_new(ring), w.pair[0].twin = seq_new(whole);
         for (int step = 0; step < (small_run() ? 50 : 200) && !test_bad_lines; step++)
             walk_step(&w);
@@ -352,12 +362,14 @@ static void memory_does_not_grow(void)
                 len += config.max_queries;
                 if (len < 3 * round)
                     settled = aura_cache_bytes(cache);
-                EXPECT(aura_cache_bytes(cache) == settled || len < 3 * round, "%zu bytes, %zu before", aura_cache_bytes(cache), settled);
+                EXPECT(aura_cache_bytes(cache) == settled || len < 3 * round, "%zu bytes, %zu before",
+                       aura_cache_bytes(cache), settled);
             }
             aura_attend_job job = AURA_ATTEND_JOB_INIT;
             size_t bytes = 0, later = 0;
             job.seq = seq, job.queries = 1;
-            EXPECT(!aura_attend_workspace(cache, &job, 1, round * 3, &bytes) && !aura_attend_workspace(cache, &job, 1, 0, &later) && later == bytes,
+            EXPECT(!aura_attend_workspace(cache, &job, 1, round * 3, &bytes) &&
+                   !aura_attend_workspace(cache, &job, 1, 0, &later) && later == bytes,
                    "%s: the workspace grows from %zu to %zu", config_text(&config), bytes, later);
             aura_cache_info info = cache_info(cache);
             EXPECT(info.references <= most_pages(&config) && info.tokens <= info.token_slots, "%zu pages", info.references);
@@ -386,7 +398,8 @@ static void a_reserved_ring_never_fails(void)
         if (forked)
             EXPECT(!aura_seq_fork(cache, parent, len, &seq), "%s", aura_last_error());
         EXPECT(!aura_seq_reserve(cache, seq, (uint64_t)1 << 40), "%s", aura_last_error());
-        EXPECT(seq_info(cache, seq).pages == most_pages(&config) && seq_info(cache, seq).shared_pages <= 1, "%zu pages, %zu shared", seq_info(cache, seq).pages,
+        EXPECT(seq_info(cache, seq).pages == most_pages(&config) && seq_info(cache, seq).shared_pages <= 1,
+               "%zu pages, %zu shared", seq_info(cache, seq).pages,
                seq_info(cache, seq).shared_pages);
         for (int i = 0; i < 8; i++)
             for (uint32_t n = 0; n < 1000 && !text_append(cache, glutton[i], &t, 1, n, 40); n += 40)
@@ -430,7 +443,8 @@ static void what_is_gone_is_an_error(void)
     REFUSED(aura_append(cache, &many, 1), AURA_BAD_ARGUMENT);
     REFUSED(aura_cache_decode(cache, seq, 1535, 2, &view, NULL), AURA_BAD_ARGUMENT);
     REFUSED(aura_cache_decode(cache, seq, 200, 100, &view, NULL), AURA_BAD_ARGUMENT);
-    EXPECT(!aura_cache_decode(cache, seq, 1536, 2, &view, NULL) && !aura_cache_decode(cache, seq, 0, 4, &view, NULL), "%s", aura_last_error());
+    EXPECT(!aura_cache_decode(cache, seq, 1536, 2, &view, NULL) && !aura_cache_decode(cache, seq, 0, 4, &view, NULL), "%s",
+           aura_last_error());
     REFUSED(aura_truncate(cache, seq, 1735), AURA_BAD_ARGUMENT);
     REFUSED(aura_truncate(cache, seq, 300), AURA_BAD_ARGUMENT);
     REFUSED(aura_seq_fork(cache, seq, 1735, &child), AURA_BAD_ARGUMENT);
@@ -444,7 +458,8 @@ static void what_is_gone_is_an_error(void)
     REFUSED(aura_attend(cache, &job, 1, &options), AURA_BAD_ARGUMENT);
     job.queries = 40, options.window = 0;
     EXPECT(!aura_attend(cache, &job, 1, &options), "%s", aura_last_error());
-    EXPECT(!memcmp(&before, &(aura_seq_info){before.size, 2000, before.closed, 3, 0, 1536}, sizeof before) && seq_tokens(cache, seq) == 2000, "changed");
+    EXPECT(!memcmp(&before, &(aura_seq_info){before.size, 2000, before.closed, 3, 0, 1536}, sizeof before) &&
+           seq_tokens(cache, seq) == 2000, "changed");
     EXPECT(!aura_truncate(cache, seq, 1736), "%s", aura_last_error());
     job.queries = 1;
     EXPECT(!aura_attend(cache, &job, 1, NULL), "%s", aura_last_error());
@@ -454,7 +469,8 @@ static void what_is_gone_is_an_error(void)
     for (uint64_t len = 1776; len < 2031; len += 17)
         EXPECT(!text_append(cache, seq, &t, 0, 0, 17) && seq_info(cache, seq).first == 1536, "%s", aura_last_error());
     EXPECT(!text_append(cache, seq, &t, 0, 0, 1) && seq_info(cache, seq).first == 1792, "page 6 ends at 1792 = 2032 - 240");
-    EXPECT(!aura_truncate(cache, seq, 256) && seq_info(cache, seq).first == 0, "the page that is kept is there: %s", aura_last_error());
+    EXPECT(!aura_truncate(cache, seq, 256) && seq_info(cache, seq).first == 0, "the page that is kept is there: %s",
+           aura_last_error());
     aura_cache_destroy(cache);
     text_free(&t);
 }

@@ -340,7 +340,8 @@ static void channels_without_energy(void)
 
 static void bad_configs(void)
 {
-    static const aura_calibration_config bad[] = {{3, 4, 2, 64}, {sizeof *bad, 0, 2, 64}, {sizeof *bad, 4, 0, 64}, {sizeof *bad, 5, 2, 64},
+    static const aura_calibration_config bad[] = {{3, 4, 2, 64}, {sizeof *bad, 0, 2, 64}, {sizeof *bad, 4, 0, 64},
+                                                  {sizeof *bad, 5, 2, 64},
         {sizeof *bad, 4, 2, 0}, {sizeof *bad, 4, 2, 72}, {sizeof *bad, 4, 2, 1024}, {sizeof *bad, 4, 2, 63}};
     aura_calibration *c = (aura_calibration *)&data;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -371,7 +372,8 @@ static void refuse(const aura_view *view, uint32_t tokens, int queries, aura_sta
     EXPECT(!aura_calibration_balance(c, before[0]), "%s", aura_last_error());
     aura_status status = queries ? aura_calibration_queries(c, tokens, view) : aura_calibration_keys(c, tokens, view);
     EXPECT(status == want && strstr(aura_last_error(), text), "%s: %s", text, aura_last_error());
-    EXPECT(strstr(aura_last_error(), queries ? "aura_calibration_queries: q" : "aura_calibration_keys: k"), "%s", aura_last_error());
+    EXPECT(strstr(aura_last_error(), queries ? "aura_calibration_queries: q" : "aura_calibration_keys: k"), "%s",
+           aura_last_error());
     take(c, after);
     EXPECT(!memcmp(before, after, sizeof before), "%s: something was counted", text);
 }
@@ -410,18 +412,21 @@ static void bad_calls(void)
     fill();
     memset(balance, 0x5a, sizeof balance);
     EXPECT(aura_calibration_keys(NULL, 1, &v) == AURA_BAD_ARGUMENT && aura_calibration_queries(NULL, 1, &v) == AURA_BAD_ARGUMENT &&
-               aura_calibration_next_text(NULL) == AURA_BAD_ARGUMENT && aura_calibration_balance(NULL, balance[0]) == AURA_BAD_ARGUMENT, "NULL");
+               aura_calibration_next_text(NULL) == AURA_BAD_ARGUMENT &&
+               aura_calibration_balance(NULL, balance[0]) == AURA_BAD_ARGUMENT, "NULL");
     aura_calibration *c = create();
     EXPECT(aura_calibration_balance(c, NULL) == AURA_BAD_ARGUMENT, "balance NULL");
     give_queries(c, QUERIES);
     give_text(c, 0, 31, 31); /* twice a tile less one token: never a whole one */
     aura_calibration_next_text(c);
     give_text(c, 0, 31, 31);
-    EXPECT(aura_calibration_balance(c, balance[0]) == AURA_BAD_ARGUMENT && strstr(aura_last_error(), "no keys"), "%s", aura_last_error());
+    EXPECT(aura_calibration_balance(c, balance[0]) == AURA_BAD_ARGUMENT && strstr(aura_last_error(), "no keys"), "%s",
+           aura_last_error());
     aura_calibration_destroy(c);
     c = create();
     give_text(c, 0, 32, 32);
-    EXPECT(aura_calibration_balance(c, balance[0]) == AURA_BAD_ARGUMENT && strstr(aura_last_error(), "no queries"), "%s", aura_last_error());
+    EXPECT(aura_calibration_balance(c, balance[0]) == AURA_BAD_ARGUMENT && strstr(aura_last_error(), "no queries"), "%s",
+           aura_last_error());
     for (size_t i = 0; i < sizeof balance; i++)
         EXPECT(((uint8_t *)balance)[i] == 0x5a, "a failing call wrote");
     EXPECT(!aura_calibration_keys(c, 0, NULL) && !aura_calibration_queries(c, 0, NULL), "no tokens: %s", aura_last_error());
@@ -456,7 +461,8 @@ static void no_memory(void)
     o.allocator.alloc = scarce_alloc, o.allocator.free = scarce_free;
     allocations_left = 1;
     EXPECT(!aura_ctx_create(&o, &scarce), "%s", aura_last_error());
-    EXPECT(aura_calibration_create(scarce, &config, &c) == AURA_OUT_OF_MEMORY && c == (aura_calibration *)&o, "%s", aura_last_error());
+    EXPECT(aura_calibration_create(scarce, &config, &c) == AURA_OUT_OF_MEMORY && c == (aura_calibration *)&o, "%s",
+           aura_last_error());
     allocations_left = 1;
     EXPECT(!aura_calibration_create(scarce, &config, &c), "%s", aura_last_error());
     aura_calibration_destroy(c);

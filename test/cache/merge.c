@@ -202,7 +202,8 @@ static void bad_rows(void)
                        strstr(aura_last_error(), "row 2"), "kind %d: %s", kind, aura_last_error());
             part_load(&out, dtypes[t]);
             for (int r = 0; r < ROWS; r++) {
-                EXPECT(r == 2 ? isnan(out.lse[r]) : out.lse[r] == good.lse[r], "kind %d, lse of row %d: %g", kind, r, (double)out.lse[r]);
+                EXPECT(r == 2 ? isnan(out.lse[r]) : out.lse[r] == good.lse[r], "kind %d, lse of row %d: %g", kind, r,
+                       (double)out.lse[r]);
                 for (int d = 0; d < DIM; d++)
                     EXPECT(r == 2 ? isnan(out.x[r][d]) : out.x[r][d] == good.x[r][d], "kind %d row %d: %g", kind, r, out.x[r][d]);
             }

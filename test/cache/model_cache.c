@@ -7,7 +7,8 @@ enum { LAYERS = 5 };
 /* Layers of different formats and shapes, one of them with a window; `balance` belongs to layers 0 and 3. */
 static void some_configs(aura_config configs[LAYERS], const float *balance)
 {
-    static const aura_kind kinds_of[LAYERS][2] = {{AURA_KIND_B4, AURA_KIND_B4}, {AURA_KIND_F16, AURA_KIND_B3}, {AURA_KIND_B8, AURA_KIND_B8},
+    static const aura_kind kinds_of[LAYERS][2] = {{AURA_KIND_B4, AURA_KIND_B4}, {AURA_KIND_F16, AURA_KIND_B3},
+                                                  {AURA_KIND_B8, AURA_KIND_B8},
                                                   {AURA_KIND_B5, AURA_KIND_F32}, {AURA_KIND_B4, AURA_KIND_B4}};
     for (uint32_t i = 0; i < LAYERS; i++) {
         configs[i] = config_of(kinds_of[i][0], kinds_of[i][1], i == 2 ? 128 : 64, i == 2 ? 128 : 64, 2);
@@ -75,7 +76,8 @@ static void expect_seqs(const aura_model_cache *model, size_t n, const char *wha
 {
     for (uint32_t i = 0; i < LAYERS; i++) {
         aura_cache_info info = AURA_CACHE_INFO_INIT;
-        EXPECT(!aura_cache_get_info(aura_model_cache_layer(model, i), &info) && info.seqs == n, "%s: layer %u has %zu sequences, not %zu", what, i, info.seqs, n);
+        EXPECT(!aura_cache_get_info(aura_model_cache_layer(model, i), &info) && info.seqs == n,
+               "%s: layer %u has %zu sequences, not %zu", what, i, info.seqs, n);
     }
 }
 
@@ -129,13 +131,17 @@ static void sequences_are_in_all_layers(void)
             EXPECT(seq_tokens(aura_model_cache_layer(model, l), seq[i]) == 0, "sequence %d is not in layer %u", i, l);
     EXPECT(model_info(model).seqs == 200 && model_info(model).layers == LAYERS, "%zu sequences", model_info(model).seqs);
     aura_cache *layer = aura_model_cache_layer(model, 1);
-    EXPECT(aura_seq_create(layer, &other) == AURA_BAD_ARGUMENT && strstr(aura_last_error(), "aura_model_seq_create"), "%s", aura_last_error());
-    EXPECT(aura_seq_fork(layer, seq[0], 0, &other) == AURA_BAD_ARGUMENT && strstr(aura_last_error(), "aura_model_seq_fork"), "%s", aura_last_error());
-    EXPECT(aura_seq_release(layer, seq[0]) == AURA_BAD_ARGUMENT && strstr(aura_last_error(), "aura_model_seq_release"), "%s", aura_last_error());
+    EXPECT(aura_seq_create(layer, &other) == AURA_BAD_ARGUMENT && strstr(aura_last_error(), "aura_model_seq_create"), "%s",
+           aura_last_error());
+    EXPECT(aura_seq_fork(layer, seq[0], 0, &other) == AURA_BAD_ARGUMENT &&
+           strstr(aura_last_error(), "aura_model_seq_fork"), "%s", aura_last_error());
+    EXPECT(aura_seq_release(layer, seq[0]) == AURA_BAD_ARGUMENT && strstr(aura_last_error(), "aura_model_seq_release"),
+           "%s", aura_last_error());
     aura_cache_destroy(layer); /* the model's: nothing happens */
     EXPECT(other == 7 && !aura_model_seq_truncate(model, seq[0], 0), "%s", aura_last_error());
     EXPECT(!aura_model_seq_release(model, seq[5]) && aura_model_seq_release(model, seq[5]) == AURA_BAD_ARGUMENT, "released twice");
-    EXPECT(aura_model_seq_fork(model, seq[5], 0, &other) == AURA_BAD_ARGUMENT && aura_model_seq_truncate(model, seq[5], 0) == AURA_BAD_ARGUMENT &&
+    EXPECT(aura_model_seq_fork(model, seq[5], 0, &other) == AURA_BAD_ARGUMENT &&
+           aura_model_seq_truncate(model, seq[5], 0) == AURA_BAD_ARGUMENT &&
                aura_model_seq_reserve(model, seq[5], 10) == AURA_BAD_ARGUMENT && other == 7, "a sequence that is gone");
     aura_model_cache_destroy(model);
 }
@@ -183,15 +189,19 @@ static void one_budget(void)
     aura_model_cache_destroy(model);
     aura_cache_info first = AURA_CACHE_INFO_INIT;
     model = model_new(ctx, budget += 36000); /* a page more, which layer 0 gets */
-    EXPECT(!aura_cache_get_info(aura_model_cache_layer(model, 0), &first) && first.page_bytes < 35800, "%zu bytes a page", first.page_bytes);
+    EXPECT(!aura_cache_get_info(aura_model_cache_layer(model, 0), &first) && first.page_bytes < 35800, "%zu bytes a page",
+           first.page_bytes);
     seq = model_seq(model);
     model_grow(model, seq, &t, 300, 0);
     aura_status status = aura_model_seq_reserve(model, seq, 600);
-    EXPECT(status == AURA_OUT_OF_PAGES && model_info(model).bytes <= budget, "%s: %zu of %zu", aura_status_text(status), model_info(model).bytes, budget);
-    EXPECT(!aura_cache_get_info(aura_model_cache_layer(model, 0), &first) && first.pages == 3, "layer 0 has %zu pages", first.pages);
+    EXPECT(status == AURA_OUT_OF_PAGES && model_info(model).bytes <= budget, "%s: %zu of %zu", aura_status_text(status),
+           model_info(model).bytes, budget);
+    EXPECT(!aura_cache_get_info(aura_model_cache_layer(model, 0), &first) && first.pages == 3, "layer 0 has %zu pages",
+           first.pages);
     for (uint32_t i = 0; i < LAYERS; i++) {
         aura_seq_info info = AURA_SEQ_INFO_INIT;
-        EXPECT(!aura_seq_get_info(aura_model_cache_layer(model, i), seq, &info) && info.pages == 2, "layer %u kept %zu pages of a reservation that failed", i, info.pages);
+        EXPECT(!aura_seq_get_info(aura_model_cache_layer(model, i), seq, &info) && info.pages == 2,
+               "layer %u kept %zu pages of a reservation that failed", i, info.pages);
     }
     aura_append_job job = append_job(seq, &t.layer[2].k, &t.layer[2].v, 0, 800);
     EXPECT(aura_append(aura_model_cache_layer(model, 2), &job, 1) == AURA_OUT_OF_PAGES, "%s", aura_last_error());
@@ -299,10 +309,12 @@ static void profile_gives_the_balance(void)
     for (uint32_t i = 0; i < LAYERS; i++) {
         aura_cache_info info = AURA_CACHE_INFO_INIT;
         aura_cache_get_info(aura_model_cache_layer(model, i), &info);
-        EXPECT(!info.config.balance == !want[i] && (!want[i] || !memcmp(info.config.balance, want[i], 2 * info.config.k_dim * 4)), "layer %u has another balance", i);
+        EXPECT(!info.config.balance == !want[i] &&
+               (!want[i] || !memcmp(info.config.balance, want[i], 2 * info.config.k_dim * 4)), "layer %u has another balance", i);
     }
     aura_model_cache_destroy(model), model = NULL;
-    EXPECT(!aura_profile_set(profile, 3, 1, 64, own) && aura_model_cache_create(ctx, &config, &model) == AURA_BAD_ARGUMENT, "another number of heads");
+    EXPECT(!aura_profile_set(profile, 3, 1, 64, own) && aura_model_cache_create(ctx, &config, &model) == AURA_BAD_ARGUMENT,
+           "another number of heads");
     EXPECT(!aura_profile_create(ctx, LAYERS + 1, &other), "%s", aura_last_error());
     config.profile = other;
     EXPECT(aura_model_cache_create(ctx, &config, &model) == AURA_BAD_ARGUMENT && !model, "another number of layers");
@@ -335,10 +347,12 @@ static void saved_models(void)
         }
     EXPECT(model_seq(a) == model_seq(b), "the next id is another");
 
-    EXPECT(!aura_model_seq_save(a, seq[1], file_path("one"), NULL) && !aura_model_seq_load(c, file_path("one"), NULL, &got), "%s", aura_last_error());
+    EXPECT(!aura_model_seq_save(a, seq[1], file_path("one"), NULL) &&
+           !aura_model_seq_load(c, file_path("one"), NULL, &got), "%s", aura_last_error());
     expect_same_model(a, seq[1], c, got, "one sequence");
     o.seqs = &seq[0], o.n_seqs = 1;
-    EXPECT(!aura_model_save(a, file_path("model"), NULL) && !aura_model_seq_load(c, file_path("model"), &o, &got), "%s", aura_last_error());
+    EXPECT(!aura_model_save(a, file_path("model"), NULL) && !aura_model_seq_load(c, file_path("model"), &o, &got), "%s",
+           aura_last_error());
     expect_same_model(a, seq[0], c, got, "one of many");
     o.seqs = NULL, o.n_seqs = 0, o.first_head = 1;
     aura_model_cache *half = NULL;
@@ -347,7 +361,8 @@ static void saved_models(void)
     aura_cache_get_info(aura_model_cache_layer(half, 3), &info);
     EXPECT(info.config.kv_heads == 1 && info.config.q_heads == 1 && info.seqs == 4, "half the heads");
     got = 7;
-    EXPECT(aura_model_seq_load(half, file_path("one"), NULL, &got) == AURA_BAD_ARGUMENT && got == 7 && model_info(half).seqs == 4, "of other heads");
+    EXPECT(aura_model_seq_load(half, file_path("one"), NULL, &got) == AURA_BAD_ARGUMENT && got == 7 &&
+           model_info(half).seqs == 4, "of other heads");
     EXPECT(!aura_model_seq_load(half, file_path("one"), &o, &got), "of these heads: %s", aura_last_error());
     aura_cache *cache = NULL;
     EXPECT(aura_cache_load(ctx, file_path("model"), NULL, &cache) == AURA_BAD_ARGUMENT && !cache, "a model is no cache");
@@ -363,7 +378,8 @@ static int refused(void *user, const char *path, const char *what)
     size_t bytes = model_info(model).bytes;
     aura_status status = aura_model_seq_load(model, path, NULL, &got), whole = aura_model_load(ctx, path, NULL, &made);
     (void)what;
-    return (status == AURA_BAD_FILE || status == AURA_UNSUPPORTED) && (whole == AURA_BAD_FILE || whole == AURA_UNSUPPORTED) && got == 7 && !made &&
+    return (status == AURA_BAD_FILE || status == AURA_UNSUPPORTED) &&
+        (whole == AURA_BAD_FILE || whole == AURA_UNSUPPORTED) && got == 7 && !made &&
            model_info(model).bytes == bytes;
 }
 
@@ -414,7 +430,8 @@ static int life_with_a_failure(aura_ctx *own, struct counting *c, const struct t
 #define TWICE(call)                                                                                              \
     for (int retry = 0; retry < 2 && (status = call); retry++) {                                                 \
         EXPECT(status == AURA_OUT_OF_MEMORY, "%ld, %s: %s", fail, #call, aura_status_text(status));              \
-        EXPECT(!model || model_info(model).bytes + (loaded ? model_info(loaded).bytes : 0) == c->bytes - base, "%ld, %s: bytes", fail, #call); \
+        EXPECT(!model || model_info(model).bytes + (loaded ? model_info(loaded).bytes : 0) == c->bytes - base,    \
+               "%ld, %s: bytes", fail, #call);                                                                   \
     }
     TWICE(aura_model_cache_create(own, &config, &model));
     TWICE(aura_model_seq_create(model, &seq));
@@ -458,7 +475,8 @@ static void misuse(void)
     aura_seq seq = 7;
     some_configs(configs, NULL);
     config.layers = LAYERS, config.configs = configs;
-    EXPECT(aura_model_cache_create(NULL, &config, &model) == AURA_BAD_ARGUMENT && aura_model_cache_create(ctx, NULL, &model) == AURA_BAD_ARGUMENT &&
+    EXPECT(aura_model_cache_create(NULL, &config, &model) == AURA_BAD_ARGUMENT &&
+           aura_model_cache_create(ctx, NULL, &model) == AURA_BAD_ARGUMENT &&
                aura_model_cache_create(ctx, &config, NULL) == AURA_BAD_ARGUMENT, "NULLs");
     config.layers = 0;
     EXPECT(aura_model_cache_create(ctx, &config, &model) == AURA_BAD_ARGUMENT, "no layers");
@@ -475,21 +493,27 @@ static void misuse(void)
     EXPECT(aura_model_cache_create(ctx, &config, &model) == AURA_UNSUPPORTED && !model, "a dim nobody built");
     EXPECT(aura_model_seq_create(NULL, &seq) == AURA_BAD_ARGUMENT && aura_model_seq_fork(NULL, 1, 0, &seq) == AURA_BAD_ARGUMENT &&
                aura_model_seq_release(NULL, 1) == AURA_BAD_ARGUMENT && aura_model_seq_truncate(NULL, 1, 0) == AURA_BAD_ARGUMENT &&
-               aura_model_seq_reserve(NULL, 1, 1) == AURA_BAD_ARGUMENT && aura_model_cache_get_info(NULL, &info) == AURA_BAD_ARGUMENT, "no model");
+               aura_model_seq_reserve(NULL, 1, 1) == AURA_BAD_ARGUMENT &&
+               aura_model_cache_get_info(NULL, &info) == AURA_BAD_ARGUMENT, "no model");
     model = model_new(ctx, 0);
-    EXPECT(aura_model_seq_create(model, NULL) == AURA_BAD_ARGUMENT && aura_model_cache_get_info(model, NULL) == AURA_BAD_ARGUMENT, "NULLs");
+    EXPECT(aura_model_seq_create(model, NULL) == AURA_BAD_ARGUMENT &&
+           aura_model_cache_get_info(model, NULL) == AURA_BAD_ARGUMENT, "NULLs");
     EXPECT(aura_model_save(NULL, "x", NULL) == AURA_BAD_ARGUMENT && aura_model_save(model, NULL, NULL) == AURA_BAD_ARGUMENT &&
-               aura_model_load(NULL, "x", NULL, &model) == AURA_BAD_ARGUMENT && aura_model_load(ctx, "x", NULL, NULL) == AURA_BAD_ARGUMENT &&
-               aura_model_seq_load(NULL, "x", NULL, &seq) == AURA_BAD_ARGUMENT && aura_model_seq_save(NULL, 1, "x", NULL) == AURA_BAD_ARGUMENT, "NULLs");
+               aura_model_load(NULL, "x", NULL, &model) == AURA_BAD_ARGUMENT &&
+               aura_model_load(ctx, "x", NULL, NULL) == AURA_BAD_ARGUMENT &&
+               aura_model_seq_load(NULL, "x", NULL, &seq) == AURA_BAD_ARGUMENT &&
+               aura_model_seq_save(NULL, 1, "x", NULL) == AURA_BAD_ARGUMENT, "NULLs");
     /* all layers must have the tokens: one that is behind holds the others */
     aura_seq mine = model_seq(model);
     struct texts t = texts_new();
     model_grow(model, mine, &t, 10, 0);
     grow(aura_model_cache_layer(model, 0), mine, &t.layer[0], 5, 0);
-    EXPECT(aura_model_seq_fork(model, mine, 11, &seq) == AURA_BAD_ARGUMENT && aura_model_seq_truncate(model, mine, 11) == AURA_BAD_ARGUMENT && seq == 7, "layer 1 has 10 tokens");
+    EXPECT(aura_model_seq_fork(model, mine, 11, &seq) == AURA_BAD_ARGUMENT &&
+           aura_model_seq_truncate(model, mine, 11) == AURA_BAD_ARGUMENT && seq == 7, "layer 1 has 10 tokens");
     expect_seqs(model, 1, "half done");
     EXPECT(seq_tokens(aura_model_cache_layer(model, 0), mine) == 15, "half done");
-    EXPECT(!aura_model_seq_truncate(model, mine, 10) && seq_tokens(aura_model_cache_layer(model, 0), mine) == 10, "%s", aura_last_error());
+    EXPECT(!aura_model_seq_truncate(model, mine, 10) && seq_tokens(aura_model_cache_layer(model, 0), mine) == 10, "%s",
+           aura_last_error());
     aura_model_cache_destroy(model), texts_free(&t);
 }
 

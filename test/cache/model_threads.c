@@ -42,7 +42,8 @@ static void *save_one(void *user)
 {
     aura_model_cache_info info = AURA_MODEL_CACHE_INFO_INIT;
     for (int i = 0; i < ROUNDS; i++)
-        if (aura_model_seq_save(model, still, user, NULL) || aura_model_cache_get_info(model, &info) || info.bytes > info.budget_bytes)
+        if (aura_model_seq_save(model, still, user, NULL) || aura_model_cache_get_info(model, &info) ||
+            info.bytes > info.budget_bytes)
             return (void *)"save";
     return NULL;
 }
@@ -77,7 +78,8 @@ static void layers_at_once(void)
     for (uint32_t i = 0; i < LAYERS; i++) {
         aura_cache_info info = AURA_CACHE_INFO_INIT;
         aura_cache *layer = aura_model_cache_layer(model, i);
-        EXPECT(!aura_cache_get_info(layer, &info) && info.seqs == 2 && info.references == 2 && info.tokens == 200, "layer %u: %zu sequences, %zu references, %llu tokens",
+        EXPECT(!aura_cache_get_info(layer, &info) && info.seqs == 2 && info.references == 2 && info.tokens == 200,
+               "layer %u: %zu sequences, %zu references, %llu tokens",
                i, info.seqs, info.references, (unsigned long long)info.tokens);
         if (got)
             expect_same(layer, still, layer, got, "saved meanwhile");

@@ -228,8 +228,10 @@ static void step(uint64_t *seed)
     case 4: case 5: case 6: {
         const uint32_t tokens = s->len + (uint32_t)pick(seed, 400), free_before = table.n_free;
         const aura_status status = tokens > LONGEST ? AURA_TOO_LARGE : reserve(i, tokens, pick(seed, 5) == 0);
-        EXPECT(!status || table.n_free == free_before || (window.ring && table.n_free > free_before), "a reservation failed and kept pages");
-        EXPECT(status || s->len >= tokens || aura_page_table_may_append(s->own, s->reserved, first_write(s), s->len, tokens - s->len),
+        EXPECT(!status || table.n_free == free_before || (window.ring && table.n_free > free_before),
+               "a reservation failed and kept pages");
+        EXPECT(status || s->len >= tokens || aura_page_table_may_append(s->own, s->reserved, first_write(s), s->len,
+                                                                        tokens - s->len),
                "reserved, but not to be written to");
         break;
     }
@@ -315,7 +317,8 @@ static void fork_and_write(void)
     create(&parent);
     EXPECT(!reserve(parent, 900, 0) && append(parent, 700), "700 tokens");
     fork_seq(parent, 700);
-    EXPECT(aura_page_table_shared(&table, parent) == 3 && table.seq[1].pages == 3, "%u shared", aura_page_table_shared(&table, parent));
+    EXPECT(aura_page_table_shared(&table, parent) == 3 && table.seq[1].pages == 3, "%u shared",
+           aura_page_table_shared(&table, parent));
     EXPECT(!append(parent, 1) && !append(1, 1), "into pages that are shared");
     EXPECT(!reserve(1, 800, 0) && append(1, 100), "the fork");
     EXPECT(aura_page_table_shared(&table, 1) == 2 && copied > 0, "two pages stay shared");
@@ -350,15 +353,18 @@ static void page_by_page(void)
     uint32_t a, b, page = AURA_NO_PAGE, other = AURA_NO_PAGE, none = AURA_NO_PAGE;
     start(0);
     create(&a), create(&b);
-    EXPECT(!aura_page_table_add(&table, a, 0, &page) && !aura_page_table_add(&table, b, 0, &page) && !aura_page_table_add(&table, b, 1, &other) &&
+    EXPECT(!aura_page_table_add(&table, a, 0, &page) && !aura_page_table_add(&table, b, 0, &page) &&
+           !aura_page_table_add(&table, b, 1, &other) &&
            !aura_page_table_add(&table, b, 2, &other), "no memory");
     EXPECT(table.references[page] == 2 && table.references[other] == 2 && table.n_free == PAGES - 2, "references");
     EXPECT(aura_page_table_shared(&table, a) == 1 && aura_page_table_shared(&table, b) == 3, "shared pages");
     EXPECT(!reserve(a, 3 * AURA_PAGE, 0) && table.references[page] == 1, "a has pages of its own");
     for (; table.n_free; none = AURA_NO_PAGE)
         EXPECT(!aura_page_table_add(&table, b, table.seq[b].pages, &none), "no memory");
-    EXPECT(aura_page_table_add(&table, b, table.seq[b].pages, &none) == AURA_OUT_OF_PAGES && none == AURA_NO_PAGE, "there was no page left");
-    EXPECT(!aura_page_table_add(&table, b, table.seq[b].pages, &page) && table.references[page] == 2, "one that is there is no new one");
+    EXPECT(aura_page_table_add(&table, b, table.seq[b].pages, &none) == AURA_OUT_OF_PAGES && none == AURA_NO_PAGE,
+           "there was no page left");
+    EXPECT(!aura_page_table_add(&table, b, table.seq[b].pages, &page) && table.references[page] == 2,
+           "one that is there is no new one");
     release(a), release(b);
     EXPECT(table.n_free == PAGES, "%u pages are free", table.n_free);
     aura_page_table_unmake(&table);

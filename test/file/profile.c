@@ -18,7 +18,8 @@ static aura_profile *some_profile(aura_ctx *in, float first)
     float *a = some_balance(2, 64), *b = some_balance(1, 80);
     a[0] = first;
     EXPECT(!aura_profile_create(in, LAYERS, &p), "%s", aura_last_error());
-    EXPECT(!aura_profile_set(p, 0, 2, 64, a) && !aura_profile_set(p, 1, 1, 80, b) && !aura_profile_set(p, 3, 1, 64, a), "%s", aura_last_error());
+    EXPECT(!aura_profile_set(p, 0, 2, 64, a) && !aura_profile_set(p, 1, 1, 80, b) && !aura_profile_set(p, 3, 1, 64, a),
+           "%s", aura_last_error());
     free(a), free(b);
     return p;
 }
@@ -41,7 +42,8 @@ static void what_is_saved_is_loaded(void)
     aura_profile_layer info = AURA_PROFILE_LAYER_INIT;
     EXPECT(!aura_profile_save(p, path) && !aura_profile_load(ctx, path, &q), "%s", aura_last_error());
     EXPECT(same_profile(p, q), "another profile");
-    EXPECT(!aura_profile_get(q, 0, &info) && info.layers == LAYERS && info.kv_heads == 2 && info.k_dim == 64 && info.balance[0] == 2, "layer 0");
+    EXPECT(!aura_profile_get(q, 0, &info) && info.layers == LAYERS && info.kv_heads == 2 && info.k_dim == 64 &&
+           info.balance[0] == 2, "layer 0");
     EXPECT(!aura_profile_get(q, 2, &info) && !info.balance && info.kv_heads == 0, "a layer without factors has some");
     EXPECT(!aura_profile_set(q, 0, 0, 0, NULL) && !aura_profile_get(q, 0, &info) && !info.balance, "forgotten");
     EXPECT(!aura_profile_save(q, path), "over the old one: %s", aura_last_error());
@@ -57,7 +59,8 @@ static void relative_paths(void)
     aura_profile *p = some_profile(ctx, 2), *q = NULL;
     char here[512];
     EXPECT(getcwd(here, sizeof here) && !chdir(file_dir), "cannot change the directory");
-    EXPECT(!aura_profile_save(p, "plain-name") && !aura_profile_load(ctx, "./plain-name", &q) && same_profile(p, q), "%s", aura_last_error());
+    EXPECT(!aura_profile_save(p, "plain-name") && !aura_profile_load(ctx, "./plain-name", &q) && same_profile(p, q), "%s",
+           aura_last_error());
     EXPECT(!unlink("plain-name") && !chdir(here), "cannot change back");
     aura_profile_destroy(p), aura_profile_destroy(q);
 }
@@ -69,9 +72,12 @@ static void misuse(void)
     float x[64];
     for (int i = 0; i < 64; i++)
         x[i] = 1;
-    EXPECT(aura_profile_create(NULL, 1, &q) == AURA_BAD_ARGUMENT && aura_profile_create(ctx, 1, NULL) == AURA_BAD_ARGUMENT, "NULLs");
-    EXPECT(aura_profile_create(ctx, 0, &q) == AURA_BAD_ARGUMENT && aura_profile_create(ctx, 65537, &q) == AURA_BAD_ARGUMENT && !q, "layers");
-    EXPECT(aura_profile_set(NULL, 0, 1, 64, x) == AURA_BAD_ARGUMENT && aura_profile_set(p, LAYERS, 1, 64, x) == AURA_BAD_ARGUMENT, "layer");
+    EXPECT(aura_profile_create(NULL, 1, &q) == AURA_BAD_ARGUMENT && aura_profile_create(ctx, 1, NULL) == AURA_BAD_ARGUMENT,
+           "NULLs");
+    EXPECT(aura_profile_create(ctx, 0, &q) == AURA_BAD_ARGUMENT &&
+           aura_profile_create(ctx, 65537, &q) == AURA_BAD_ARGUMENT && !q, "layers");
+    EXPECT(aura_profile_set(NULL, 0, 1, 64, x) == AURA_BAD_ARGUMENT &&
+           aura_profile_set(p, LAYERS, 1, 64, x) == AURA_BAD_ARGUMENT, "layer");
     EXPECT(aura_profile_set(p, 0, 0, 64, x) == AURA_BAD_ARGUMENT && aura_profile_set(p, 0, 1, 72, x) == AURA_UNSUPPORTED, "shape");
     float bad[] = {0, 0.1249f, 8.01f, -1, NAN, INFINITY};
     for (int i = 0; i < 6; i++) {
@@ -81,7 +87,8 @@ static void misuse(void)
     EXPECT(aura_profile_get(p, LAYERS, &info) == AURA_BAD_ARGUMENT && aura_profile_get(p, 0, NULL) == AURA_BAD_ARGUMENT, "get");
     info.size++;
     EXPECT(aura_profile_get(p, 0, &info) == AURA_BAD_ARGUMENT, "an unknown size");
-    EXPECT(aura_profile_save(NULL, "x") == AURA_BAD_ARGUMENT && aura_profile_save(p, NULL) == AURA_BAD_ARGUMENT && aura_profile_save(p, "") == AURA_BAD_ARGUMENT, "save");
+    EXPECT(aura_profile_save(NULL, "x") == AURA_BAD_ARGUMENT && aura_profile_save(p, NULL) == AURA_BAD_ARGUMENT &&
+           aura_profile_save(p, "") == AURA_BAD_ARGUMENT, "save");
     EXPECT(aura_profile_load(ctx, NULL, &q) == AURA_BAD_ARGUMENT && aura_profile_load(ctx, "x", NULL) == AURA_BAD_ARGUMENT, "load");
     info.size = sizeof info;
     EXPECT(!aura_profile_get(p, 0, &info) && info.kv_heads == 2 && info.balance[0] == 2, "a refused call changed something");
@@ -93,10 +100,12 @@ static void system_errors(void)
 {
     aura_profile *p = some_profile(ctx, 2), *q = NULL;
     const char *fifo = file_path("fifo");
-    EXPECT(aura_profile_load(ctx, file_path("none"), &q) == AURA_IO && strstr(aura_last_error(), strerror(ENOENT)), "%s", aura_last_error());
+    EXPECT(aura_profile_load(ctx, file_path("none"), &q) == AURA_IO && strstr(aura_last_error(), strerror(ENOENT)), "%s",
+           aura_last_error());
     EXPECT(aura_profile_load(ctx, file_dir, &q) == AURA_IO, "a directory: %s", aura_last_error());
     EXPECT(!mkfifo(fifo, 0600) && aura_profile_load(ctx, fifo, &q) == AURA_IO, "a pipe: %s", aura_last_error());
-    EXPECT(aura_profile_save(p, file_path("no/such/place")) == AURA_IO && strstr(aura_last_error(), strerror(ENOENT)), "%s", aura_last_error());
+    EXPECT(aura_profile_save(p, file_path("no/such/place")) == AURA_IO && strstr(aura_last_error(), strerror(ENOENT)),
+           "%s", aura_last_error());
     EXPECT(aura_profile_save(p, file_dir) == AURA_IO, "over a directory: %s", aura_last_error());
     EXPECT(!q, "a profile of nothing");
     unlink(fifo);
@@ -176,7 +185,8 @@ static void other_versions(void)
 static void made_up_headers(void)
 {
     struct bytes good = good_file(), bad = {malloc(good.size), good.size};
-    const uint64_t sizes[] = {0, 1, 63, good.size, good.size + 1, UINT32_MAX, UINT64_MAX, UINT64_MAX - 63, UINT64_MAX / 2, (uint64_t)1 << 63};
+    const uint64_t sizes[] = {0, 1, 63, good.size, good.size + 1, UINT32_MAX, UINT64_MAX, UINT64_MAX - 63, UINT64_MAX / 2,
+                              (uint64_t)1 << 63};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (int field = 0; field < 6; field++) {
             memcpy(bad.data, good.data, good.size);
@@ -199,7 +209,8 @@ static void made_up_headers(void)
                 continue;
             seal(bad);
             aura_status status = load_bytes(bad);
-            EXPECT(status == AURA_BAD_FILE || status == AURA_UNSUPPORTED, "field %d = %llu: %s", field, (unsigned long long)sizes[i], aura_status_text(status));
+            EXPECT(status == AURA_BAD_FILE || status == AURA_UNSUPPORTED, "field %d = %llu: %s", field,
+                   (unsigned long long)sizes[i], aura_status_text(status));
         }
     memcpy(bad.data, good.data, good.size);
     uint32_t *layers = (uint32_t *)(void *)(bad.data + section_of(bad, 0, AURA_SECTION_FILE)->offset);

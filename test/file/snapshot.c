@@ -46,7 +46,8 @@ static void every_pair_of_kinds(void)
 
 static void lengths_around_tiles_and_pages(void)
 {
-    static const uint32_t lengths[] = {0, 1, 3, 4, 5, 31, 32, 33, 47, 48, 49, 64, 79, 80, 81, 255, 256, 257, 271, 272, 273, 287, 304, 511, 512, 513, 600};
+    static const uint32_t lengths[] = {0, 1, 3, 4, 5, 31, 32, 33, 47, 48, 49, 64, 79, 80, 81, 255, 256, 257, 271, 272, 273,
+                                       287, 304, 511, 512, 513, 600};
     static const uint32_t flags[] = {0, AURA_NO_PINNED, AURA_NO_ROLLBACK, AURA_NO_REFERENCE, AURA_NO_OPEN | AURA_NO_REFERENCE};
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths && test_bad_lines < 5; i++)
         for (size_t f = small_run() ? i % 5 : 0; f < 5; f += small_run() ? 5 : 1) {
@@ -88,15 +89,18 @@ static void shared_pages_are_saved_once(void)
     EXPECT(all.size - alone.size < 19 * (10 * 1024), "%zu bytes for one, %zu for twenty", alone.size, all.size);
     aura_cache *b = load(ctx, file_path("all"), NULL);
     aura_cache_get_info(a, &x), aura_cache_get_info(b, &y);
-    EXPECT(y.shared_pages == x.shared_pages && y.references == x.references && y.pages - y.free_pages == x.pages - x.free_pages && y.shared_pages == 4 &&
-               y.tokens == x.tokens && y.seqs == 20, "%zu pages shared, %zu references, %zu pages", y.shared_pages, y.references, y.pages - y.free_pages);
+    EXPECT(y.shared_pages == x.shared_pages && y.references == x.references &&
+           y.pages - y.free_pages == x.pages - x.free_pages && y.shared_pages == 4 &&
+               y.tokens == x.tokens && y.seqs == 20, "%zu pages shared, %zu references, %zu pages", y.shared_pages,
+               y.references, y.pages - y.free_pages);
     grow(b, seq[3], &t, 100, 1), grow(a, seq[3], &t, 100, 1); /* one goes its way, the others do not notice */
     for (int i = 0; i < 20; i++)
         expect_same(a, seq[i], b, seq[i], "shared");
     for (int i = 0; i < 20; i++)
         EXPECT(!aura_seq_release(b, seq[i]), "%s", aura_last_error());
     aura_cache_get_info(b, &y);
-    EXPECT(y.free_pages == y.pages && y.references == 0 && y.shared_pages == 0 && y.tokens == 0, "%zu of %zu pages free", y.free_pages, y.pages);
+    EXPECT(y.free_pages == y.pages && y.references == 0 && y.shared_pages == 0 && y.tokens == 0, "%zu of %zu pages free",
+           y.free_pages, y.pages);
     aura_cache_destroy(a), aura_cache_destroy(b);
     free(alone.data), free(all.data), text_free(&t);
     unlink(file_path("alone")), unlink(file_path("all"));
@@ -105,7 +109,8 @@ static void shared_pages_are_saved_once(void)
 /* Stale bytes, in columns that were truncated or in pages that were used before, are in no file. */
 static void the_past_is_not_saved(void)
 {
-    static const aura_kind pairs[][2] = {{AURA_KIND_B3, AURA_KIND_B5}, {AURA_KIND_B8, AURA_KIND_F32}, {AURA_KIND_BF16, AURA_KIND_B6}, {AURA_KIND_B2, AURA_KIND_B2}};
+    static const aura_kind pairs[][2] = {{AURA_KIND_B3, AURA_KIND_B5}, {AURA_KIND_B8, AURA_KIND_F32},
+                                         {AURA_KIND_BF16, AURA_KIND_B6}, {AURA_KIND_B2, AURA_KIND_B2}};
     for (int p = 0; p < 4; p++)
         for (uint32_t cut = 250; cut < 300; cut += 7) {
             aura_config config = config_of(pairs[p][0], pairs[p][1], 80, 64, 1);
@@ -154,7 +159,8 @@ static void refuses_other_configurations(void)
         aura_cache *b = cache_new(ctx, &c);                                                                                      \
         size_t before = aura_cache_bytes(b);                                                                                     \
         aura_status status = aura_seq_load(b, file_path("a"), NULL, &got);                                                       \
-        EXPECT(status == AURA_BAD_ARGUMENT && strstr(aura_last_error(), name) && got == 7, "another %s: %s", name, aura_last_error()); \
+        EXPECT(status == AURA_BAD_ARGUMENT && strstr(aura_last_error(), name) && got == 7, "another %s: %s", name,         \
+               aura_last_error());                                                                                              \
         EXPECT(aura_cache_bytes(b) == before, "it allocated");                                                                   \
         aura_cache_destroy(b);                                                                                                   \
     } while (0)
@@ -189,7 +195,8 @@ static void budgets(void)
     size_t enough = aura_cache_bytes(full);
     aura_cache_destroy(full);
     for (o.budget_bytes = 1; o.budget_bytes < enough; o.budget_bytes += o.budget_bytes < enough - 40000 ? 20000 : 900)
-        EXPECT(aura_cache_load(ctx, file_path("a"), &o, &b) == AURA_OUT_OF_PAGES && !b, "%zu bytes of %zu: %s", o.budget_bytes, enough, aura_last_error());
+        EXPECT(aura_cache_load(ctx, file_path("a"), &o, &b) == AURA_OUT_OF_PAGES && !b, "%zu bytes of %zu: %s",
+               o.budget_bytes, enough, aura_last_error());
     o.budget_bytes = enough;
     b = load(ctx, file_path("a"), &o);
     EXPECT(b && aura_cache_bytes(b) <= enough, "%zu bytes of %zu", b ? aura_cache_bytes(b) : 0, enough);
@@ -202,7 +209,8 @@ static void budgets(void)
     struct state before = state_of(b, mine);
     EXPECT(aura_seq_load(b, file_path("one"), NULL, &got) == AURA_OUT_OF_PAGES && got == 7, "%s", aura_last_error());
     struct state after = state_of(b, mine);
-    EXPECT(after.info.seqs == 1 && after.info.references == before.info.references && after.info.shared_pages == 0 && after.info.tokens == before.info.tokens &&
+    EXPECT(after.info.seqs == 1 && after.info.references == before.info.references && after.info.shared_pages == 0 &&
+           after.info.tokens == before.info.tokens &&
                after.info.bytes <= 130000 && !memcmp(after.out, before.out, before.bytes), "a refused load left something");
     EXPECT(!aura_seq_release(b, mine) && !aura_seq_load(b, file_path("one"), NULL, &got), "%s", aura_last_error());
     expect_same(a, seq[0], b, got, "in a budget");
@@ -218,16 +226,23 @@ static void misuse(void)
     aura_seq seq = seq_new(a), got = 7;
     aura_snapshot_options o = AURA_SNAPSHOT_OPTIONS_INIT;
     EXPECT(!aura_cache_save(a, file_path("a"), NULL), "%s", aura_last_error());
-    EXPECT(aura_cache_save(NULL, file_path("a"), NULL) == AURA_BAD_ARGUMENT && aura_cache_save(a, NULL, NULL) == AURA_BAD_ARGUMENT, "NULLs");
-    EXPECT(aura_cache_load(NULL, file_path("a"), NULL, &b) == AURA_BAD_ARGUMENT && aura_cache_load(ctx, NULL, NULL, &b) == AURA_BAD_ARGUMENT &&
+    EXPECT(aura_cache_save(NULL, file_path("a"), NULL) == AURA_BAD_ARGUMENT &&
+           aura_cache_save(a, NULL, NULL) == AURA_BAD_ARGUMENT, "NULLs");
+    EXPECT(aura_cache_load(NULL, file_path("a"), NULL, &b) == AURA_BAD_ARGUMENT &&
+           aura_cache_load(ctx, NULL, NULL, &b) == AURA_BAD_ARGUMENT &&
                aura_cache_load(ctx, file_path("a"), NULL, NULL) == AURA_BAD_ARGUMENT, "NULLs");
-    EXPECT(aura_seq_save(NULL, seq, file_path("a"), NULL) == AURA_BAD_ARGUMENT && aura_seq_save(a, 99, file_path("a"), NULL) == AURA_BAD_ARGUMENT, "NULLs");
-    EXPECT(aura_seq_load(NULL, file_path("a"), NULL, &got) == AURA_BAD_ARGUMENT && aura_seq_load(a, file_path("a"), NULL, NULL) == AURA_BAD_ARGUMENT, "NULLs");
-    EXPECT(aura_cache_load(ctx, file_path("none"), NULL, &b) == AURA_IO && aura_seq_load(a, file_path("none"), NULL, &got) == AURA_IO, "no file");
+    EXPECT(aura_seq_save(NULL, seq, file_path("a"), NULL) == AURA_BAD_ARGUMENT &&
+           aura_seq_save(a, 99, file_path("a"), NULL) == AURA_BAD_ARGUMENT, "NULLs");
+    EXPECT(aura_seq_load(NULL, file_path("a"), NULL, &got) == AURA_BAD_ARGUMENT &&
+           aura_seq_load(a, file_path("a"), NULL, NULL) == AURA_BAD_ARGUMENT, "NULLs");
+    EXPECT(aura_cache_load(ctx, file_path("none"), NULL, &b) == AURA_IO &&
+           aura_seq_load(a, file_path("none"), NULL, &got) == AURA_IO, "no file");
     o.size--;
-    EXPECT(aura_cache_save(a, file_path("a"), &o) == AURA_BAD_ARGUMENT && aura_cache_load(ctx, file_path("a"), &o, &b) == AURA_BAD_ARGUMENT, "size");
+    EXPECT(aura_cache_save(a, file_path("a"), &o) == AURA_BAD_ARGUMENT &&
+           aura_cache_load(ctx, file_path("a"), &o, &b) == AURA_BAD_ARGUMENT, "size");
     o.size++, o.n_seqs = 1;
-    EXPECT(aura_cache_save(a, file_path("a"), &o) == AURA_BAD_ARGUMENT && aura_seq_load(a, file_path("a"), &o, &got) == AURA_BAD_ARGUMENT, "seqs NULL");
+    EXPECT(aura_cache_save(a, file_path("a"), &o) == AURA_BAD_ARGUMENT &&
+           aura_seq_load(a, file_path("a"), &o, &got) == AURA_BAD_ARGUMENT, "seqs NULL");
     o.seqs = &seq;
     EXPECT(aura_seq_save(a, seq, file_path("a"), &o) == AURA_BAD_ARGUMENT, "two ways of saying which");
     EXPECT(!b && got == 7, "something was loaded");

@@ -153,7 +153,8 @@ static void expect_change_refused(uint32_t type, size_t at, const void *with, si
 /* Whatever a field says that it did not say before. BAD_ARGUMENT would be a fault of the caller's. */
 static void expect_field_refused(uint32_t type, size_t at, size_t size, const char *what)
 {
-    const uint64_t values[] = {0, 1, 2, 3, 31, 33, 63, 64, 65, 255, 257, 65537, UINT32_MAX - 1, UINT32_MAX, (uint64_t)1 << 32, UINT64_MAX / 2, (uint64_t)1 << 63,
+    const uint64_t values[] = {0, 1, 2, 3, 31, 33, 63, 64, 65, 255, 257, 65537, UINT32_MAX - 1, UINT32_MAX,
+                               (uint64_t)1 << 32, UINT64_MAX / 2, (uint64_t)1 << 63,
                                UINT64_MAX - 255, UINT64_MAX - 1, UINT64_MAX};
     for (size_t i = 0; i < sizeof values / sizeof *values; i++)
         if (size == 8 || values[i] <= UINT32_MAX)
@@ -161,9 +162,11 @@ static void expect_field_refused(uint32_t type, size_t at, size_t size, const ch
 }
 
 #define CONFIG_FIELD(field) \
-    expect_field_refused(AURA_SECTION_CONFIG, offsetof(struct aura_file_config, field), sizeof((struct aura_file_config *)0)->field, "config " #field)
+    expect_field_refused(AURA_SECTION_CONFIG, offsetof(struct aura_file_config, field),
+                         sizeof((struct aura_file_config *)0)->field, "config " #field)
 #define SEQ_FIELD(field) \
-    expect_field_refused(AURA_SECTION_SEQS, offsetof(struct aura_file_seq, field), sizeof((struct aura_file_seq *)0)->field, "sequence " #field)
+    expect_field_refused(AURA_SECTION_SEQS, offsetof(struct aura_file_seq, field),
+                         sizeof((struct aura_file_seq *)0)->field, "sequence " #field)
 
 /* The sequence that is loaded must be damaged too where a file could as well be one of another cache. */
 static int refused_whole(const struct bytes *bad)
@@ -182,10 +185,13 @@ static void config_that_is_not_that_of_the_bytes(void)
         size_t at, size;
     } fields[] = {
 #define FIELD(f) {#f, offsetof(struct aura_file_config, f), sizeof((struct aura_file_config *)0)->f}
-        FIELD(window), FIELD(max_queries), FIELD(keep_first), FIELD(slots), FIELD(k_kind), FIELD(v_kind), FIELD(k_dim), FIELD(v_dim), FIELD(kv_heads), FIELD(seed), FIELD(pinned), FIELD(tile_tokens), FIELD(page_tokens),
-        FIELD(k_codebook), FIELD(v_codebook), FIELD(reference_codebook), FIELD(k_codebook_crc), FIELD(v_codebook_crc), FIELD(reference_codebook_crc),
+        FIELD(window), FIELD(max_queries), FIELD(keep_first), FIELD(slots), FIELD(k_kind), FIELD(v_kind), FIELD(k_dim),
+            FIELD(v_dim), FIELD(kv_heads), FIELD(seed), FIELD(pinned), FIELD(tile_tokens), FIELD(page_tokens),
+        FIELD(k_codebook), FIELD(v_codebook), FIELD(reference_codebook), FIELD(k_codebook_crc), FIELD(v_codebook_crc),
+        FIELD(reference_codebook_crc),
         FIELD(k_signs_crc), FIELD(v_signs_crc), FIELD(head_bytes), FIELD(seqs), FIELD(entries), FIELD(pages)};
-    const uint64_t values[] = {0, 1, 3, 4, 9, 10, 63, 64, 65, 80, 128, 512, 513, 65536, 65537, UINT32_MAX, (uint64_t)1 << 32, UINT64_MAX / 64 + 1, UINT64_MAX};
+    const uint64_t values[] = {0, 1, 3, 4, 9, 10, 63, 64, 65, 80, 128, 512, 513, 65536, 65537, UINT32_MAX,
+                               (uint64_t)1 << 32, UINT64_MAX / 64 + 1, UINT64_MAX};
     aura_seq seq[2];
     struct bytes bad;
     small_file(file_path("good"), AURA_KIND_B2, seq);
@@ -245,7 +251,8 @@ static void lengths_and_pages_that_cannot_be(void)
 /* A cache of slots allocates all of them, so their number must not be believed. */
 static void slots_that_are_not_there(void)
 {
-    const uint64_t numbers[] = {299, 301, 256, 512, 513, 100000, (uint64_t)1 << 40, (uint64_t)1 << 63, UINT64_MAX - 254, UINT64_MAX};
+    const uint64_t numbers[] = {299, 301, 256, 512, 513, 100000, (uint64_t)1 << 40, (uint64_t)1 << 63, UINT64_MAX - 254,
+                                UINT64_MAX};
     aura_config config = small_config(NULL);
     config.slots = 300;
     aura_cache *cache = cache_new(ctx, &config);
@@ -286,13 +293,15 @@ static void numbers_that_cannot_be(void)
         aura_kind v;
         uint8_t bad[4];
         size_t bytes;
-    } cases[] = {{AURA_KIND_B8, {0x80}, 1}, {AURA_KIND_F16, {0, 0x7c}, 2}, {AURA_KIND_BF16, {0x80, 0x7f}, 2}, {AURA_KIND_BF16, {0xc0, 0xff}, 2}, {AURA_KIND_F32, {0, 0, 0x80, 0xff}, 4}};
+    } cases[] = {{AURA_KIND_B8, {0x80}, 1}, {AURA_KIND_F16, {0, 0x7c}, 2}, {AURA_KIND_BF16, {0x80, 0x7f}, 2},
+                 {AURA_KIND_BF16, {0xc0, 0xff}, 2}, {AURA_KIND_F32, {0, 0, 0x80, 0xff}, 4}};
     for (int i = 0; i < 5; i++) {
         aura_seq seq[2];
         small_file(file_path("good"), cases[i].v, seq);
         good = read_file(file_path("good"));
         target_init(&target, cases[i].v, seq[1]);
-        expect_change_refused(AURA_SECTION_PAGES, target.cache->layout.v_at + 40, cases[i].bad, cases[i].bytes, "a number that is none");
+        expect_change_refused(AURA_SECTION_PAGES, target.cache->layout.v_at + 40, cases[i].bad, cases[i].bytes,
+                              "a number that is none");
         target_free(&target);
         free(good.data), unlink(file_path("good")), unlink(file_path("made"));
     }
@@ -308,12 +317,14 @@ static void other_versions(void)
     target_init(&t, AURA_KIND_B2, seq[0]);
     header_of(file)->major = 2, seal(file);
     write_file(file_path("made"), file.data, file.size);
-    EXPECT(aura_cache_load(ctx, file_path("made"), NULL, &cache) == AURA_UNSUPPORTED && strstr(aura_last_error(), "version 2.0"), "%s", aura_last_error());
+    EXPECT(aura_cache_load(ctx, file_path("made"), NULL, &cache) == AURA_UNSUPPORTED &&
+           strstr(aura_last_error(), "version 2.0"), "%s", aura_last_error());
     EXPECT(refused(&t, file_path("made"), "") && !cache, "a newer version");
     header_of(file)->major = 1, header_of(file)->minor = 3, seal(file);
     more = with_section(file, 0, 200, AURA_SECTION_OPTIONAL, 1000);
     write_file(file_path("made"), more.data, more.size);
-    EXPECT(!aura_cache_load(ctx, file_path("made"), NULL, &cache) && seq_tokens(cache, seq[0]) == 57, "an optional section that nobody knows: %s", aura_last_error());
+    EXPECT(!aura_cache_load(ctx, file_path("made"), NULL, &cache) && seq_tokens(cache, seq[0]) == 57,
+           "an optional section that nobody knows: %s", aura_last_error());
     free(more.data);
     more = with_section(file, 0, 200, 0, 1000);
     write_file(file_path("made"), more.data, more.size);

@@ -28,7 +28,8 @@ static void some_sequences(void)
         some.seqs = &seq[i], some.n_seqs = 1;
         EXPECT(!aura_seq_load(b, file_path("all"), &some, &got), "%s", aura_last_error());
         expect_same(a, seq[i], b, got, "one of a whole cache");
-        EXPECT(!aura_seq_save(a, seq[i], file_path("one"), NULL) && !aura_seq_load(b, file_path("one"), NULL, &got), "%s", aura_last_error());
+        EXPECT(!aura_seq_save(a, seq[i], file_path("one"), NULL) && !aura_seq_load(b, file_path("one"), NULL, &got), "%s",
+               aura_last_error());
         expect_same(a, seq[i], b, got, "alone");
         grow(b, got, &t, 45, 1);
     }
@@ -38,7 +39,8 @@ static void some_sequences(void)
     some.seqs = wanted, some.n_seqs = 1;
     EXPECT(aura_seq_load(b, file_path("all"), &some, &got) == AURA_BAD_ARGUMENT && got == 7, "no such sequence");
     EXPECT(aura_cache_load(ctx, file_path("all"), &some, &c) == AURA_BAD_ARGUMENT && !c, "no such sequence");
-    EXPECT(aura_cache_save(a, file_path("none"), &some) == AURA_BAD_ARGUMENT && access(file_path("none"), F_OK), "no such sequence");
+    EXPECT(aura_cache_save(a, file_path("none"), &some) == AURA_BAD_ARGUMENT && access(file_path("none"), F_OK),
+           "no such sequence");
     wanted[0] = wanted[1] = seq[0], some.n_seqs = 2;
     EXPECT(aura_cache_save(a, file_path("none"), &some) == AURA_BAD_ARGUMENT, "one twice");
     EXPECT(aura_cache_load(ctx, file_path("all"), &some, &c) == AURA_BAD_ARGUMENT && !c, "one twice");
@@ -60,9 +62,11 @@ static void expect_heads(const aura_cache *a, const aura_cache *b, aura_seq seq,
     for (int values = 0; values < 2; values++) {
         aura_view x_view = {x, AURA_F32, 0, 0}, y_view = {y, AURA_F32, 0, 0};
         EXPECT(!aura_cache_decode(a, seq, 0, n, values ? NULL : &x_view, values ? &x_view : NULL) &&
-               !aura_cache_decode(b, seq, 0, n, values ? NULL : &y_view, values ? &y_view : NULL), "%s: %s", what, aura_last_error());
+               !aura_cache_decode(b, seq, 0, n, values ? NULL : &y_view, values ? &y_view : NULL), "%s: %s", what,
+               aura_last_error());
         for (uint32_t i = 0; i < n; i++)
-            EXPECT(!memcmp(x + ((size_t)i * all + first) * dim, y + (size_t)i * heads * dim, heads * dim * sizeof *x), "%s: token %u differs", what, i);
+            EXPECT(!memcmp(x + ((size_t)i * all + first) * dim, y + (size_t)i * heads * dim, heads * dim * sizeof *x),
+                   "%s: token %u differs", what, i);
     }
     free(x), free(y);
 }
@@ -87,7 +91,8 @@ static void some_heads(void)
             EXPECT(!aura_cache_save(a, file_path("part"), &o), "%s", aura_last_error());
             aura_cache *c = load(ctx, file_path("part"), NULL);
             aura_cache_get_info(b, &info);
-            EXPECT(info.config.kv_heads == heads && info.config.q_heads == 3 * heads && !memcmp(info.config.balance, balance + first * 64, heads * 256), "%s", what);
+            EXPECT(info.config.kv_heads == heads && info.config.q_heads == 3 * heads &&
+                   !memcmp(info.config.balance, balance + first * 64, heads * 256), "%s", what);
             for (int i = 0; i < SEQS - 1; i++) {
                 expect_heads(a, b, seq[i], first, heads, what);
                 expect_same(b, seq[i], c, seq[i], what);
@@ -108,7 +113,8 @@ static void some_heads(void)
     for (int i = 0; i < 6; i++) {
         o.first_head = bad[i][0], o.heads = bad[i][1];
         EXPECT(aura_cache_save(a, file_path("none"), &o) == AURA_BAD_ARGUMENT, "heads %u + %u", o.first_head, o.heads);
-        EXPECT(aura_cache_load(ctx, file_path("all"), &o, &none) == AURA_BAD_ARGUMENT && !none, "heads %u + %u", o.first_head, o.heads);
+        EXPECT(aura_cache_load(ctx, file_path("all"), &o, &none) == AURA_BAD_ARGUMENT && !none, "heads %u + %u",
+               o.first_head, o.heads);
     }
     aura_cache_destroy(a);
     unlink(file_path("all")), unlink(file_path("part")), text_free(&t), free(balance);
@@ -138,7 +144,8 @@ static void windows(void)
             o.seqs = seq, o.n_seqs = 1;
             EXPECT(!aura_seq_load(b, file_path("ring"), &o, &got), "%s", aura_last_error());
             for (uint32_t n = 0; n < 400; n += 130) {
-                expect_same(a, seq[0], b, seq[0], "window"), expect_same(a, seq[1], b, seq[1], "window"), expect_same(a, seq[0], b, got, "window");
+                expect_same(a, seq[0], b, seq[0], "window"), expect_same(a, seq[1], b, seq[1], "window"),
+                    expect_same(a, seq[0], b, got, "window");
                 grow(a, seq[0], &t, 130, 1), grow(b, seq[0], &t, 130, 1), grow(b, got, &t, 130, 1);
                 grow(a, seq[1], &t, 130, 2), grow(b, seq[1], &t, 130, 2);
             }
@@ -183,7 +190,8 @@ static void slots(void)
     aura_seq seq = 1;
     aura_snapshot_options o = AURA_SNAPSHOT_OPTIONS_INIT;
     o.seqs = &seq, o.n_seqs = 1;
-    EXPECT(aura_cache_save(a, file_path("none"), &o) == AURA_BAD_ARGUMENT && aura_seq_load(b, file_path("slots"), NULL, &seq) == AURA_BAD_ARGUMENT, "sequences of slots");
+    EXPECT(aura_cache_save(a, file_path("none"), &o) == AURA_BAD_ARGUMENT &&
+           aura_seq_load(b, file_path("slots"), NULL, &seq) == AURA_BAD_ARGUMENT, "sequences of slots");
     aura_cache_destroy(a), aura_cache_destroy(b);
     for (int i = 0; i < 2; i++)
         free(x[i]), free(y[i]);

@@ -15,7 +15,8 @@ struct text {
 static inline struct text text_new(const aura_config *c, uint32_t tokens)
 {
     uint32_t v_dim = c->v_dim ? c->v_dim : c->k_dim;
-    struct text t = {tokens, tensor_new(tokens, c->kv_heads, c->k_dim, AURA_F32, DENSE), tensor_new(tokens, c->kv_heads, v_dim, AURA_F32, DENSE)};
+    struct text t = {tokens, tensor_new(tokens, c->kv_heads, c->k_dim, AURA_F32, DENSE),
+                     tensor_new(tokens, c->kv_heads, v_dim, AURA_F32, DENSE)};
     float *k = random_tokens(71, tokens, c->kv_heads, c->k_dim, 1), *v = random_tokens(72, tokens, c->kv_heads, v_dim, 0);
     tensor_set(&t.k, k), tensor_set(&t.v, v);
     free(k), free(v);
@@ -66,13 +67,16 @@ static inline void expect_same(const aura_cache *a, aura_seq seq_a, const aura_c
         EXPECT(0, "%s: %s", what, aura_last_error());
         return;
     }
-    EXPECT(x.tokens == y.tokens && x.closed == y.closed && x.first == y.first, "%s: %llu tokens, %llu closed, from %llu on; not %llu, %llu, %llu",
-           what, (unsigned long long)y.tokens, (unsigned long long)y.closed, (unsigned long long)y.first, (unsigned long long)x.tokens,
+    EXPECT(x.tokens == y.tokens && x.closed == y.closed && x.first == y.first,
+           "%s: %llu tokens, %llu closed, from %llu on; not %llu, %llu, %llu",
+           what, (unsigned long long)y.tokens, (unsigned long long)y.closed, (unsigned long long)y.first,
+           (unsigned long long)x.tokens,
            (unsigned long long)x.closed, (unsigned long long)x.first);
     if (x.tokens != y.tokens || x.first != y.first || !x.tokens)
         return;
     uint32_t n = (uint32_t)(x.tokens - x.first);
-    size_t keys = (size_t)n * info.config.kv_heads * info.config.k_dim, values = (size_t)n * info.config.kv_heads * info.config.v_dim;
+    size_t keys = (size_t)n * info.config.kv_heads * info.config.k_dim,
+        values = (size_t)n * info.config.kv_heads * info.config.v_dim;
     float *k[2], *v[2], *out[2];
     for (int i = 0; i < 2; i++) {
         k[i] = calloc(keys, sizeof(float)), v[i] = calloc(values, sizeof(float));
@@ -114,7 +118,8 @@ static inline int is_state(const struct state *s, const aura_cache *cache, aura_
 /* A cache with a sequence, a fork that went another way, one that shares everything, and an empty one. */
 enum { SEQS = 4 };
 
-static inline aura_cache *some_cache(aura_ctx *in, const aura_config *config, const struct text *t, uint32_t tokens, aura_seq seq[SEQS])
+static inline aura_cache *some_cache(aura_ctx *in, const aura_config *config, const struct text *t, uint32_t tokens,
+                                     aura_seq seq[SEQS])
 {
     aura_cache *cache = cache_new(in, config);
     seq[0] = seq_new(cache);
@@ -122,7 +127,8 @@ static inline aura_cache *some_cache(aura_ctx *in, const aura_config *config, co
     for (int i = 0; i < 2; i++)
         seq[i ? 3 : 0] = seq_new(cache);
     grow(cache, seq[0], t, tokens, 0);
-    EXPECT(!aura_seq_fork(cache, seq[0], tokens - tokens / 3, &seq[1]) && !aura_seq_fork(cache, seq[0], tokens, &seq[2]), "%s", aura_last_error());
+    EXPECT(!aura_seq_fork(cache, seq[0], tokens - tokens / 3, &seq[1]) && !aura_seq_fork(cache, seq[0], tokens, &seq[2]),
+           "%s", aura_last_error());
     grow(cache, seq[1], t, tokens / 4, 5);
     return cache;
 }

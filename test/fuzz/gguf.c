@@ -1,5 +1,5 @@
-/* Files of models. What opens is read to its last byte; if a tokenizer can be made of it, text goes through it and back, and so do
- * turns of a conversation; if a model can, it computes some tokens. */
+/* Files of models. What opens is read to its last byte; if a tokenizer can be made of it, text goes through it and back, and so
+ * do turns of a conversation; if a model can, it computes some tokens. */
 #include "fuzz.h"
 
 #include "../../model/chat.h"
@@ -35,7 +35,8 @@ static void use_values(const struct gguf *file)
         memcpy(key, v->key.data, v->key.size);
         key[v->key.size] = 0;
         MUST(gguf_find(file, key) == v);
-        int kinds = (gguf_uint(file, key, &number) == 1) + (gguf_float(file, key, &real) == 1) + (gguf_bool(file, key, &truth) == 1);
+        int kinds = (gguf_uint(file, key, &number) == 1) + (gguf_float(file, key, &real) == 1) +
+            (gguf_bool(file, key, &truth) == 1);
         if (gguf_string(file, key, &text) == 1) {
             touch(text.data, text.size);
             kinds++;

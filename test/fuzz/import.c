@@ -106,7 +106,8 @@ static void rows(struct source *s)
     if (!aura_codebook_get((aura_table)(1 + take_u8(s) % 4), 1 + take_u8(s) % 8, &book)) {
         out.seq = seq, out.first = take_u8(s) % MOST_TOKENS, out.tokens = take_u8(s) % MOST_TOKENS;
         out.k.codebook = &book, out.k.rotation = how & 4 ? &k : NULL, out.k.rule = (aura_scale_rule)(how / 8 % 4);
-        out.k.search = how / 32 % 2, out.k.tiny = take_f32(s), out.k.norm_dtype = dtypes[take_u8(s) % 4], out.k.stride = take_u8(s) % MOST_TOKENS;
+        out.k.search = how / 32 % 2, out.k.tiny = take_f32(s), out.k.norm_dtype = dtypes[take_u8(s) % 4],
+            out.k.stride = take_u8(s) % MOST_TOKENS;
         size_t n = HEADS * (out.k.stride ? out.k.stride : out.tokens);
         out.k.codes = malloc(n * aura_row_bytes(64, book.bits) + 1), out.k.norms = malloc(n * 4 + 1);
         aura_export_rows(cache, &out);
@@ -147,7 +148,8 @@ static void tq(struct source *s)
     out.write_pos = take_u8(s) % 41, out.sliding = take_u8(s) % 2;
     out.k.bits = take_u8(s) % 10, out.k.dtype = dtypes[take_u8(s) % 4];
     size_t n = HEADS * (size_t)out.capacity;
-    out.k.rows = malloc(n * (out.k.bits == 4 ? 128 : out.k.bits ? 256 : 256 * (aura_dtype_bytes(out.k.dtype) ? aura_dtype_bytes(out.k.dtype) : 4)) + 1);
+    out.k.rows = malloc(n * (out.k.bits == 4 ? 128 : out.k.bits ? 256
+                             : 256 * (aura_dtype_bytes(out.k.dtype) ? aura_dtype_bytes(out.k.dtype) : 4)) + 1);
     out.k.norms = malloc(n * 4 + 1);
     aura_export_tq(cache, &out);
     free(out.k.rows), free(out.k.norms);

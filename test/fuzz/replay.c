@@ -63,7 +63,8 @@ static int read_all(const char *path)
 /* One change: a bit, a byte, a number that matters, a piece of another place, or another length. */
 static size_t change(uint8_t *data, size_t size, uint64_t *state)
 {
-    static const uint64_t numbers[] = {0, 1, 255, 0xffff, 0x7fffffff, 0x80000000, 0xffffffff, UINT64_MAX, INT64_MAX, (uint64_t)1 << 40};
+    static const uint64_t numbers[] = {0, 1, 255, 0xffff, 0x7fffffff, 0x80000000, 0xffffffff, UINT64_MAX, INT64_MAX,
+                                       (uint64_t)1 << 40};
     if (!size)
         return size;
     size_t at = random_bits(state) % size, n = 1 + random_bits(state) % 8;

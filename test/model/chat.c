@@ -10,20 +10,27 @@
 #include "gguf_tools.h"
 #include "../test.h"
 
-static const char smollm2[] = "{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nYou are SmolLM<|im_end|>\n' }}"
+static const char smollm2[] =
+    "{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nYou are SmolLM<|im_end|>\n' }}"
                               "{% endif %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}";
-static const char qwen25[] = "{%- if messages[0]['role'] == 'system' %}{{- '<|im_start|>system\\n' + messages[0]['content'] + '<|im_end|>\\n' }}"
+static const char qwen25[] =
+    "{%- if messages[0]['role'] == 'system' %}{{- '<|im_start|>system\\n' + messages[0]['content'] + '<|im_end|>\\n' }}"
                              "{%- else %}{{- '<|im_start|>system\\nYou are Qwen.<|im_end|>\\n' }}{%- endif %}";
-static const char qwen3[] = "{%- if messages[0].role == 'system' %}{{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}"
+static const char qwen3[] =
+    "{%- if messages[0].role == 'system' %}{{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}"
                             "{%- endif %}{{- content.strip('\\n') }}";
-static const char llama3[] = "{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n'+ message['content'] | trim"
+static const char llama3[] =
+    "{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n'+ message['content'] | trim"
                              " + '<|eot_id|>' %}";
 static const char llama2[] = "{% set content = '<<SYS>>\\n' + system_message + '\\n<</SYS>>\\n\\n' + message['content'] %}"
-                             "{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}{{ ' '  + content.strip() + ' ' + eos_token }}";
+                             "{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}{{ ' '  + content.strip() + ' ' + "
+                             "eos_token }}";
 static const char mistral1[] = "{{ '[INST] ' + message['content'] + ' [/INST]' }}{{ message['content'] + eos_token}}";
-static const char mistral3[] = "{{- '[INST] ' + message['content'] + '[/INST]' }}{{- ' ' + message['content']|trim + eos_token}}[AVAILABLE_TOOLS]";
+static const char mistral3[] =
+    "{{- '[INST] ' + message['content'] + '[/INST]' }}{{- ' ' + message['content']|trim + eos_token}}[AVAILABLE_TOOLS]";
 static const char tekken[] = "{{- '[INST]' + message['content'] + '[/INST]' }}{{- message['content'] + eos_token}}";
-static const char zephyr[] = "{{ '<|user|>\\n' + message['content'] + eos_token }}{{ '<|assistant|>\\n' + message['content'] + eos_token }}";
+static const char zephyr[] =
+    "{{ '<|user|>\\n' + message['content'] + eos_token }}{{ '<|assistant|>\\n' + message['content'] + eos_token }}";
 
 static const struct chat_turn turns[] = {{"system", "Be short. "}, {"user", " Hi"}, {"assistant", "Hello "}, {"user", "Bye"}};
 
@@ -57,10 +64,13 @@ static void expect_text(const char *template, size_t first, size_t n, const char
 
 static void one_question(void)
 {
-    expect_text(smollm2, 1, 1, "<|im_start|>system\nYou are SmolLM<|im_end|>\n<|im_start|>user\n Hi<|im_end|>\n<|im_start|>assistant\n");
-    expect_text(qwen25, 1, 1, "<|im_start|>system\nYou are Qwen.<|im_end|>\n<|im_start|>user\n Hi<|im_end|>\n<|im_start|>assistant\n");
+    expect_text(smollm2, 1, 1,
+                "<|im_start|>system\nYou are SmolLM<|im_end|>\n<|im_start|>user\n Hi<|im_end|>\n<|im_start|>assistant\n");
+    expect_text(qwen25, 1, 1,
+                "<|im_start|>system\nYou are Qwen.<|im_end|>\n<|im_start|>user\n Hi<|im_end|>\n<|im_start|>assistant\n");
     expect_text(qwen3, 1, 1, "<|im_start|>user\n Hi<|im_end|>\n<|im_start|>assistant\n");
-    expect_text(llama3, 1, 1, "<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n");
+    expect_text(llama3, 1, 1,
+                "<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n");
     expect_text(llama2, 1, 1, "[INST] Hi [/INST]");
     expect_text(mistral1, 1, 1, "[INST]  Hi [/INST]");
     expect_text(mistral3, 1, 1, "[INST] Hi[/INST]");
@@ -72,12 +82,14 @@ static void one_question(void)
 
 static void several_turns(void)
 {
-    const char *chatml = "<|im_start|>system\nBe short. <|im_end|>\n<|im_start|>user\n Hi<|im_end|>\n<|im_start|>assistant\nHello <|im_end|>\n"
+    const char *chatml =
+        "<|im_start|>system\nBe short. <|im_end|>\n<|im_start|>user\n Hi<|im_end|>\n<|im_start|>assistant\nHello <|im_end|>\n"
                          "<|im_start|>user\nBye<|im_end|>\n<|im_start|>assistant\n";
     expect_text(smollm2, 0, 4, chatml);
     expect_text(qwen25, 0, 4, chatml);
     expect_text(qwen3, 0, 4, chatml);
-    expect_text(llama3, 0, 4, "<|start_header_id|>system<|end_header_id|>\n\nBe short.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nHi"
+    expect_text(llama3, 0, 4,
+                "<|start_header_id|>system<|end_header_id|>\n\nBe short.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nHi"
                               "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\nHello<|eot_id|><|start_header_id|>user"
                               "<|end_header_id|>\n\nBye<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n");
     expect_text(llama2, 0, 4, "[INST] <<SYS>>\nBe short.\n<</SYS>>\n\nHi [/INST] Hello <e><b>[INST] Bye [/INST]");
@@ -90,7 +102,8 @@ static void several_turns(void)
 static void unknown_templates(void)
 {
     static const char *const unknown[] = {"", "{{ messages }}", "<|im_start|>user<|im_sep|>x<|im_end|>", "<start_of_turn>user",
-                                          "[SYSTEM_PROMPT]x[/SYSTEM_PROMPT][INST]y[/INST]", "<|user|>x<|end|><|assistant|>", "<|im_start|>"};
+                                          "[SYSTEM_PROMPT]x[/SYSTEM_PROMPT][INST]y[/INST]",
+                                          "<|user|>x<|end|><|assistant|>", "<|im_start|>"};
     char error[GGUF_ERROR_BYTES] = "";
     for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {
         char *text = render(unknown[i], 0, 4, error);
@@ -104,7 +117,8 @@ static void unknown_templates(void)
 
 static void of_the_model(void)
 {
-    static const char wanted[] = "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
+    static const char wanted[] =
+        "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
                                  "<|im_start|>user\nBye<|im_end|>\n<|im_start|>assistant\n";
     struct gguf *file = NULL;
     char error[GGUF_ERROR_BYTES], *text = NULL;

@@ -59,7 +59,7 @@ static void some_tokens(uint32_t *tokens, size_t n)
         tokens[i] = (uint32_t)(i * i * 7 + 3 * i + 1) % VOCAB;
 }
 
-/* ---- results --------------------------------------------------------------------------------------------------------------- */
+/* ---- results ----------------------------------------------------------------------------------------------------- */
 
 /* All logits of a text in calls of so many tokens, beside those in double. */
 static void compare(const struct tiny *t, size_t step, uint32_t threads, const char *what)
@@ -125,7 +125,7 @@ static void formats(void)
     EXPECT(before < 1e-2, "an f16 cache is off by %g", sqrt(before));
 }
 
-/* ---- what a state promises --------------------------------------------------------------------------------------------------- */
+/* ---- what a state promises ----------------------------------------------------------------------------------------- */
 
 static struct seen {
     uint32_t calls, layers, tokens;
@@ -187,8 +187,8 @@ static void limits(void)
     close_all(&o);
 }
 
-/* A weight that is not finite: in the embedding, so that the cache refuses its key; in the output, where only logits show it, after
- * all layers. Both are said, and the state has the tokens that it had. */
+/* A weight that is not finite: in the embedding, so that the cache refuses its key; in the output, where only logits show it,
+ * after all layers. Both are said, and the state has the tokens that it had. */
 static void not_finite(void)
 {
     struct tiny t = tiny_model("llama");
@@ -245,7 +245,7 @@ static void back_again(void)
     close_all(&o);
 }
 
-/* ---- files that are something else --------------------------------------------------------------------------------------------- */
+/* ---- files that are something else ----------------------------------------------------------------------------------- */
 
 /* What opening a changed file says. */
 static void refuses(const struct tiny *t, void (*change)(struct gguf_writer *w), const char *why)

@@ -459,7 +459,8 @@ static void awkward_text(void)
         size_t count = tokenizer_encode(m.tokenizer, (char *)text.data, text.size, special, 1, &got), i = 0;
         while (i < n && i < count && got[i] == wanted[i])
             i++;
-        EXPECT(n > 1000 && count == n && i == n, "special %d: %zu tokens, not %zu, and other ones from %zu on", special, count, n, i);
+        EXPECT(n > 1000 && count == n && i == n, "special %d: %zu tokens, not %zu, and other ones from %zu on", special,
+               count, n, i);
         free(got);
     }
     if (m.tokenizer) {

@@ -178,7 +178,8 @@ static void causal_blocks(void)
                 double want[128], lse;
                 expect_row(want, &lse, NULL, &p, h, first, end);
                 if (first == end) {
-                    EXPECT(m[h * 2 + b] == -INFINITY && l[h * 2 + b] == 0 && o[(h * 2 + b) * 128] == 0, "an empty block is (0, -inf, 0)");
+                    EXPECT(m[h * 2 + b] == -INFINITY && l[h * 2 + b] == 0 && o[(h * 2 + b) * 128] == 0,
+                           "an empty block is (0, -inf, 0)");
                     continue;
                 }
                 EXPECT(fabs(m[h * 2 + b] + log(l[h * 2 + b]) - lse) < 1e-5, "m and l of block %zu", b);
@@ -300,12 +301,14 @@ static void dequant_keeps_strides_and_types(void)
     for (size_t i = 0; i < sizeof dims / sizeof *dims; i++)
         for (size_t w = 0; w < sizeof widths / sizeof *widths; w++)
             for (int type = 0; type < 3; type++) {
-                struct side s = make_side(widths[w], dims[i], 2, 3, 5, 7, 3, 0.5f, 0.1f, types[(type + 1) % 3], types[(type + 2) % 3]);
+                struct side s = make_side(widths[w], dims[i], 2, 3, 5, 7, 3, 0.5f, 0.1f, types[(type + 1) % 3],
+                                          types[(type + 2) % 3]);
                 char *out = malloc(2 * 4 * dims[i] * 4);
                 size_t element = aura_dtype_bytes(types[type]);
                 aura_dequant_args a = AURA_DEQUANT_ARGS_INIT;
                 memset(out, 0x5a, 2 * 4 * dims[i] * 4);
-                a.rows = s.packed, a.dim = dims[i], a.kv_heads = 2, a.tokens = 3, a.out = out, a.out_dtype = types[type], a.out_stride = 4;
+                a.rows = s.packed, a.dim = dims[i], a.kv_heads = 2, a.tokens = 3, a.out = out, a.out_dtype = types[type],
+                    a.out_stride = 4;
                 EXPECT(!aura_dequant(ctx, &a), "%s", aura_last_error());
                 for (size_t h = 0; h < 2; h++)
                     for (size_t e = 0; e < 3 * dims[i]; e++)
@@ -370,14 +373,17 @@ static void large_maxima_need_f32_partials(void)
     EXPECT(lse > 16, "scores are too small to show anything: %g", lse);
     for (int type = AURA_F32; type <= AURA_BF16; type++) {
         float o[BLOCKS * DIM], m[BLOCKS], l[BLOCKS], out[DIM];
-        aura_flash_p1_args a = {sizeof a, p.k.packed, p.v.packed, DIM, 1, 1, T, p.q, AURA_F32, (aura_dtype)type, o, m, l, BLOCKS, T / BLOCKS, 0, 0};
+        aura_flash_p1_args a = {sizeof a, p.k.packed, p.v.packed, DIM, 1, 1, T, p.q, AURA_F32, (aura_dtype)type, o, m, l,
+                                BLOCKS, T / BLOCKS, 0, 0};
         aura_flash_pass2_args b = AURA_FLASH_PASS2_ARGS_INIT;
-        b.dim = DIM, b.q_heads = 1, b.num_blocks = BLOCKS, b.o = o, b.m = m, b.l = l, b.partial_dtype = (aura_dtype)type, b.out = out;
+        b.dim = DIM, b.q_heads = 1, b.num_blocks = BLOCKS, b.o = o, b.m = m, b.l = l, b.partial_dtype = (aura_dtype)type,
+            b.out = out;
         EXPECT(!aura_flash_p1(ctx, &a) && !aura_flash_pass2(ctx, &b), "%s", aura_last_error());
         for (int d = 0; d < DIM; d++)
             error[type] += fabs(out[d] - want[d]) / size / DIM;
     }
-    EXPECT(error[AURA_F32] < 1e-6 && error[AURA_BF16] > 300 * error[AURA_F32], "f32 %g, f16 %g, bf16 %g", error[0], error[1], error[2]);
+    EXPECT(error[AURA_F32] < 1e-6 && error[AURA_BF16] > 300 * error[AURA_F32], "f32 %g, f16 %g, bf16 %g", error[0],
+           error[1], error[2]);
     free_problem(&p);
 }
 
@@ -408,12 +414,14 @@ static void empty_blocks_between_full_ones(void)
             sum += 1.5 * exp(m[b]), total += b * exp(m[b]);
     }
     a.dim = DIM, a.q_heads = 1, a.num_blocks = BLOCKS, a.o = o, a.m = m, a.l = l, a.out = out, a.lse = &lse;
-    EXPECT(!aura_flash_pass2(ctx, &a) && fabs(out[9] - total / sum) < 1e-4, "%s: %g, not %g", aura_last_error(), (double)out[9], total / sum);
+    EXPECT(!aura_flash_pass2(ctx, &a) && fabs(out[9] - total / sum) < 1e-4, "%s: %g, not %g", aura_last_error(),
+           (double)out[9], total / sum);
     EXPECT(fabs(lse - log(sum)) < 1e-5, "lse %g", (double)lse);
     a.num_blocks = 0;
     EXPECT(!aura_flash_pass2(ctx, &a) && out[9] == 0 && lse == -INFINITY, "no blocks: %g", (double)out[9]);
     a.num_blocks = BLOCKS, l[4] = NAN;
-    EXPECT(aura_flash_pass2(ctx, &a) == AURA_NOT_FINITE && isnan(out[9]) && strstr(aura_last_error(), "row 0"), "NaN l: %g", (double)out[9]);
+    EXPECT(aura_flash_pass2(ctx, &a) == AURA_NOT_FINITE && isnan(out[9]) && strstr(aura_last_error(), "row 0"),
+           "NaN l: %g", (double)out[9]);
     l[4] = INFINITY;
     EXPECT(aura_flash_pass2(ctx, &a) == AURA_NOT_FINITE && isnan(out[9]), "infinite l: %g", (double)out[9]);
     l[4] = 1.5f, m[4] = NAN;
@@ -451,7 +459,8 @@ static void fused_undo(void)
         c.out = plain, c.undo = NULL;
         EXPECT(!aura_flash_pass2(ctx, &c) && !aura_undo(ctx, &undo), "%s", aura_last_error());
         c.out = fused, c.undo = &rotation;
-        EXPECT(!aura_flash_pass2(ctx, &c) && !memcmp(fused, plain, sizeof fused), "pass 2: fused and unfused differ, kind %d", kind);
+        EXPECT(!aura_flash_pass2(ctx, &c) && !memcmp(fused, plain, sizeof fused),
+               "pass 2: fused and unfused differ, kind %d", kind);
     }
     free_problem(&p);
 }

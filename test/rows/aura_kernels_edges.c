@@ -36,7 +36,8 @@ static void edge_cases(void)
     sinks[1] = -1e30f;
     EXPECT(!aura_flash_sdpa(ctx, &a) && !memcmp(out, plain, sizeof out), "a sink far below changes nothing");
     sinks[1] = NAN;
-    EXPECT(aura_flash_sdpa(ctx, &a) == AURA_NOT_FINITE && isnan(out[DIM]) && out[0] == plain[0] && strstr(aura_last_error(), "row 1"),
+    EXPECT(aura_flash_sdpa(ctx, &a) == AURA_NOT_FINITE && isnan(out[DIM]) && out[0] == plain[0] &&
+           strstr(aura_last_error(), "row 1"),
            "a NaN sink: %s", aura_last_error());
     a.sinks = NULL;
     k_norm[3] = 0;
@@ -171,11 +172,13 @@ static int run_all(const struct problem *p, unsigned long mode)
     aura_dequant_args d = {sizeof d, p->k.packed, 64, 2, 6, all.dequant, AURA_F32, 0};
     aura_score_args s = {sizeof s, p->k.packed, 64, 4, 2, 6, p->q, all.score, AURA_F32, AURA_F32, 0};
     aura_value_args v = {sizeof v, p->v.packed, 64, 4, 2, 6, all.score, all.value, AURA_F32, AURA_F32, 0, -1e30f};
-    aura_flash_p1_args a = {sizeof a, p->k.packed, p->v.packed, 64, 4, 2, 6, p->q, AURA_F32, AURA_F32, all.o, all.m, all.l, 2, 4, 0, 0};
+    aura_flash_p1_args a = {sizeof a, p->k.packed, p->v.packed, 64, 4, 2, 6, p->q, AURA_F32, AURA_F32, all.o, all.m, all.l,
+                            2, 4, 0, 0};
     aura_flash_pass2_args b = AURA_FLASH_PASS2_ARGS_INIT;
     aura_flash_sdpa_args f = AURA_FLASH_SDPA_ARGS_INIT;
     b.dim = 64, b.q_heads = 4, b.num_blocks = 2, b.o = all.o, b.m = all.m, b.l = all.l, b.out = all.pass2;
-    f.keys = p->k.packed, f.values = p->v.packed, f.dim = 64, f.q_heads = 4, f.kv_heads = 2, f.tokens = 6, f.q = p->q, f.out = all.sdpa;
+    f.keys = p->k.packed, f.values = p->v.packed, f.dim = 64, f.q_heads = 4, f.kv_heads = 2, f.tokens = 6, f.q = p->q,
+        f.out = all.sdpa;
     int failed = aura_dequant(ctx, &d) || mode_get() != mode;
     failed |= (aura_score(ctx, &s) || mode_get() != mode) << 1;
     failed |= (aura_value(ctx, &v) || mode_get() != mode) << 2;
@@ -200,7 +203,8 @@ static void float_modes_change_no_byte(void)
         mode_set(modes[i]);
         int failed = run_all(&p, modes[i]);
         mode_set(before);
-        EXPECT(!failed && !memcmp(want, &all, sizeof want), "mode 0x%x: functions 0x%x failed, or bytes changed", modes[i], (unsigned)failed);
+        EXPECT(!failed && !memcmp(want, &all, sizeof want), "mode 0x%x: functions 0x%x failed, or bytes changed", modes[i],
+               (unsigned)failed);
     }
     free_problem(&p);
 }
@@ -311,7 +315,8 @@ static void misuse_of_the_others(void)
     s.keys = p.k.packed, s.dim = 64, s.q_heads = 4, s.kv_heads = 2, s.tokens = 6, s.q = p.q, s.scores = out, s.score_stride = 5;
     EXPECT(aura_score(ctx, &s) == AURA_BAD_ARGUMENT, "%s", aura_last_error());
     aura_value_args v = AURA_VALUE_ARGS_INIT;
-    v.values = p.v.packed, v.dim = 64, v.q_heads = 4, v.kv_heads = 2, v.tokens = 6, v.weights = m, v.out = out, v.sparse_threshold = NAN;
+    v.values = p.v.packed, v.dim = 64, v.q_heads = 4, v.kv_heads = 2, v.tokens = 6, v.weights = m, v.out = out,
+        v.sparse_threshold = NAN;
     EXPECT(aura_value(ctx, &v) == AURA_BAD_ARGUMENT, "%s", aura_last_error());
     v.weights = out, v.sparse_threshold = 0;
     EXPECT(aura_value(ctx, &v) == AURA_BAD_ARGUMENT && strstr(aura_last_error(), "overlap"), "%s", aura_last_error());
@@ -336,12 +341,14 @@ static void sizes_that_overflow(void)
         d.out_stride = 0, d.tokens = d.rows.stride = huge[i];
         EXPECT(aura_dequant(ctx, &d) == AURA_TOO_LARGE, "tokens %zx: %s", huge[i], aura_last_error());
         aura_score_args s = AURA_SCORE_ARGS_INIT;
-        s.keys = p.k.packed, s.dim = 64, s.q_heads = 4, s.kv_heads = 2, s.tokens = 6, s.q = p.q, s.scores = out, s.score_stride = huge[i];
+        s.keys = p.k.packed, s.dim = 64, s.q_heads = 4, s.kv_heads = 2, s.tokens = 6, s.q = p.q, s.scores = out,
+            s.score_stride = huge[i];
         EXPECT(aura_score(ctx, &s) == AURA_TOO_LARGE, "score_stride %zx: %s", huge[i], aura_last_error());
         s.score_stride = 0, s.keys.stride = huge[i];
         EXPECT(aura_score(ctx, &s) == AURA_TOO_LARGE, "stride of keys %zx: %s", huge[i], aura_last_error());
         aura_value_args v = AURA_VALUE_ARGS_INIT;
-        v.values = p.v.packed, v.dim = 64, v.q_heads = 4, v.kv_heads = 2, v.tokens = 6, v.weights = p.q, v.out = out, v.weight_stride = huge[i];
+        v.values = p.v.packed, v.dim = 64, v.q_heads = 4, v.kv_heads = 2, v.tokens = 6, v.weights = p.q, v.out = out,
+            v.weight_stride = huge[i];
         EXPECT(aura_value(ctx, &v) == AURA_TOO_LARGE, "weight_stride %zx: %s", huge[i], aura_last_error());
         v.weight_stride = 0, v.values.stride = huge[i];
         EXPECT(aura_value(ctx, &v) == AURA_TOO_LARGE, "stride of values %zx: %s", huge[i], aura_last_error());

@@ -41,7 +41,8 @@ static void expect_equal(const aura_cache *a, aura_seq x, const aura_cache *b, a
     for (int i = 0; i < 4; i++)
         view[i] = (aura_view){out[i], AURA_F32, 0, 0};
     EXPECT(seq_tokens(a, x) == TOKENS && seq_tokens(b, y) == TOKENS, "%s: %llu tokens", what, (unsigned long long)seq_tokens(b, y));
-    EXPECT(!aura_cache_decode(a, x, 0, TOKENS, &view[0], &view[1]) && !aura_cache_decode(b, y, 0, TOKENS, &view[2], &view[3]), "%s: %s", what, aura_last_error());
+    EXPECT(!aura_cache_decode(a, x, 0, TOKENS, &view[0], &view[1]) &&
+           !aura_cache_decode(b, y, 0, TOKENS, &view[2], &view[3]), "%s: %s", what, aura_last_error());
     EXPECT(!memcmp(out[0], out[2], n * 4) && !memcmp(out[1], out[3], n * 4), "%s: other numbers", what);
     for (int i = 0; i < 4; i++)
         free(out[i]);
@@ -75,7 +76,8 @@ static void rows_init(struct rows *r, aura_table table, uint32_t bits, uint32_t 
         r->rotation.signs = r->signs;
     }
     r->norm_dtype = norm_dtype;
-    r->code_bytes = (size_t)HEADS * SPACE * aura_row_bytes(dim, bits), r->norm_bytes = (size_t)HEADS * SPACE * aura_dtype_bytes(norm_dtype);
+    r->code_bytes = (size_t)HEADS * SPACE * aura_row_bytes(dim, bits),
+        r->norm_bytes = (size_t)HEADS * SPACE * aura_dtype_bytes(norm_dtype);
     r->codes = malloc(r->code_bytes), r->norms = malloc(r->norm_bytes);
     memset(r->codes, 0xcc, r->code_bytes), memset(r->norms, 0xcc, r->norm_bytes);
 }
@@ -91,7 +93,8 @@ static void rows_encode(struct rows *r, const float *x, uint32_t dim)
         aura_encode_args args = AURA_ENCODE_ARGS_INIT;
         args.codebook = &r->book, args.rotation = &r->rotation, args.dim = dim, args.rows = TOKENS;
         args.in = x + h * dim, args.in_stride = HEADS * dim; /* [token][head][dim] */
-        args.packed = r->codes + h * SPACE * aura_row_bytes(dim, r->book.bits), args.scales = r->norms + h * SPACE * aura_dtype_bytes(r->norm_dtype);
+        args.packed = r->codes + h * SPACE * aura_row_bytes(dim, r->book.bits),
+            args.scales = r->norms + h * SPACE * aura_dtype_bytes(r->norm_dtype);
         args.scale_dtype = r->norm_dtype;
         EXPECT(!aura_encode(ctx, &args), "%s", aura_last_error());
     }
@@ -104,7 +107,8 @@ static float *rows_decode(const struct rows *r, uint32_t dim)
     for (size_t h = 0; h < HEADS; h++) {
         aura_decode_args args = AURA_DECODE_ARGS_INIT;
         args.codebook = &r->book, args.rotation = &r->rotation, args.dim = dim, args.rows = TOKENS;
-        args.packed = r->codes + h * SPACE * aura_row_bytes(dim, r->book.bits), args.scales = r->norms + h * SPACE * aura_dtype_bytes(r->norm_dtype);
+        args.packed = r->codes + h * SPACE * aura_row_bytes(dim, r->book.bits),
+            args.scales = r->norms + h * SPACE * aura_dtype_bytes(r->norm_dtype);
         args.scale_dtype = r->norm_dtype, args.out = x + h * TOKENS * dim;
         EXPECT(!aura_decode(ctx, &args), "%s", aura_last_error());
     }
@@ -122,7 +126,8 @@ static aura_packed packed_of(const struct rows *r)
 static aura_packed_out out_of(const struct rows *r)
 {
     aura_packed_out p = AURA_PACKED_OUT_INIT;
-    p.codebook = &r->book, p.rotation = &r->rotation, p.codes = r->codes, p.norms = r->norms, p.norm_dtype = r->norm_dtype, p.stride = SPACE;
+    p.codebook = &r->book, p.rotation = &r->rotation, p.codes = r->codes, p.norms = r->norms, p.norm_dtype = r->norm_dtype,
+        p.stride = SPACE;
     return p;
 }
 
@@ -131,8 +136,10 @@ static const struct {
     uint32_t bits, dim;
     int dense;
     aura_dtype norm;
-} row_cases[] = {{AURA_TABLE_AURA, 4, 128, 0, AURA_F32},  {AURA_TABLE_AURA, 2, 128, 1, AURA_F16}, {AURA_TABLE_AURA, 3, 128, 0, AURA_BF16},
-                 {AURA_TABLE_EXACT, 5, 80, 0, AURA_F32},  {AURA_TABLE_AURA, 6, 128, 1, AURA_F32}, {AURA_TABLE_AURA, 8, 128, 0, AURA_F16}};
+} row_cases[] = {{AURA_TABLE_AURA, 4, 128, 0, AURA_F32},  {AURA_TABLE_AURA, 2, 128, 1, AURA_F16},
+                 {AURA_TABLE_AURA, 3, 128, 0, AURA_BF16},
+                 {AURA_TABLE_EXACT, 5, 80, 0, AURA_F32},  {AURA_TABLE_AURA, 6, 128, 1, AURA_F32},
+                 {AURA_TABLE_AURA, 8, 128, 0, AURA_F16}};
 enum { ROW_CASES = sizeof row_cases / sizeof *row_cases };
 
 static void rows_come_in(void)
@@ -151,7 +158,8 @@ static void rows_come_in(void)
             aura_cache *a = cache_of(ctx, kind, kind, dim, &seq[0]), *b = cache_of(ctx, kind, kind, dim, &seq[1]);
             EXPECT(!append_f32(a, seq[0], x, y, 1, dim), "%s", aura_last_error());
             aura_import_rows_args args = AURA_IMPORT_ROWS_ARGS_INIT;
-            args.seq = seq[1], args.tokens = TOKENS, args.k = packed_of(&k), args.v = packed_of(&v), args.k_rotation = &k.rotation, args.v_rotation = &v.rotation;
+            args.seq = seq[1], args.tokens = TOKENS, args.k = packed_of(&k), args.v = packed_of(&v),
+                args.k_rotation = &k.rotation, args.v_rotation = &v.rotation;
             EXPECT(!aura_import_rows(b, &args), "%s", aura_last_error());
             expect_equal(a, seq[0], b, seq[1], dim, "imported");
             aura_cache_destroy(a), aura_cache_destroy(b);
@@ -172,7 +180,8 @@ static void rows_go_out(void)
         rows_encode(&k, keys, dim), rows_encode(&v, values, dim);
         aura_seq seq;
         aura_cache *cache = cache_of(ctx, AURA_KIND_F32, AURA_KIND_F32, dim, &seq);
-        EXPECT(!append_f32(cache, seq, values, keys, 0, dim) && !append_f32(cache, seq, keys, values, 0, dim), "%s", aura_last_error());
+        EXPECT(!append_f32(cache, seq, values, keys, 0, dim) && !append_f32(cache, seq, keys, values, 0, dim), "%s",
+               aura_last_error());
         aura_export_rows_args args = AURA_EXPORT_ROWS_ARGS_INIT;
         args.seq = seq, args.first = TOKENS, args.tokens = TOKENS, args.k = out_of(&got_k), args.v = out_of(&got_v);
         EXPECT(!aura_export_rows(cache, &args), "%s", aura_last_error());
@@ -197,7 +206,8 @@ struct tq {
 
 static struct tq tq_new(uint32_t dim, uint32_t bits)
 {
-    struct tq t = {dim, bits, NULL, NULL, (size_t)HEADS * SPACE * (bits == 0 ? 4 * dim : bits == 4 ? dim / 2 : dim), (size_t)HEADS * SPACE * (dim / 256) * sizeof(float)};
+    struct tq t = {dim, bits, NULL, NULL, (size_t)HEADS * SPACE * (bits == 0 ? 4 * dim : bits == 4 ? dim / 2 : dim),
+                   (size_t)HEADS * SPACE * (dim / 256) * sizeof(float)};
     t.packed = malloc(t.bytes), t.norms = malloc(t.norm_bytes);
     memset(t.packed, 0xcc, t.bytes), memset(t.norms, 0xcc, t.norm_bytes);
     return t;
@@ -213,9 +223,11 @@ static void tq_encode(struct tq *t, const float *x)
 {
     aura_tq_encode_args args = AURA_TQ_ENCODE_ARGS_INIT;
     aura_kv_copy_args plain = AURA_KV_COPY_ARGS_INIT;
-    args.dim = t->dim, args.bits = t->bits, args.kv_heads = HEADS, args.tokens = TOKENS, args.capacity = SPACE, args.write_pos = SPACE - 50, args.sliding = 1;
+    args.dim = t->dim, args.bits = t->bits, args.kv_heads = HEADS, args.tokens = TOKENS, args.capacity = SPACE,
+        args.write_pos = SPACE - 50, args.sliding = 1;
     args.in = x, args.packed = t->packed, args.norms = t->norms, args.scale_factor_d512 = 1.5f;
-    plain.dim = t->dim, plain.heads = HEADS, plain.tokens = TOKENS, plain.capacity = SPACE, plain.write_pos = SPACE - 50, plain.sliding = 1;
+    plain.dim = t->dim, plain.heads = HEADS, plain.tokens = TOKENS, plain.capacity = SPACE, plain.write_pos = SPACE - 50,
+        plain.sliding = 1;
     plain.in = x, plain.cache = t->packed;
     EXPECT(!(t->bits ? aura_tq_encode(ctx, &args) : aura_kv_copy(ctx, &plain)), "%s", aura_last_error());
 }
@@ -254,7 +266,8 @@ static void tq_comes_in(void)
             aura_cache *a = cache_of(ctx, kind, kind, dim, &seq[0]), *b = cache_of(ctx, kind, kind, dim, &seq[1]);
             EXPECT(!append_f32(a, seq[0], x, y, 0, dim), "%s", aura_last_error());
             aura_import_tq_args args = AURA_IMPORT_TQ_ARGS_INIT;
-            args.seq = seq[1], args.tokens = TOKENS, args.capacity = SPACE, args.ring_start = SPACE - 50, args.scale_factor_d512 = 1.5f;
+            args.seq = seq[1], args.tokens = TOKENS, args.capacity = SPACE, args.ring_start = SPACE - 50,
+                args.scale_factor_d512 = 1.5f;
             args.k.bits = k.bits, args.k.rows = k.packed, args.k.norms = k.norms;
             args.v.bits = v.bits, args.v.rows = v.packed, args.v.norms = v.norms;
             EXPECT(!aura_import_tq(b, &args), "%s", aura_last_error());
@@ -269,18 +282,23 @@ static void tq_goes_out(void)
     for (uint32_t dim = 256; dim <= 512; dim += 256)
         for (int i = 0; i < 5; i++) {
             fill(dim);
-            struct tq k = tq_new(dim, tq_bits[i][0]), v = tq_new(dim, tq_bits[i][1]), got_k = tq_new(dim, tq_bits[i][0]), got_v = tq_new(dim, tq_bits[i][1]);
+            struct tq k = tq_new(dim, tq_bits[i][0]), v = tq_new(dim, tq_bits[i][1]), got_k = tq_new(dim, tq_bits[i][0]),
+                got_v = tq_new(dim, tq_bits[i][1]);
             tq_encode(&k, keys), tq_encode(&v, values);
             aura_seq seq;
             aura_cache *cache = cache_of(ctx, AURA_KIND_F32, AURA_KIND_F32, dim, &seq);
-            EXPECT(!append_f32(cache, seq, values, keys, 0, dim) && !append_f32(cache, seq, keys, values, 0, dim), "%s", aura_last_error());
+            EXPECT(!append_f32(cache, seq, values, keys, 0, dim) && !append_f32(cache, seq, keys, values, 0, dim), "%s",
+                   aura_last_error());
             aura_export_tq_args args = AURA_EXPORT_TQ_ARGS_INIT;
-            args.seq = seq, args.first = TOKENS, args.tokens = TOKENS, args.capacity = SPACE, args.write_pos = SPACE - 50, args.sliding = 1, args.scale_factor_d512 = 1.5f;
+            args.seq = seq, args.first = TOKENS, args.tokens = TOKENS, args.capacity = SPACE, args.write_pos = SPACE - 50,
+                args.sliding = 1, args.scale_factor_d512 = 1.5f;
             args.k.bits = k.bits, args.k.rows = got_k.packed, args.k.norms = got_k.norms;
             args.v.bits = v.bits, args.v.rows = got_v.packed, args.v.norms = got_v.norms;
             EXPECT(!aura_export_tq(cache, &args), "%s", aura_last_error());
-            EXPECT(!memcmp(k.packed, got_k.packed, k.bytes) && !memcmp(k.norms, got_k.norms, k.norm_bytes), "dim %u, case %d: keys", dim, i);
-            EXPECT(!memcmp(v.packed, got_v.packed, v.bytes) && !memcmp(v.norms, got_v.norms, v.norm_bytes), "dim %u, case %d: values", dim, i);
+            EXPECT(!memcmp(k.packed, got_k.packed, k.bytes) && !memcmp(k.norms, got_k.norms, k.norm_bytes),
+                   "dim %u, case %d: keys", dim, i);
+            EXPECT(!memcmp(v.packed, got_v.packed, v.bytes) && !memcmp(v.norms, got_v.norms, v.norm_bytes),
+                   "dim %u, case %d: values", dim, i);
             aura_cache_destroy(cache);
             tq_free(&k), tq_free(&v), tq_free(&got_k), tq_free(&got_v);
         }
@@ -297,7 +315,8 @@ static void failed_imports_store_nothing(void)
     rows_init(&k, AURA_TABLE_EXACT, 4, 256, 0, AURA_F32), rows_init(&v, AURA_TABLE_EXACT, 4, 256, 0, AURA_F32);
     rows_encode(&k, keys, 256), rows_encode(&v, values, 256);
     aura_import_rows_args good = AURA_IMPORT_ROWS_ARGS_INIT, args;
-    good.seq = seq, good.tokens = TOKENS, good.k = packed_of(&k), good.v = packed_of(&v), good.k_rotation = &k.rotation, good.v_rotation = &v.rotation;
+    good.seq = seq, good.tokens = TOKENS, good.k = packed_of(&k), good.v = packed_of(&v), good.k_rotation = &k.rotation,
+        good.v_rotation = &v.rotation;
     size_t before = aura_cache_bytes(cache);
     float *norm = (float *)(void *)v.norms + SPACE + 250, old = *norm;
 #define REFUSED(change, wanted)                                                                                        \
@@ -305,7 +324,8 @@ static void failed_imports_store_nothing(void)
         args = good;                                                                                                   \
         change;                                                                                                        \
         aura_status status = aura_import_rows(cache, &args);                                                           \
-        EXPECT(status == wanted && seq_tokens(cache, seq) == 0 && aura_cache_bytes(cache) == before, "%s: %s", #change, aura_status_text(status)); \
+        EXPECT(status == wanted && seq_tokens(cache, seq) == 0 && aura_cache_bytes(cache) == before,      \
+               "%s: %s", #change, aura_status_text(status));                                                            \
     } while (0)
     REFUSED(*norm = NAN, AURA_BAD_VALUE);
     REFUSED(*norm = 1e9f, AURA_BAD_VALUE);
@@ -364,7 +384,8 @@ static void failed_exports_write_nothing(void)
     aura_export_tq_args good_tq = AURA_EXPORT_TQ_ARGS_INIT, tq;
     good.seq = good_tq.seq = seq, good.tokens = good_tq.tokens = TOKENS, good_tq.capacity = SPACE;
     good.k = out_of(&k), good.v = out_of(&v);
-    good_tq.k.bits = 4, good_tq.k.rows = a.packed, good_tq.k.norms = a.norms, good_tq.v.bits = 8, good_tq.v.rows = b.packed, good_tq.v.norms = b.norms;
+    good_tq.k.bits = 4, good_tq.k.rows = a.packed, good_tq.k.norms = a.norms, good_tq.v.bits = 8,
+        good_tq.v.rows = b.packed, good_tq.v.norms = b.norms;
 #define CLEAN() (k.codes[0] == 0xcc && k.norms[0] == 0xcc && v.codes[0] == 0xcc && a.packed[0] == 0xcc && b.packed[0] == 0xcc)
 #define NOT_OUT(change, wanted)                                                                                        \
     do {                                                                                                               \

@@ -19,7 +19,8 @@ static void fwht(void)
     memset(x, 0, sizeof x);
     for (int i = 0; i < 8; i++)
         x[i] = (float)(i + 1);
-    EXPECT(!aura_rotate(ctx, &a) && fabsf(y[0] - 36 / sqrtf(8)) < 1e-5f && fabsf(y[1] + 4 / sqrtf(8)) < 1e-5f, "known values: %g %g",
+    EXPECT(!aura_rotate(ctx, &a) && fabsf(y[0] - 36 / sqrtf(8)) < 1e-5f && fabsf(y[1] + 4 / sqrtf(8)) < 1e-5f,
+           "known values: %g %g",
            (double)y[0], (double)y[1]);
     for (uint32_t dim = 128; dim <= 512; dim *= 2) {
         const uint8_t *signs = aura_tq_signs(dim);
@@ -73,7 +74,8 @@ static void compare_encoded(const float *x, uint32_t dim, uint32_t bits, float s
         uint32_t want = 0, got = bits == 4 ? packed[i / 2] >> i % 2 * 4 & 15 : packed[i];
         for (uint32_t k = 0; k + 1 < book.levels; k++)
             want += v > book.threshold[k], nearest = fabs(v - book.threshold[k]) < nearest ? fabs(v - book.threshold[k]) : nearest;
-        EXPECT(got == want || (nearest < 1e-6 && (got == want + 1 || got + 1 == want)), "%u bits, dim %u: code %u is %u, not %u", bits, dim, i, got, want);
+        EXPECT(got == want || (nearest < 1e-6 && (got == want + 1 || got + 1 == want)),
+               "%u bits, dim %u: code %u is %u, not %u", bits, dim, i, got, want);
         EXPECT(fabs(norms[i / 256] - norm) <= 1e-6 * norm, "norm %g, not %g", (double)norms[i / 256], norm);
     }
 }
@@ -92,16 +94,20 @@ static void encoders_as_published(void)
                 aura_tq_encode_args a = AURA_TQ_ENCODE_ARGS_INIT;
                 fill_vector(x, tokens * HEADS * dim, way == 1 ? OUTLIERS : NORMAL, &state);
                 memset(packed, 0x5a, HEADS * CAPACITY * width), memset(norms, 0x5a, sizeof norms);
-                a.dim = dim, a.bits = bits, a.kv_heads = HEADS, a.tokens = tokens, a.capacity = CAPACITY, a.in = x, a.packed = packed, a.norms = norms;
-                a.write_pos = way == 0 ? 7 : way == 1 ? 5 : way == 2 ? 10 : 1005, a.sliding = way > 0, a.scale_factor_d512 = way == 2 ? 1.5f : 0;
+                a.dim = dim, a.bits = bits, a.kv_heads = HEADS, a.tokens = tokens, a.capacity = CAPACITY, a.in = x,
+                    a.packed = packed, a.norms = norms;
+                a.write_pos = way == 0 ? 7 : way == 1 ? 5 : way == 2 ? 10 : 1005, a.sliding = way > 0,
+                    a.scale_factor_d512 = way == 2 ? 1.5f : 0;
                 EXPECT(!aura_tq_encode(ctx, &a), "%s", aura_last_error());
                 for (size_t t = 0; t < tokens; t++)
                     for (size_t h = 0; h < HEADS; h++) {
                         size_t slot = h * CAPACITY + (a.write_pos + t) % CAPACITY;
                         aura_tq_dequant_args d = AURA_TQ_DEQUANT_ARGS_INIT;
                         float back[HEADS * 512];
-                        compare_encoded(x + (t * HEADS + h) * dim, dim, bits, way == 2 ? 1.5f : 1, packed + slot * width, norms + slot * (dim / 256));
-                        d.dim = dim, d.bits = bits, d.kv_heads = HEADS, d.capacity = CAPACITY, d.slot = slot % CAPACITY, d.packed = packed;
+                        compare_encoded(x + (t * HEADS + h) * dim, dim, bits, way == 2 ? 1.5f : 1, packed + slot * width,
+                                        norms + slot * (dim / 256));
+                        d.dim = dim, d.bits = bits, d.kv_heads = HEADS, d.capacity = CAPACITY, d.slot = slot % CAPACITY,
+                            d.packed = packed;
                         d.norms = norms, d.out = back, d.scale_factor_d512 = a.scale_factor_d512;
                         EXPECT(!aura_tq_dequant(ctx, &d), "%s", aura_last_error());
                         double dot = 0, n1 = 0, n2 = 0; /* against the input: rotate it */
@@ -110,7 +116,8 @@ static void encoders_as_published(void)
                         aura_rotate_args ra = {sizeof ra, &r, 1, x + (t * HEADS + h) * dim, y, AURA_F32, AURA_F32, 0, 0};
                         aura_rotate(ctx, &ra);
                         for (uint32_t i = 0; i < dim; i++)
-                            dot += (double)y[i] * back[h * dim + i], n1 += (double)y[i] * y[i], n2 += (double)back[h * dim + i] * back[h * dim + i];
+                            dot += (double)y[i] * back[h * dim + i], n1 += (double)y[i] * y[i],
+                                n2 += (double)back[h * dim + i] * back[h * dim + i];
                         double least = bits == 4 ? 0.985 : bits == 5 ? 0.99 : 0.998;
                         if (dim == 512 && way == 2)
                             least = 0.97; /* a factor of 1.5 pushes the tails over the end of the table */
@@ -132,7 +139,8 @@ static void extreme_vectors_in_tq(void)
                 aura_tq_encode_args a = AURA_TQ_ENCODE_ARGS_INIT;
                 for (uint32_t d = 0; d < dim; d++)
                     x[d] = d == 3 ? sizes[i] : 0;
-                a.dim = dim, a.bits = bits, a.kv_heads = 1, a.tokens = 1, a.capacity = 1, a.in = x, a.packed = packed, a.norms = norms;
+                a.dim = dim, a.bits = bits, a.kv_heads = 1, a.tokens = 1, a.capacity = 1, a.in = x, a.packed = packed,
+                    a.norms = norms;
                 EXPECT(!aura_tq_encode(ctx, &a), "%s", aura_last_error());
                 compare_encoded(x, dim, bits, 1, packed, norms);
                 if (sizes[i] < 1e-10f)
@@ -140,7 +148,8 @@ static void extreme_vectors_in_tq(void)
                 static const float bad[] = {NAN, INFINITY, -INFINITY, 0x1.000002p40f};
                 for (int b = 0; b < 4; b++) {
                     x[9] = bad[b], packed[0] = 0x5a;
-                    EXPECT(aura_tq_encode(ctx, &a) == AURA_BAD_VALUE && packed[0] == 0x5a && strstr(aura_last_error(), "in[0][0][9]"), "%s", aura_last_error());
+                    EXPECT(aura_tq_encode(ctx, &a) == AURA_BAD_VALUE && packed[0] == 0x5a &&
+                           strstr(aura_last_error(), "in[0][0][9]"), "%s", aura_last_error());
                 }
                 x[9] = 0x1p40f;
                 EXPECT(!aura_tq_encode(ctx, &a), "%s", aura_last_error());
@@ -159,7 +168,8 @@ static void aura_rows_are_tq_nibbles(void)
     fill_vector(x, 512, NORMAL, &state);
     aura_codebook_get(AURA_TABLE_TQ, 4, &book);
     a.dim = 256, a.bits = 4, a.kv_heads = 2, a.tokens = 1, a.capacity = 1, a.in = x, a.packed = tq, a.norms = norms;
-    e.codebook = &book, e.rotation = &r, e.dim = 256, e.rows = 2, e.in = x, e.packed = rows, e.scales = scales, e.rule = AURA_SCALE_RAW;
+    e.codebook = &book, e.rotation = &r, e.dim = 256, e.rows = 2, e.in = x, e.packed = rows, e.scales = scales,
+        e.rule = AURA_SCALE_RAW;
     EXPECT(!aura_tq_encode(ctx, &a) && !aura_encode(ctx, &e) && !memcmp(tq, rows, sizeof tq), "the bytes differ");
     EXPECT(norms[1] == 16 * scales[1], "norm %g, scale %g", (double)norms[1], (double)scales[1]);
 }
@@ -178,7 +188,8 @@ static void kv_copies(void)
         size_t tokens = way == 0 ? 3 : TOKENS, pos = way == 0 ? 1 : way == 1 ? 7 : 0;
         memset(cache, 0x5a, sizeof cache), memset(half, 0x5a, sizeof half);
         a.heads = HEADS, a.dim = DIM, a.tokens = tokens, a.capacity = CAPACITY, a.write_pos = pos, a.sliding = way == 1;
-        a.token_major = way == 2, a.in = in, a.cache = way == 3 ? (void *)half : cache, a.cache_dtype = way == 3 ? AURA_F16 : AURA_F32;
+        a.token_major = way == 2, a.in = in, a.cache = way == 3 ? (void *)half : cache, a.cache_dtype = way == 3 ? AURA_F16
+            : AURA_F32;
         EXPECT(!aura_kv_copy(ctx, &a), "%s", aura_last_error());
         for (size_t t = 0; t < tokens; t++)
             for (size_t h = 0; h < HEADS; h++)
@@ -200,7 +211,8 @@ static void kv_copies(void)
     a.dim = DIM, a.in = cache + 3;
     EXPECT(aura_kv_copy(ctx, &a) == AURA_BAD_ARGUMENT && strstr(aura_last_error(), "overlap"), "%s", aura_last_error());
     a.in = in, a.sliding = 0, a.write_pos = 5, a.tokens = 1;
-    EXPECT(aura_kv_copy(ctx, &a) == AURA_BAD_ARGUMENT && ((uint8_t *)cache)[40] == 0x5a, "a write beyond the end of a linear cache");
+    EXPECT(aura_kv_copy(ctx, &a) == AURA_BAD_ARGUMENT && ((uint8_t *)cache)[40] == 0x5a,
+           "a write beyond the end of a linear cache");
     a.tokens = 0, a.sliding = 1, a.in = NULL, a.cache = NULL;
     EXPECT(!aura_kv_copy(ctx, &a), "no tokens: %s", aura_last_error());
     a.heads = 0;
@@ -219,7 +231,8 @@ static void positions_without_end(void)
     EXPECT(!aura_kv_copy(ctx, &c) && !memcmp(cache, in, sizeof in), "%s", aura_last_error());
     e.dim = 256, e.bits = 4, e.kv_heads = 1, e.tokens = 2, e.capacity = 3, e.write_pos = UINT64_MAX, e.sliding = 1, e.in = in;
     e.packed = packed, e.norms = norms;
-    EXPECT(!aura_tq_encode(ctx, &e) && norms[0] > 1 && norms[1] > 1 && norms[2] == 0, "%g %g %g", (double)norms[0], (double)norms[1], (double)norms[2]);
+    EXPECT(!aura_tq_encode(ctx, &e) && norms[0] > 1 && norms[1] > 1 && norms[2] == 0, "%g %g %g", (double)norms[0],
+           (double)norms[1], (double)norms[2]);
 }
 
 static void tests(void)

@@ -39,16 +39,20 @@ static void check_attention(const struct cache *c, const struct options *o, cons
     for (size_t h = 0; h < o->q_heads; h++) {
         size_t kv = h / (o->q_heads / c->kv_heads) * c->capacity * c->dim;
         double q64[AURA_MAX_DIM], want[AURA_MAX_DIM], lse, size;
-        struct oracle oracle = {c->dim, c->tokens, c->k64 + kv, c->v64 + kv, seen, o->scale == 0 ? 1 / sqrt(c->dim) : o->scale, o->softcap, -INFINITY};
+        struct oracle oracle = {c->dim, c->tokens, c->k64 + kv, c->v64 + kv, seen,
+                                o->scale == 0 ? 1 / sqrt(c->dim) : o->scale, o->softcap, -INFINITY};
         if (a.sinks || r.sinks)
             oracle.sink = sinks[h];
         for (uint32_t d = 0; d < c->dim; d++)
             q64[d] = o->q_as_f16 ? oracle_round(q[h * c->dim + d], AURA_F16) : q[h * c->dim + d];
         oracle_attend(want, &lse, &size, &oracle, q64);
-        EXPECT(o->nwg == 1 || fabs(got_lse[h] - lse) < 1e-5 * (1 + fabs(lse)) || got_lse[h] == lse, "%s: lse %g, not %g", what, (double)got_lse[h], lse);
+        EXPECT(o->nwg == 1 || fabs(got_lse[h] - lse) < 1e-5 * (1 + fabs(lse)) || got_lse[h] == lse, "%s: lse %g, not %g",
+               what, (double)got_lse[h], lse);
         for (uint32_t d = 0; d < c->dim; d++)
-            EXPECT(fabs(out[h * c->dim + d] - want[d]) <= 2e-5 * (size + 1e-30), "%s nwg %u window %llu ring %llu: [%zu][%u] is %g, not %g",
-                   what, o->nwg, (unsigned long long)o->window, (unsigned long long)o->ring_start, h, d, (double)out[h * c->dim + d], want[d]);
+            EXPECT(fabs(out[h * c->dim + d] - want[d]) <= 2e-5 * (size + 1e-30),
+                   "%s nwg %u window %llu ring %llu: [%zu][%u] is %g, not %g",
+                   what, o->nwg, (unsigned long long)o->window, (unsigned long long)o->ring_start, h, d,
+                   (double)out[h * c->dim + d], want[d]);
     }
     free(q), free(out), free(temp), free(seen);
 }
@@ -64,7 +68,8 @@ static void published_dense_cases(void)
     for (int i = 0; i < 6; i++)
         for (int type = AURA_F32; type <= AURA_BF16; type++)
             for (uint32_t nwg = 0; nwg <= 32; nwg += nwg < 2 ? 1 : 15) {
-                struct cache c = make_cache(0, 0, (aura_dtype)type, cases[i].dim, cases[i].kv, cases[i].tokens, cases[i].capacity, 0);
+                struct cache c = make_cache(0, 0, (aura_dtype)type, cases[i].dim, cases[i].kv, cases[i].tokens,
+                                            cases[i].capacity, 0);
                 struct options o = {cases[i].q, nwg, cases[i].window ? 2 : 1, nwg & 1, cases[i].window, 0, cases[i].scale, 0, 0, 0};
                 check_attention(&c, &o, "dense");
                 free_cache(&c);
@@ -77,10 +82,13 @@ static void published_tq_cases(void)
         uint32_t bits, dim, q, kv;
         uint64_t tokens, window;
     } cases[] = {{4, 256, 8, 4, 64, 0}, {4, 256, 4, 4, 8, 0}, {4, 512, 4, 2, 32, 0}, {8, 256, 8, 4, 64, 0}, {8, 256, 8, 4, 256, 64},
-                 {5, 256, 4, 2, 32, 0}, {6, 256, 4, 2, 32, 0}, {8, 256, 32, 4, 1024, 0}, {8, 512, 8, 4, 64, 0}, {5, 512, 8, 2, 33, 0}, {6, 512, 3, 1, 65, 20}};
+                 {5, 256, 4, 2, 32, 0}, {6, 256, 4, 2, 32, 0}, {8, 256, 32, 4, 1024, 0}, {8, 512, 8, 4, 64, 0},
+                 {5, 512, 8, 2, 33, 0}, {6, 512, 3, 1, 65, 20}};
     for (int i = 0; i < 11; i++) {
-        struct cache c = make_cache(cases[i].bits, cases[i].bits, AURA_F32, cases[i].dim, cases[i].kv, cases[i].tokens, cases[i].tokens + 3, i % 2 ? 16 : 0);
-        struct options o = {cases[i].q, 16, cases[i].window ? 2 : 0, 0, cases[i].window, 0, 1 / sqrtf((float)cases[i].dim), 0, 0, 0};
+        struct cache c = make_cache(cases[i].bits, cases[i].bits, AURA_F32, cases[i].dim, cases[i].kv, cases[i].tokens,
+                                    cases[i].tokens + 3, i % 2 ? 16 : 0);
+        struct options o = {cases[i].q, 16, cases[i].window ? 2 : 0, 0, cases[i].window, 0, 1 / sqrtf((float)cases[i].dim),
+                            0, 0, 0};
         check_attention(&c, &o, "TQ");
         o.nwg = 0, o.softcap = 5;
         check_attention(&c, &o, "TQ with softcap");
@@ -95,9 +103,11 @@ static void mixed_kinds_and_dims(void)
     static const uint64_t tokens[] = {1, 31, 32, 33, 63, 64, 65, 100};
     for (int i = 0; i < (int)(sizeof dims / sizeof *dims); i++)
         for (int t = 0; t < 8; t++) {
-            struct cache c = make_cache(0, 0, (aura_dtype)((i + t) % 3), dims[i], 1 + (uint32_t)t % 3, tokens[t], tokens[t] + (uint64_t)i, 0);
+            struct cache c = make_cache(0, 0, (aura_dtype)((i + t) % 3), dims[i], 1 + (uint32_t)t % 3, tokens[t],
+                                        tokens[t] + (uint64_t)i, 0);
             uint64_t windows[] = {0, 1, tokens[t] - 1, tokens[t], tokens[t] + 1, UINT32_MAX, UINT64_MAX, 7};
-            struct options o = {c.kv_heads * (1 + (uint32_t)i), (uint32_t)(t * 4 + i) % 33, 2, 0, windows[(i + t) % 8], 0, 0.1f, t % 2 ? 30 : 0,
+            struct options o = {c.kv_heads * (1 + (uint32_t)i), (uint32_t)(t * 4 + i) % 33, 2, 0, windows[(i + t) % 8], 0,
+                                0.1f, t % 2 ? 30 : 0,
                                 (uint64_t)(t % 3) * 4, i % 2};
             check_attention(&c, &o, "dense");
             free_cache(&c);
@@ -121,7 +131,8 @@ static void rings_and_workgroups(void)
         for (uint32_t bits = 0; bits <= 8; bits += 4) {
             struct cache c = make_cache(bits, bits, AURA_F32, 256, 1, 40, 40, 0);
             for (int w = 0; w < 6; w++) { /* the window begins before the end of the ring, and behind it */
-                struct options o = {2, (uint32_t)(start + 5 * (uint64_t)w) % 33, 2, 0, windows[w], start, 0.06f, 0, (start + (uint64_t)w) % 6, w % 2};
+                struct options o = {2, (uint32_t)(start + 5 * (uint64_t)w) % 33, 2, 0, windows[w], start, 0.06f, 0,
+                                    (start + (uint64_t)w) % 6, w % 2};
                 check_attention(&c, &o, "ring");
             }
             struct options all = {2, 3, start % 2, 0, 7, start, 0.06f, 0, 2, 0}; /* mask types 0 and 1 have no window */
@@ -142,7 +153,8 @@ static void all_masked_is_zero_and_poison_is_reported(void)
     float q[2 * 256] = {1}, out[2 * 256], temp[2 * 3 * 258];
     aura_flash_attn_vec_args a = AURA_FLASH_ATTN_VEC_ARGS_INIT;
     aura_flash_attn_vec_reduce_args r = AURA_FLASH_ATTN_VEC_REDUCE_ARGS_INIT;
-    a.k = c.k, a.v = c.v, a.dim = 256, a.q_heads = 2, a.kv_heads = 2, a.tokens = 1, a.capacity = 4, a.q = q, a.out = out, a.scale = 1;
+    a.k = c.k, a.v = c.v, a.dim = 256, a.q_heads = 2, a.kv_heads = 2, a.tokens = 1, a.capacity = 4, a.q = q, a.out = out,
+        a.scale = 1;
     a.ring_start = 2; /* slot 0 is number 2 in time, past the one live token */
     memset(out, 0x5a, sizeof out);
     EXPECT(!aura_flash_attn_vec(ctx, &a), "%s", aura_last_error());
@@ -196,7 +208,8 @@ static void fused_undo_equals_unfused(void)
             }
             EXPECT(!aura_undo(ctx, &undo), "%s", aura_last_error());
             a.out = fused, a.undo = &rotation;
-            EXPECT(!aura_flash_attn_vec_reduce(ctx, &a) && !memcmp(fused, plain, rows * dim * 4), "dim %u nwg %u: fused differs", dim, nwg);
+            EXPECT(!aura_flash_attn_vec_reduce(ctx, &a) && !memcmp(fused, plain, rows * dim * 4),
+                   "dim %u nwg %u: fused differs", dim, nwg);
             free(temp), free(fused), free(plain);
         }
 }
@@ -212,9 +225,11 @@ static void reduce_reports_rows(void)
     a.dim = 64, a.rows = 2, a.nwg = 2, a.temp = temp, a.out = out;
     EXPECT(!aura_flash_attn_vec_reduce(ctx, &a), "%s", aura_last_error());
     sm[6] = INFINITY; /* over it, every partial row is 0 */
-    EXPECT(aura_flash_attn_vec_reduce(ctx, &a) == AURA_NOT_FINITE && isnan(out[64]) && isfinite(out[0]), "infinite S: %g", (double)out[64]);
+    EXPECT(aura_flash_attn_vec_reduce(ctx, &a) == AURA_NOT_FINITE && isnan(out[64]) && isfinite(out[0]), "infinite S: %g",
+           (double)out[64]);
     sm[6] = 1, temp[64 * 2 + 5] = INFINITY;
-    EXPECT(aura_flash_attn_vec_reduce(ctx, &a) == AURA_NOT_FINITE && isnan(out[64]) && isnan(out[127]) && isfinite(out[0]), "infinite O");
+    EXPECT(aura_flash_attn_vec_reduce(ctx, &a) == AURA_NOT_FINITE && isnan(out[64]) && isnan(out[127]) && isfinite(out[0]),
+           "infinite O");
     EXPECT(strstr(aura_last_error(), "row 1"), "%s", aura_last_error());
     memset(out, 0x5a, sizeof out);
     a.temp = NULL;
@@ -222,7 +237,8 @@ static void reduce_reports_rows(void)
     a.temp = temp, a.undo = &undo; /* of another dim */
     EXPECT(aura_flash_attn_vec_reduce(ctx, &a) == AURA_BAD_ARGUMENT && ((uint8_t *)out)[0] == 0x5a, "%s", aura_last_error());
     a.undo = NULL, a.out = temp + 131;
-    EXPECT(aura_flash_attn_vec_reduce(ctx, &a) == AURA_BAD_ARGUMENT && strstr(aura_last_error(), "overlap"), "%s", aura_last_error());
+    EXPECT(aura_flash_attn_vec_reduce(ctx, &a) == AURA_BAD_ARGUMENT && strstr(aura_last_error(), "overlap"), "%s",
+           aura_last_error());
     a.nwg = 1, a.out = temp + 128; /* with one workgroup temp is [rows][dim] */
     EXPECT(!aura_flash_attn_vec_reduce(ctx, &a) && temp[128] == temp[0], "%s", aura_last_error());
 }

@@ -55,7 +55,8 @@ static aura_vec_side make_side(const struct cache *c, uint32_t bits, aura_dtype 
                 uint8_t *byte = rows + (s * c->dim + d) / 2;
                 *byte = d % 2 ? (uint8_t)((*byte & 0x0f) | code << 4) : (uint8_t)((*byte & 0xf0) | code);
             } else {
-                rows[s * c->dim + d] = (uint8_t)(code | (bits < 8 ? (random_bits(&state) & 1) << 7 : 0)); /* upper bits are masked */
+                /* upper bits are masked */
+                rows[s * c->dim + d] = (uint8_t)(code | (bits < 8 ? (random_bits(&state) & 1) << 7 : 0));
             }
             double norm = norms[s * parts + d / 256];
             (*x64)[s * c->dim + d] = book.centroid[code] * (c->dim == 256 ? norm / 16 : norm / (c->sf < 1e-6f ? 1 : c->sf));

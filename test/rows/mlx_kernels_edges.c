@@ -20,7 +20,8 @@ static int run_all(const float *in, unsigned long mode)
     all.norms[1] = 0x1p-126f;
     failed |= (aura_tq_dequant(ctx, &d) || mode_get() != mode) << 1;
     failed |= (aura_kv_copy(ctx, &c) || mode_get() != mode) << 2;
-    a.k.bits = a.v.bits = 8, a.k.rows = a.v.rows = all.packed, a.k.norms = a.v.norms = all.norms, a.dim = 256, a.q_heads = a.kv_heads = 1;
+    a.k.bits = a.v.bits = 8, a.k.rows = a.v.rows = all.packed, a.k.norms = a.v.norms = all.norms, a.dim = 256,
+        a.q_heads = a.kv_heads = 1;
     a.tokens = a.capacity = 2, a.q = in, a.out = all.out, a.scale = 0.06f, a.softcap = 20;
     failed |= (aura_flash_attn_vec(ctx, &a) || mode_get() != mode) << 3;
     a.temp = all.temp, a.nwg = 2;
@@ -34,14 +35,16 @@ static void float_modes_change_no_byte(void)
     float in[2 * 256];
     unsigned long before = mode_get();
     fill_vector(in, 512, NORMAL, &state);
-    EXPECT(!run_all(in, before) && all.back[0] != 0 && fabsf(all.back[0]) < 0x1p-126f, "%s: %g", aura_last_error(), (double)all.back[0]);
+    EXPECT(!run_all(in, before) && all.back[0] != 0 && fabsf(all.back[0]) < 0x1p-126f, "%s: %g", aura_last_error(),
+           (double)all.back[0]);
     memcpy(want, &all, sizeof want);
     for (int i = 0; i < N_MODES; i++) {
         memset(&all, 0x5a, sizeof all);
         mode_set(modes[i]);
         int failed = run_all(in, modes[i]);
         mode_set(before);
-        EXPECT(!failed && !memcmp(want, &all, sizeof want), "mode 0x%x: functions 0x%x failed, or bytes changed", modes[i], (unsigned)failed);
+        EXPECT(!failed && !memcmp(want, &all, sizeof want), "mode 0x%x: functions 0x%x failed, or bytes changed", modes[i],
+               (unsigned)failed);
     }
 }
 
@@ -61,7 +64,8 @@ static void misuse(void)
     static float q[4 * 256], out[4 * 256], temp[4 * 2 * 258];
     aura_flash_attn_vec_args a = AURA_FLASH_ATTN_VEC_ARGS_INIT, good;
     out[0] = out[511] = 12345;
-    a.k = c.k, a.v = c.v, a.dim = 256, a.q_heads = 4, a.kv_heads = 2, a.tokens = 10, a.capacity = 16, a.q = q, a.out = out, a.scale = 1;
+    a.k = c.k, a.v = c.v, a.dim = 256, a.q_heads = 4, a.kv_heads = 2, a.tokens = 10, a.capacity = 16, a.q = q, a.out = out,
+        a.scale = 1;
     good = a;
     REFUSED(aura_flash_attn_vec(NULL, &a), AURA_BAD_ARGUMENT, "no context");
     REFUSED(aura_flash_attn_vec(ctx, NULL), AURA_BAD_ARGUMENT, "no arguments");
@@ -149,11 +153,13 @@ static void misuse_of_the_others(void)
     e.kv_heads = 1, e.scale_factor_d512 = NAN;
     EXPECT(aura_tq_encode(ctx, &e) == AURA_BAD_ARGUMENT && strstr(aura_last_error(), "scale_factor"), "%s", aura_last_error());
     e.scale_factor_d512 = 0, e.packed = q + 255;
-    EXPECT(aura_tq_encode(ctx, &e) == AURA_BAD_ARGUMENT && strstr(aura_last_error(), "packed overlaps in"), "%s", aura_last_error());
+    EXPECT(aura_tq_encode(ctx, &e) == AURA_BAD_ARGUMENT && strstr(aura_last_error(), "packed overlaps in"), "%s",
+           aura_last_error());
     e.packed = packed, e.norms = q + 255;
     EXPECT(aura_tq_encode(ctx, &e) == AURA_BAD_ARGUMENT && strstr(aura_last_error(), "norms overlaps in"), "%s", aura_last_error());
     e.packed = out, e.norms = out;
-    EXPECT(aura_tq_encode(ctx, &e) == AURA_BAD_ARGUMENT && strstr(aura_last_error(), "norms overlaps packed"), "%s", aura_last_error());
+    EXPECT(aura_tq_encode(ctx, &e) == AURA_BAD_ARGUMENT && strstr(aura_last_error(), "norms overlaps packed"), "%s",
+           aura_last_error());
     aura_tq_dequant_args d = {sizeof d, 256, 4, 1, 4, 4, packed, temp, out, 0};
     EXPECT(aura_tq_dequant(ctx, &d) == AURA_BAD_ARGUMENT && strstr(aura_last_error(), "slot 4 of 4"), "%s", aura_last_error());
     d.slot = 0, d.packed = out;

@@ -119,7 +119,8 @@ static void numbers_that_overflow(void)
 static void bad_strings(void)
 {
     static const char *const names[] = {
-        "\\x", "\\", "\\u12", "\\u12g4", "\\u0000", "\\ud800", "\\ud800x", "\\ud800\\n", "\\ud800\\u0041", "\\udc00", "\\ud800\\ud800",
+        "\\x", "\\", "\\u12", "\\u12g4", "\\u0000", "\\ud800", "\\ud800x", "\\ud800\\n", "\\ud800\\u0041", "\\udc00",
+        "\\ud800\\ud800",
         "\x01", "\n", "\x80", "\xc3", "\xc3(", "\xc0\x80", "\xe0\x80\x80", "\xed\xa0\x80", "\xf0\x80\x80\x80", "\xf4\x90\x80\x80",
         "\xf8\x88\x80\x80\x80", "\xff", "\xe2\x82", "\xf0\x9f\x98"};
     char header[128];
