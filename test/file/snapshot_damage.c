@@ -162,10 +162,10 @@ static void expect_field_refused(uint32_t type, size_t at, size_t size, const ch
 }
 
 #define CONFIG_FIELD(field) \
-    expect_field_refused(AURA_SECTION_CONFIG, offsetof(struct aura_file_config, field),
+    expect_field_refused(AURA_SECTION_CONFIG, offsetof(struct aura_file_config, field), \
                          sizeof((struct aura_file_config *)0)->field, "config " #field)
 #define SEQ_FIELD(field) \
-    expect_field_refused(AURA_SECTION_SEQS, offsetof(struct aura_file_seq, field),
+    expect_field_refused(AURA_SECTION_SEQS, offsetof(struct aura_file_seq, field), \
                          sizeof((struct aura_file_seq *)0)->field, "sequence " #field)
 
 /* The sequence that is loaded must be damaged too where a file could as well be one of another cache. */
