@@ -15,7 +15,7 @@
 
 static const uint8_t file_magic[8] = {0x89, 'A', 'U', 'R', 'A', '\r', '\n', 0x1a}; /* no text, and no text mode survives it */
 
-enum { BYTE_ORDER_MARK = 0x01020304, BUFFER_BYTES = 1 << 18, MOST_TEMPORARIES = 1000 };
+enum { BYTE_ORDER_MARK = 0x01020304, BUFFER_BYTES = 1 << 18, MOST_TEMPORARIES = 1000, MOST_LINKS = 40, TARGET_BYTES = 4096 };
 
 static uint64_t padded(uint64_t bytes)
 {
@@ -45,11 +45,44 @@ static aura_status check_path(struct aura_call call, const char *path)
 
 /* ---- writing ------------------------------------------------------------------------------------------------------ */
 
+/* One step along a link: target becomes what the link says, seen from where the link is. */
+static int follow_link(char target[TARGET_BYTES])
+{
+    char link[TARGET_BYTES];
+    ssize_t n = readlink(target, link, sizeof link);
+    char *slash = strrchr(target, '/');
+    size_t folder = n > 0 && link[0] != '/' && slash ? (size_t)(slash - target) + 1 : 0;
+    if (n <= 0 || folder + (size_t)n >= TARGET_BYTES)
+        return 0;
+    memcpy(target + folder, link, (size_t)n);
+    target[folder + (size_t)n] = 0;
+    return 1;
+}
+
+/* The file that a path leads to. A link stays a link, and its target is replaced, also one that is not there yet. A device, a
+ * pipe or a directory is refused: a rename would put a file in its place. */
+static aura_status find_target(struct aura_call call, const char *path, char target[TARGET_BYTES])
+{
+    struct stat about;
+    if (strlen(path) >= TARGET_BYTES)
+        return fail_io(call, "write", path, ENAMETOOLONG);
+    strcpy(target, path);
+    for (int links = 0; !lstat(target, &about); links++) {
+        if (S_ISREG(about.st_mode))
+            return AURA_OK;
+        if (!S_ISLNK(about.st_mode))
+            return aura_fail(call.ctx, AURA_IO, "%s: only a file can be replaced: %s", call.name, path);
+        if (links == MOST_LINKS || !follow_link(target))
+            return fail_io(call, "follow the link", path, ELOOP);
+    }
+    return AURA_OK; /* nothing is there, or whoever opens the file says why not */
+}
+
 /* A new file beside the one to be replaced. Names that killed writers left behind are passed over. */
 static aura_status open_temporary(struct aura_writer *w)
 {
     for (int i = 0; i < MOST_TEMPORARIES; i++) {
-        snprintf(w->temporary, w->name_bytes, "%s.tmp-%ld-%d", w->path, (long)getpid(), i);
+        snprintf(w->temporary, w->name_bytes, "%s.tmp-%ld-%d", w->target, (long)getpid(), i);
         w->file = open(w->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
         if (w->file >= 0)
             return AURA_OK;
@@ -61,7 +94,7 @@ static aura_status open_temporary(struct aura_writer *w)
 
 static size_t writer_bytes(const struct aura_writer *w, uint32_t sections)
 {
-    return BUFFER_BYTES + (size_t)table_end(sections) + w->name_bytes;
+    return BUFFER_BYTES + (size_t)table_end(sections) + 2 * w->name_bytes;
 }
 
 static void writer_free(struct aura_writer *w)
@@ -72,13 +105,14 @@ static void writer_free(struct aura_writer *w)
 aura_status aura_writer_open(struct aura_writer *w, struct aura_call call, const char *path, uint32_t kind, uint32_t sections)
 {
     aura_status status = check_path(call, path);
+    char target[TARGET_BYTES];
     void *memory;
-    if (status)
+    if (status || (status = find_target(call, path, target)))
         return status;
     memset(w, 0, sizeof *w);
     w->call = call;
     w->path = path;
-    w->name_bytes = strlen(path) + 48;
+    w->name_bytes = strlen(target) + 48;
     size_t bytes = writer_bytes(w, sections);
     if ((status = aura_take_memory(call, bytes, &memory)))
         return status;
@@ -87,6 +121,7 @@ aura_status aura_writer_open(struct aura_writer *w, struct aura_call call, const
     w->header = (struct aura_file_header *)(void *)(w->buffer + BUFFER_BYTES);
     w->table = (struct aura_file_section *)(void *)(w->header + 1);
     w->temporary = (char *)w->header + table_end(sections);
+    w->target = strcpy(w->temporary + w->name_bytes, target);
     memcpy(w->header->magic, file_magic, sizeof file_magic);
     w->header->byte_order = BYTE_ORDER_MARK;
     w->header->major = AURA_FILE_MAJOR;
@@ -202,7 +237,7 @@ aura_status aura_writer_commit(struct aura_writer *w)
         w->status = fail_io(w->call, "write", w->temporary, errno);
     if (close(w->file) && !w->status)
         w->status = fail_io(w->call, "write", w->temporary, errno);
-    if (!w->status && rename(w->temporary, w->path))
+    if (!w->status && rename(w->temporary, w->target))
         w->status = fail_io(w->call, "replace", w->path, errno);
     if (w->status)
         unlink(w->temporary);

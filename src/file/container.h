@@ -66,6 +66,7 @@ struct aura_writer {
     struct aura_call call;
     const char *path;
     char *temporary;     /* what the file is called until it is complete */
+    char *target;           /* what is replaced: the path, or where it leads as a link */
     size_t name_bytes;
     int file;
     aura_status status;
