@@ -1,6 +1,6 @@
 /* Calibration: keys are balanced by what queries look at, before they are rounded. The factors of a text go into a profile, the
  * profile into a file, and from there into the cache, whose error on another text must be smaller than without. */
-#include <aura.h>
+#include <aura_file.h>
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -7,7 +7,7 @@
  * The model is a toy: its queries, keys and values are numbers made from (layer, token, position), and the token that
  * follows is made from the bits of what attention gave, so that one wrong bit changes the text and the checksum. All that
  * concerns the cache is what a real engine does; doc/engine.md explains it. */
-#include <aura.h>
+#include <aura_file.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -16,7 +16,7 @@
 #ifndef AURA_CUDA_H
 #define AURA_CUDA_H
 
-#include "aura.h"
+#include "aura_file.h"
 
 #ifdef __cplusplus
 extern "C" {

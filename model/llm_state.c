@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../include/aura_file.h"
 #include "../src/base/threads.h"
 
 static int create_cache(struct llm_state *state, const struct llm_options *options, char *error)

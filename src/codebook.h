@@ -2,7 +2,7 @@
 #ifndef AURA_CODEBOOK_H
 #define AURA_CODEBOOK_H
 
-#include "../include/aura.h"
+#include "../include/aura_rows.h"
 
 extern const aura_codebook aura_codebook_list[];
 extern const size_t aura_codebook_count;

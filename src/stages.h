@@ -25,7 +25,7 @@
 #ifndef AURA_STAGES_H
 #define AURA_STAGES_H
 
-#include "../include/aura.h"
+#include "../include/aura_rows.h"
 #include "format.h"
 #include "variants.h"
 

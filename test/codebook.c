@@ -1,6 +1,6 @@
 /* The built-in tables, checked without the code that made them: errors come from closed forms, facts about the
  * published tables from their publications. */
-#include "../include/aura.h"
+#include "../include/aura_rows.h"
 #include "../src/codebook.h"
 #include "test.h"
 

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../include/aura.h"
+#include "../include/aura_rows.h"
 #include "test.h"
 
 enum { ROWS = 8 };

@@ -626,42 +626,57 @@ job_quality() {
 
 # ---- what others see ------------------------------------------------------------------------------------------------
 
+headers='include/aura.h include/aura_file.h include/aura_rows.h' # of libaura
+
+# declared HEADER...: the functions that they declare.
+declared() {
+    sed -n 's/^AURA_API .*[ *]\(aura_[a-z0-9_]*\)(.*/\1/p' "$@" | sort -u
+}
+
 job_symbols() {
     local api=$out/symbols.api exported=$out/symbols.exported
     gcc_build || return
     nm -g --defined-only $out/gcc/libaura.a | awk 'NF == 3 { print $3 }' | sort -u >$out/symbols.static
     nm -D --defined-only $out/gcc/libaura.so | awk '{ print $NF }' | sort -u >$exported
-    sed -n 's/^AURA_API .*[ *]\(aura_[a-z0-9_]*\)(.*/\1/p' include/aura.h | sort -u >$api
-    try 'symbols: the header declares some' test -s $api
+    declared $headers >$api
+    try 'symbols: the headers declare some' test -s $api
     try 'symbols: there are some in libaura.a' test -s $out/symbols.static
     try 'symbols: all of them begin with aura_' bash -c "! grep -v ^aura_ $out/symbols.static"
-    try 'symbols: libaura.so exports the header and nothing else' diff $api $exported
+    try 'symbols: libaura.so exports the headers and nothing else' diff $api $exported
     try 'symbols: soname' grep -q 'SONAME *libaura\.so\.0$' <(objdump -p $out/gcc/libaura.so)
 }
 
-# The header alone, and every _INIT macro as the initialiser of its struct.
+# Every header alone, and every _INIT macro as the initialiser of its struct.
 job_header() {
-    local compiler source=$out/header.c
-    {
-        echo '#include "aura_cuda.h"' # which includes aura.h
-        sed -n 's/^#define \(AURA_[A-Z0-9_]*_INIT\)\b.*/\1/p' include/aura.h include/aura_cuda.h | while read -r init; do
-            name=$(echo "${init%_INIT}" | tr A-Z a-z)
-            echo "extern $name a_$name; $name a_$name = $init;"
+    local compiler header
+    for header in $headers include/aura_cuda.h; do
+        {
+            echo "#include \"${header#include/}\""
+            sed -n 's/^#define \(AURA_[A-Z0-9_]*_INIT\)\b.*/\1/p' $header | while read -r init; do
+                name=$(echo "${init%_INIT}" | tr A-Z a-z)
+                echo "extern $name a_$name; $name a_$name = $init;"
+            done
+        } >$out/header.c
+        cat $out/header.c
+        for compiler in gcc clang; do
+            try "header $header $compiler C99" header $compiler -std=c99 -x c
+            try "header $header $compiler C++11" header $compiler -std=c++11 -x c++
         done
-    } >$source
-    cat $source
-    for compiler in gcc clang; do
-        try "header $compiler C99" header $compiler -std=c99 -x c
-        try "header $compiler C++11" header $compiler -std=c++11 -x c++
     done
+    try 'header: include/aura.h has 650 lines at most' test "$(wc -l <include/aura.h)" -le 650
 }
 
 header() {
     "$@" -Wall -Wextra -Wpedantic -Werror -Iinclude -fsyntax-only $out/header.c
 }
 
+# in_manual HEADER: the functions under the headings of doc/libaura.3 that begin with its name.
+in_manual() {
+    awk -v header="$1:" '/^\.S[HS]/ { inside = $2 == header } inside && $1 == ".BR" && /^\.BR aura_/ { print $2 }' doc/libaura.3 | sort -u
+}
+
 job_tables() {
-    local compiler
+    local compiler header
     for compiler in gcc clang; do
         try "tables $compiler: build" $compiler -O2 tool/make_codebook.c -lm -o $out/make_codebook || continue
         $out/make_codebook >$out/codebook.c
@@ -671,9 +686,10 @@ job_tables() {
     gcc_build || return
     $out/gcc/aura man >$out/aura.1
     try 'tables: doc/aura.1 is what `aura man` prints' diff $out/aura.1 doc/aura.1
-    sed -n 's/^AURA_API .*[ *]\(aura_[a-z0-9_]*\)(.*/.BR \1 ()/p' include/aura.h | sort -u >$out/libaura.api
-    try 'tables: doc/libaura.3 names every function and no other' \
-        diff $out/libaura.api <(sed -n 's/^\(\.BR aura_[a-z0-9_]* ()\),\?$/\1/p' doc/libaura.3 | sort -u)
+    for header in $headers include/aura_cuda.h; do
+        try "tables: doc/libaura.3 names every function of $header and no other" \
+            diff <(declared $header) <(in_manual "${header#include/}")
+    done
     if command -v mandoc >/dev/null; then
         try 'tables: man pages' mandoc -T lint -W warning doc/aura.1 doc/libaura.3
     elif command -v man >/dev/null; then
@@ -708,13 +724,17 @@ job_install() {
 
     cat >"$user/main.c" <<'END'
 #include <aura.h>
+#include <aura_file.h>
+#include <aura_rows.h>
 #include <string.h>
 
 int main(void)
 {
     aura_ctx *ctx = NULL;
-    if (aura_ctx_create(NULL, &ctx))
+    aura_profile *profile = NULL;
+    if (aura_ctx_create(NULL, &ctx) || aura_profile_create(ctx, 1, &profile) || aura_row_bytes(128, 4) != 64)
         return 1;
+    aura_profile_destroy(profile);
     aura_ctx_destroy(ctx);
     return strcmp(aura_version(), AURA_VERSION_STRING) != 0;
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../include/aura_file.h"
 #include "parts/terminal.h"
 #include "parts/text_model.h"
 #include "tool.h"

@@ -1,6 +1,6 @@
 /* Prints src/codebook.c, whose first line is the command. Every table is solved here or copied from its publication;
  * the text must not depend on the compiler, so that a re-run can be compared byte for byte. */
-#include "../include/aura.h"
+#include "../include/aura_rows.h"
 #include "../src/base/exact.h"
 
 #include <math.h>

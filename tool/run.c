@@ -8,6 +8,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "../include/aura_file.h"
 #include "../model/chat.h"
 #include "../model/conversation.h"
 #include "../model/sample.h"

@@ -3,6 +3,7 @@
 #ifndef AURA_BORDER_H
 #define AURA_BORDER_H
 
+#include "../../include/aura_rows.h"
 #include "context.h"
 
 /* What a message names first, and where it goes. */

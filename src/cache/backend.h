@@ -3,6 +3,7 @@
 #ifndef AURA_BACKEND_H
 #define AURA_BACKEND_H
 
+#include "../../include/aura_file.h"
 #include "../stages.h"
 
 #ifdef __cplusplus

@@ -1,5 +1,6 @@
 /* Caches of many layers that share a budget, and sequences that are in all of them. */
 #include "../base/exact.h"
+#include "../../include/aura_file.h"
 #include "model.h"
 
 #include <string.h>

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "../../include/aura_file.h"
 #include "container.h"
 
 struct layer {

@@ -5,6 +5,7 @@
 #ifndef AURA_SNAPSHOT_H
 #define AURA_SNAPSHOT_H
 
+#include "../../include/aura_file.h"
 #include "../cache/cache.h"
 #include "container.h"
 

@@ -1,6 +1,6 @@
 /* What rows.c makes of public rotations. */
-#ifndef AURA_ROWS_H
-#define AURA_ROWS_H
+#ifndef AURA_ROWS_ROWS_H
+#define AURA_ROWS_ROWS_H
 
 #include "../base/arguments.h"
 

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../include/aura.h"
+#include "../../include/aura_rows.h"
 #include "../test.h"
 
 enum { DIM = 64, ROWS = 4 };

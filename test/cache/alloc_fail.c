@@ -1,6 +1,6 @@
 /* Every function that allocates, with every one of its allocations failed in turn: the status says so, nothing that was there
  * has changed, not in a cache, not in a file, not in the caller's buffers; what was asked for then works, and in the end not a
- * byte is lost. Every function of aura.h is in one of two lists here. */
+ * byte is lost. Every function of aura.h, aura_file.h and aura_rows.h is in one of two lists here. */
 #define _DEFAULT_SOURCE /* mkdtemp */
 #include "../file/snapshot_tools.h"
 
@@ -468,18 +468,18 @@ static int listed(const char *name, size_t n)
     return found;
 }
 
-/* A function is AURA_API, some type, aura_ and its name, and an opening bracket. */
-static void every_function_is_listed(void)
+/* A function is AURA_API, some type, aura_ and its name, and an opening bracket. Returns how many the header has. */
+static int functions_are_listed(const char *header)
 {
     const char *slash = strrchr(__FILE__, '/');
     char path[512];
-    snprintf(path, sizeof path, "%.*s../../include/aura.h", slash ? (int)(slash - __FILE__) + 1 : 0, __FILE__);
-    struct bytes header = read_file(path);
+    snprintf(path, sizeof path, "%.*s../../include/%s", slash ? (int)(slash - __FILE__) + 1 : 0, __FILE__, header);
+    struct bytes text = read_file(path);
     int functions = 0;
-    if (!header.data)
-        return;
-    header.data[header.size] = 0;
-    for (const char *at = (const char *)header.data; (at = strstr(at, "\nAURA_API ")); at++) {
+    if (!text.data)
+        return 0;
+    text.data[text.size] = 0;
+    for (const char *at = (const char *)text.data; (at = strstr(at, "\nAURA_API ")); at++) {
         const char *end = strchr(at, '('), *name = end;
         while (isalnum((unsigned char)name[-1]) || name[-1] == '_')
             name--;
@@ -487,8 +487,17 @@ static void every_function_is_listed(void)
                listed(name, (size_t)(end - name)));
         functions++;
     }
-    EXPECT(functions > 80, "only %d functions in aura.h", functions);
-    free(header.data);
+    free(text.data);
+    return functions;
+}
+
+static void every_function_is_listed(void)
+{
+    static const char *const headers[] = {"aura.h", "aura_file.h", "aura_rows.h"};
+    int functions = 0;
+    for (size_t i = 0; i < sizeof headers / sizeof *headers; i++)
+        functions += functions_are_listed(headers[i]);
+    EXPECT(functions > 80, "only %d functions in the headers", functions);
 }
 
 static void begin(void)

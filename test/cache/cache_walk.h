@@ -4,6 +4,7 @@
 #ifndef AURA_TEST_CACHE_WALK_H
 #define AURA_TEST_CACHE_WALK_H
 
+#include "../../include/aura_file.h"
 #include "../file/file_tools.h"
 
 #include "cache_tools.h"

@@ -7,6 +7,7 @@
 #include <math.h>
 #include <sys/resource.h>
 
+#include "../../include/aura_file.h"
 #include "../cache/cache_tools.h"
 
 enum { LAYERS = 4 };

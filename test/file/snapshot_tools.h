@@ -4,6 +4,7 @@
 
 #include "file_tools.h"
 
+#include "../../include/aura_file.h"
 #include "../cache/cache_tools.h"
 
 /* The text that all sequences are made of: token i is the same in every test of one shape. */

@@ -1,5 +1,6 @@
 /* Rows of the public families, in every shape, into a cache and out again. Buffers have exactly the documented sizes. What is
  * refused has changed nothing; what is taken can be used. */
+#include "../../include/aura_rows.h"
 #include "fuzz.h"
 
 enum { MOST_TOKENS = 70, HEADS = 2 };

@@ -2,6 +2,7 @@
  * again: the same. */
 #include "fuzz.h"
 
+#include "../../include/aura_file.h"
 #include "../file/file_tools.h"
 
 static void expect_equal(const aura_profile *a, const aura_profile *b)

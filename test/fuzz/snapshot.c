@@ -2,6 +2,7 @@
  * behind them is reached. Whatever loads can be used, saved and loaded again; what does not leaves the cache as it was. */
 #include "fuzz.h"
 
+#include "../../include/aura_file.h"
 #include "../file/file_tools.h"
 
 static aura_cache *target;

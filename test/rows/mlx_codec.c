@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../include/aura_rows.h"
 #include "../oracle.h"
 #include "../test.h"
 

@@ -1,5 +1,6 @@
 /* Quality of caches on a small model: what is compared with what, and that it is all measured. */
 #define _GNU_SOURCE
+#include "../../include/aura_file.h"
 #include "../../tool/parts/quality.h"
 
 #include "../file/file_tools.h"

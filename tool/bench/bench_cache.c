@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "bench.h"
+#include "../../include/aura_rows.h"
 #include "../parts/inputs.h"
 
 enum { CHUNK = 1024 }; /* random tokens; a longer cache repeats them, which no kernel notices */

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "bench.h"
+#include "../../include/aura_rows.h"
 #include "../parts/inputs.h"
 #include "../tool.h"
 

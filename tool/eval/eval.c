@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "../../include/aura_file.h"
 #include "../bench/bench.h"
 #include "../parts/terminal.h"
 #include "../parts/text_model.h"
