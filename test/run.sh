@@ -782,8 +782,18 @@ pkg_config_compile() {
     gcc "$3" -Wall -Wextra -Werror $(pkg-config --cflags aura) "$1" -o "$2" ${4:+-static} $(pkg-config ${4-} --libs aura)
 }
 
-# The program in README.md: the first C block with a main.
+# picture FILE: the first drawing of how data flows.
+picture() {
+    sed -n '/K,V .* encode /,/ reference /{s/^ \*     //;p;/ reference /q}' "$1"
+}
+
+# README.md: short, with the picture of the code, and its program, which is the first C block with a main.
 job_install_readme() {
+    try 'install: README.md has 150 lines at most' test "$(wc -l <README.md)" -le 150
+    picture README.md >"$user/picture"
+    try 'install: README.md has a picture' grep -q undo "$user/picture"
+    try 'install: README.md has the picture of src/stages.h' diff "$user/picture" <(picture src/stages.h)
+    try 'install: the glossary has 30 words at most' test "$(grep -c '^| \*\*' doc/glossary.md)" -le 30
     awk '/^```/ { if (inside && block ~ /int main/) { printf "%s", block; exit }
                   inside = $0 == "```c"; block = ""; next }
          inside { block = block $0 "\n" }' README.md >"$user/readme.c"
