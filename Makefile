@@ -10,7 +10,7 @@ help:
 	@echo 'make test-long  a million operations of a cache beside plain arrays, and 20 000 calls with options at random, compared'
 	@echo '             with double; STEPS=, ROWS= and SEED= change them'
 	@echo 'make fuzz    libFuzzer on files, options, rows and operations, FUZZ_SECONDS=30 each; clang'
-	@echo 'make check   build, then check every kernel on this machine against the reference'
+	@echo 'make check   build, then check every kernel on this machine against its definition'
 	@echo 'make bench   time the cache and the kernels beside a plain read of memory, for some minutes'
 	@echo 'make cuda    build with the CUDA backend (needs nvcc), and check it where there is a GPU'
 	@echo 'make model   fetch a small model with pip, for aura run and aura eval: models/SmolLM2-135M-Instruct.Q4_1.gguf, 98 MB'

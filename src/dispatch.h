@@ -27,7 +27,7 @@ extern const size_t aura_variant_count;
 extern const struct aura_isa aura_isa_list[];
 extern const size_t aura_isa_count;
 
-/* Fills the table with the reference, then with every better kernel that `isas` allows. */
+/* Fills the table with the definition, then with every better kernel that `isas` allows. */
 void aura_kernels_init(struct aura_kernels *kernels, uint32_t isas);
 
 /* What a CPU says of itself. Apart from aura_cpu_isas() so that a test can ask about other machines. */

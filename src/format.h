@@ -22,10 +22,10 @@
  *     8 bits   byte i of word w:  code 4 w + i
  *     3 bits   words 0 to 2 as with 4 bits, codes 0 to 23 in the low three bits of the nibbles; of quads 6 and 7, bit b is
  *              the top bit of the low and of the high nibbles of word b
- *     5 bits   the low 4 bits as with 4 bits, in a plane of their own; then one word: byte i, bit k = bit 4 of code 4 k + i
+ *     5 bits   the low 4 bits as with 4 bits, in words of their own; then one word: byte i, bit k = bit 4 of code 4 k + i
  *     6 bits   the low 4 bits likewise; then two words as with 2 bits
  *
- * All words of the low plane come before all words of the high one. Columns without an encoded token hold anything. */
+ * The low words of all runs come before the high words of all runs. Columns without an encoded token hold anything. */
 #ifndef AURA_FORMAT_H
 #define AURA_FORMAT_H
 
@@ -83,14 +83,14 @@ static inline AURA_ANYWHERE uint32_t aura_padded_run(uint32_t dim)
     return (dim + AURA_RUN - 1) / AURA_RUN * AURA_RUN;
 }
 
-/* Between 4 and 8 bits a code is split: its low 4 bits are in a plane of their own, those above in another. Such codes count
+/* Between 4 and 8 bits a code is split: its low 4 bits are in low words, those above in high words. Such codes count
  * from 0, and their levels are the odd numbers around 0. */
 static inline AURA_ANYWHERE int aura_is_split(uint32_t kind)
 {
     return kind > 4 && kind < 8;
 }
 
-/* Words of a run in the low plane; the high plane has the others. */
+/* Low words of a run; the others are high words. */
 static inline AURA_ANYWHERE uint32_t aura_low_words(uint32_t kind)
 {
     return aura_is_split(kind) ? 4 : kind;

@@ -272,7 +272,7 @@ job_isa() {
     fi
 }
 
-# only ISA: with a mask of that set alone, all of its kernels are used, and beside them the reference, where it has none.
+# only ISA: with a mask of that set alone, all of its kernels are used, and beside them the definition, where it has none.
 only() {
     local list=$out/isa.only.txt
     $out/gcc/aura list --isa "$1" --json >$list &&

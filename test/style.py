@@ -153,6 +153,10 @@ def names(path, text, tree):
             continue
         if os.path.basename(name) not in NOT_OURS and not tree.has(name, path):
             yield line_of(prose, found.start()), 'there is no %s' % name
+    for found in re.finditer(r'`((?:[A-Za-z][\w.-]*/)+)`', prose):  # a folder; those of a build come later
+        folder = found.group(1)
+        if not folder.startswith(('build/', 'models/')) and not any(('/' + p).find('/' + folder) >= 0 for p in tree.texts):
+            yield line_of(prose, found.start()), 'there is no folder %s' % folder
     for found in re.finditer(r'\b(aura_\w+)\(', prose):
         if found.group(1) not in tree.words:
             yield line_of(prose, found.start()), 'there is no %s()' % found.group(1)
@@ -214,6 +218,7 @@ RULES = {  # the rule: a path and a text that it must refuse
 }
 MORE_SAMPLES = [
     (names, 'doc/a.md', 'Look into `src/nowhere.h`.\n'),
+    (names, 'doc/a.md', 'Look into `src/nowhere/`.\n'),
     (names, 'src/a.c', 'int a; // aura_nothing() does it\n'),
     (names, 'test/a.sh', 'echo # as in nowhere.sh\n'),
     (lists, 'tool/a.c', 'puts("64, 80, 96, 112 or 128");\n'),

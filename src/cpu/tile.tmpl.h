@@ -1,13 +1,13 @@
 /* Quads out of the words of a tile: the one place where packed codes are decoded for attention, on every instruction set.
  *
  * A vector holds one word of 16 lanes (tokens for keys, channels for values). Codes stay in their byte, so a quad is a
- * shift, and then a table lookup (2 to 4 bits) or the join of two planes (5 and 6 bits); 8 bits are there already. Bits of
+ * shift, and then a table lookup (2 to 4 bits) or the join of low and high words (5 and 6 bits); 8 bits are there already. Bits of
  * the neighbours that a shift brings along are ignored by the lookup or masked by the join.
  *
  * Needs: ivec_load, ivec_shl, ivec_shr, ivec_and, ivec_select, ivec_lookup. */
 
-/* Quad k of 16 lanes: bytes of the level table up to 4 bits, codes above. `low` and `high` are the words of this run in
- * either plane, `lanes` words apart; k and kind are constants. */
+/* Quad k of 16 lanes: bytes of the level table up to 4 bits, codes above. `low` and `high` are the low and
+ * high words of this run, `lanes` words apart; k and kind are constants. */
 AURA_INLINE ivec tile_quad(const uint32_t *low, const uint32_t *high, size_t lanes, ivec table, const int k, const int kind)
 {
     const int nibble = 4 * (k % 2), pair = 2 * (k % 4);
@@ -34,7 +34,7 @@ AURA_INLINE ivec tile_quad(const uint32_t *low, const uint32_t *high, size_t lan
     return ivec_and(ivec_select(0x0f0f0f0f, four, two), 0x3f3f3f3f);
 }
 
-/* Where the words of a run begin in either plane. */
+/* Where the low and the high words of a run begin. */
 struct run {
     size_t low, high;
 };

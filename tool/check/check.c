@@ -203,7 +203,7 @@ static int run_check(const struct command *self, int argc, char **argv)
 }
 
 const struct command command_check = {
-    "check", "compare every kernel with the reference", "[PATTERN] [OPTIONS]\n--union FILE...\n--device cuda [PART] [--json]",
+    "check", "compare every kernel with its definition", "[PATTERN] [OPTIONS]\n--union FILE...\n--device cuda [PART] [--json]",
     "Runs kernels whose name has PATTERN in it on awkward inputs, and compares with\n"
     "plain C in double. A failure prints the command that repeats it, and the exit\n"
     "code is 1. PART is one of the GPU's checks; an unknown one gets their names.\n",
