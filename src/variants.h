@@ -9,6 +9,8 @@
  *            p1, p2: one or two bytes of query or weight per product
  *     isa    the vector words it is built from are in cpu/<isa>.h, or in those that cpu/<isa>.c includes
  *
+ * The kernels of the GPU are rows of the list too: AURA_CUDA_KERNELS, at the end.
+ *
  * doc/add-a-variant.md says how to add a width, a dim, an instruction set or a kernel. A row without code fails to link;
  * code without a row fails -Wmissing-prototypes -Werror. */
 #ifndef AURA_VARIANTS_H
@@ -168,5 +170,59 @@ enum { AURA_N_KINDS = 32 };
     X(reference, i8mm)        \
     X(score, i8mm)            \
     X(value, i8mm)
+
+/* ---- the kernels of the GPU ----
+ *
+ * A kernel is called aura_<name>, and the name is an address again:
+ *     attend_b4_d128_p1_r4_cuda  codes of 4 bits and dim 128 on both sides, one plane (byte) of query and weight per product, blocks
+ *                                of up to 4 rows: cuda/attend_b4.cu stamps it, cuda/attend.cuh has the body
+ *     attend_any_d128_r4_cuda    every kind of keys and of values, values of up to dim 128: cuda/general.cu
+ *     attend_bits_d128_r4_cuda   codes of dim 128 on both sides, every pair of widths: cuda/general.cu
+ *     append_any_d128_cuda       keys and values of up to dim 128: cuda/append.cu
+ *     truncate_any_cuda          cuda/seq.cu
+ * `aura check --device cuda` says which of them each case ran, and `aura check --union` fails where one of them ran in no case. */
+
+/* X(kind, ...) and X(dim, ...): what attention has kernels of its own for, with the same kind and dim on both sides. */
+#define AURA_CUDA_KINDS(X, ...) X(3, __VA_ARGS__) X(4, __VA_ARGS__) X(5, __VA_ARGS__) X(6, __VA_ARGS__) X(8, __VA_ARGS__)
+#define AURA_CUDA_DIMS(X, ...) X(64, __VA_ARGS__) X(128, __VA_ARGS__) X(256, __VA_ARGS__)
+
+/* X(name, kind, dim, planes, rows of a lane, column tiles): a block has 4 * rows of a lane * column tiles rows. One plane up to 5 bits,
+ * as `planes` 0 of a call means it. */
+#define AURA_CUDA_ATTEND(X) \
+    AURA_CUDA_ATTEND_B3(X) AURA_CUDA_ATTEND_B4(X) AURA_CUDA_ATTEND_B5(X) AURA_CUDA_ATTEND_B6(X) AURA_CUDA_ATTEND_B8(X)
+#define AURA_CUDA_ATTEND_B3(X) AURA_CUDA_ONE_PLANE(X, 3) AURA_CUDA_TWO_PLANES(X, 3)
+#define AURA_CUDA_ATTEND_B4(X) AURA_CUDA_ONE_PLANE(X, 4) AURA_CUDA_TWO_PLANES(X, 4)
+#define AURA_CUDA_ATTEND_B5(X) AURA_CUDA_ONE_PLANE(X, 5) AURA_CUDA_TWO_PLANES(X, 5)
+#define AURA_CUDA_ATTEND_B6(X) AURA_CUDA_TWO_PLANES(X, 6)
+#define AURA_CUDA_ATTEND_B8(X) AURA_CUDA_TWO_PLANES(X, 8)
+#define AURA_CUDA_ONE_PLANE(X, kind)                   \
+    AURA_CUDA_DIMS(AURA_CUDA_ROW, X, kind, 1, 4, 1, 1) \
+    AURA_CUDA_DIMS(AURA_CUDA_ROW, X, kind, 1, 8, 2, 1) \
+    AURA_CUDA_DIMS(AURA_CUDA_ROW, X, kind, 1, 16, 2, 2)
+#define AURA_CUDA_TWO_PLANES(X, kind)                  \
+    AURA_CUDA_DIMS(AURA_CUDA_ROW, X, kind, 2, 4, 1, 1) \
+    AURA_CUDA_DIMS(AURA_CUDA_ROW, X, kind, 2, 8, 1, 2)
+#define AURA_CUDA_ROW(dim, X, kind, planes, rows, lane_rows, columns) \
+    X(attend_b##kind##_d##dim##_p##planes##_r##rows##_cuda, kind, dim, planes, lane_rows, columns)
+
+/* X(name, parts, column tiles, warps, blocks of a multiprocessor, dim): values of up to 32 * parts channels; a dim that is not 0 is
+ * that of both sides, which have codes. */
+#define AURA_CUDA_GENERAL(X)                       \
+    X(attend_any_d128_r4_cuda, 4, 1, 8, 2, 0)      \
+    X(attend_any_d128_r8_cuda, 4, 2, 4, 3, 0)      \
+    X(attend_any_d256_r4_cuda, 8, 1, 4, 3, 0)      \
+    X(attend_any_d256_r8_cuda, 8, 2, 4, 2, 0)      \
+    X(attend_any_d512_r4_cuda, 16, 1, 4, 2, 0)     \
+    X(attend_bits_d128_r4_cuda, 4, 1, 8, 2, 128)   \
+    X(attend_bits_d128_r8_cuda, 4, 2, 4, 3, 128)
+
+/* X(name, dim): the largest of keys and of values. */
+#define AURA_CUDA_APPEND(X)      \
+    X(append_any_d128_cuda, 128) \
+    X(append_any_d256_cuda, 256) \
+    X(append_any_d512_cuda, 512)
+
+/* X(name, ...): all of them. */
+#define AURA_CUDA_KERNELS(X) AURA_CUDA_APPEND(X) X(truncate_any_cuda, 0) AURA_CUDA_ATTEND(X) AURA_CUDA_GENERAL(X)
 
 #endif

@@ -2,6 +2,8 @@
 #ifndef AURA_TOOL_CUDA_H
 #define AURA_TOOL_CUDA_H
 
+#include <stddef.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -9,7 +11,7 @@ extern "C" {
 int cuda_check(int argc, char **argv);
 int cuda_bench(int argc, char **argv);
 int cuda_skip(const char *why, int json); /* prints why CUDA is skipped; the exit code of success */
-void cuda_list(void); /* a line of `aura list`: the device, or why there is none */
+int cuda_has_device(char *text, size_t size); /* the device in words; 0: why there is none */
 
 #ifdef __cplusplus
 }

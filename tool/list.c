@@ -5,6 +5,7 @@
 #include "../model/matmul.h"
 #include "../src/dispatch.h"
 #include "cuda_tool.h"
+#include "parts/cuda_kernels.h"
 #include "tool.h"
 
 /* Whether a context with these kernels calls v for its stage and shape. */
@@ -13,20 +14,31 @@ static int is_used(const struct aura_kernels *kernels, const struct aura_variant
     return v->run && !memcmp((const char *)kernels + v->slot, &v->run, sizeof v->run);
 }
 
-/* Prints one kernel: a line, or an object of JSON. `before` separates the object from the one before it. */
-static void print_kernel(const char *name, const char *isa, uint32_t isa_flag, int built, int used, int json, const char *before)
+/* One kernel, and what it needs. */
+struct line {
+    const char *name, *isa, *needs;
+    int built, can, used;
+};
+
+/* Prints a line, or an object of JSON. `before` separates the object from the one before it. */
+static void print_line(const struct line *l, int json, const char *before)
 {
-    int can = built && (isa_flag & aura_cpu_isas());
-    const char *needs = "";
-    for (size_t k = 0; k < aura_isa_count; k++)
-        if (aura_isa_list[k].flag == isa_flag)
-            needs = aura_isa_list[k].needs;
-    used = used && can;
     if (json)
         printf("%s\n  {\"variant\": \"%s\", \"isa\": \"%s\", \"built\": %s, \"can_run\": %s, \"used\": %s, \"needs\": \"%s\"}",
-               before, name, isa, built ? "true" : "false", can ? "true" : "false", used ? "true" : "false", needs);
+               before, l->name, l->isa, l->built ? "true" : "false", l->can ? "true" : "false", l->used ? "true" : "false", l->needs);
     else
-        printf("%c %-20s%s%s\n", used ? '*' : can ? '-' : ' ', name, can ? "" : " needs ", can ? "" : needs);
+        printf("%c %-20s%s%s\n", l->used ? '*' : l->can ? '-' : ' ', l->name, l->can ? "" : " needs ", l->can ? "" : l->needs);
+}
+
+/* Prints one kernel of a CPU. */
+static void print_kernel(const char *name, const char *isa, uint32_t isa_flag, int built, int used, int json, const char *before)
+{
+    struct line l = {name, isa, "", built, built && (isa_flag & aura_cpu_isas()), 0};
+    for (size_t k = 0; k < aura_isa_count; k++)
+        if (aura_isa_list[k].flag == isa_flag)
+            l.needs = aura_isa_list[k].needs;
+    l.used = used && l.can;
+    print_line(&l, json, before);
 }
 
 /* The products of weights of the models that `aura run` runs. */
@@ -42,6 +54,24 @@ static void list_matmuls(uint32_t isas, int json)
         print_kernel(name, m->isa, m->isa_flag, m->type != NULL, m == matmul_kernels(isas), json, ",");
         WEIGHT_TYPES(PRINT, any) WEIGHT_FLOATS(PRINT, any)
 #undef PRINT
+    }
+}
+
+/* The kernels of the GPU. The format of a cache and the call decide which of them runs, so that none is marked as used. */
+static void list_cuda(int json)
+{
+    char text[512];
+    const int can = cuda_has_device(text, sizeof text);
+#ifdef AURA_HAVE_CUDA
+    struct line l = {NULL, "cuda", "an NVIDIA GPU", 1, can, 0};
+#else
+    struct line l = {NULL, "cuda", "an NVIDIA GPU and a build with CUDA", 0, can, 0};
+#endif
+    if (!json)
+        printf("  CUDA: %s%s\n", can ? "" : "skipped: ", text);
+    for (size_t i = 0; i < cuda_kernel_count; i++) {
+        l.name = cuda_kernel_list[i];
+        print_line(&l, json, ",");
     }
 }
 
@@ -74,13 +104,14 @@ static int run_list(const struct command *self, int argc, char **argv)
         print_kernel(v->name, v->isa, v->isa_flag, v->run != NULL, is_used(&kernels, v), json, i ? "," : "");
     }
     list_matmuls(isas, json);
+    list_cuda(json);
     if (json)
         printf("\n]\n");
-    else
-        cuda_list();
     return 0;
 }
 
 const struct command command_list = {"list", "every kernel, and which this machine uses", "[OPTIONS]",
-                                     "Every kernel of the library by name: * is used on this machine, - could run.\n", NULL, NULL,
+                                     "Every kernel of the library by name: * is used on this machine, - could run.\n"
+                                     "Those of the GPU end in _cuda; the format of a cache and the call decide\n"
+                                     "which of them runs.\n", NULL, NULL,
                                      options, "aura list --isa avx2 --json\n", run_list};

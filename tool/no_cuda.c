@@ -33,9 +33,10 @@ int cuda_bench(int argc, char **argv)
     return cuda_skip(why, 0);
 }
 
-void cuda_list(void)
+int cuda_has_device(char *text, size_t size)
 {
-    printf("  CUDA: skipped: %s\n", why);
+    snprintf(text, size, "%s", why);
+    return 0;
 }
 
 #endif

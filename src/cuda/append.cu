@@ -295,7 +295,7 @@ __device__ __forceinline__ bool begin_block(const struct dev_append &a, uint32_t
 }
 
 template <int M>
-__global__ void __launch_bounds__(APPEND_THREADS, M <= 128 ? 4 : 2) append_kernel(const __grid_constant__ struct dev_append a)
+__device__ __forceinline__ void append_body(const struct dev_append &a)
 {
     const uint32_t tokens = a.counts ? min(a.counts[blockIdx.y], a.tokens) : a.tokens;
     const bool good = begin_block<M>(a, tokens);
@@ -317,6 +317,15 @@ __global__ void __launch_bounds__(APPEND_THREADS, M <= 128 ? 4 : 2) append_kerne
     append_tokens<M>(a, b);
 }
 
+#define STAMP(name, dim)                                                               \
+    extern "C" __global__ void __launch_bounds__(APPEND_THREADS, (dim) <= 128 ? 4 : 2) \
+        aura_##name(const __grid_constant__ struct dev_append a)                       \
+    {                                                                                  \
+        append_body<dim>(a);                                                           \
+    }
+AURA_CUDA_APPEND(STAMP)
+#undef STAMP
+
 /* ---- the call ------------------------------------------------------------------------------------------------------- */
 
 static aura_status check_args(const aura_cuda_cache *c, const char *call, const aura_cuda_append_args *a)
@@ -336,25 +345,29 @@ static aura_status check_args(const aura_cuda_cache *c, const char *call, const 
     return AURA_OK;
 }
 
-/* The kernel for these dims, and its shared memory. */
-struct append_choice {
+/* A kernel: the largest dim that it takes, and its shared memory. */
+struct append_kernel {
+    const char *name;
+    uint32_t dim;
     const void *run;
     size_t shared_bytes;
 };
 
-static struct append_choice choose(const struct dev_cache *d)
+/* The first whose dim is large enough. */
+static struct append_kernel choose(const struct dev_cache *d)
 {
-    const uint32_t most = d->k_dim > d->v_dim ? d->k_dim : d->v_dim;
-    if (most <= 128)
-        return {(const void *)append_kernel<128>, sizeof(append_space<128>)};
-    if (most <= 256)
-        return {(const void *)append_kernel<256>, sizeof(append_space<256>)};
-    return {(const void *)append_kernel<512>, sizeof(append_space<512>)};
+#define ENTRY(name, dim) {#name, dim, (const void *)aura_##name, sizeof(append_space<dim>)},
+    static const struct append_kernel list[] = {AURA_CUDA_APPEND(ENTRY)};
+#undef ENTRY
+    const struct append_kernel *k = list;
+    while (k->dim < d->k_dim || k->dim < d->v_dim)
+        k++;
+    return *k;
 }
 
 aura_status aura_cuda_prepare_append(const aura_cuda_cache *c, const char *call)
 {
-    const struct append_choice k = choose(&c->dev);
+    const struct append_kernel k = choose(&c->dev);
     return cuda_status(c->ctx, call,
                        cudaFuncSetAttribute(k.run, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)k.shared_bytes),
                        "preparing a kernel");
@@ -374,9 +387,8 @@ extern "C" aura_status aura_cuda_append(aura_cuda_cache *c, const aura_cuda_appe
     d.k = view_of(&args->k, args->tokens, c->dev.kv_heads, c->dev.k_dim);
     d.v = view_of(&args->v, args->tokens, c->dev.kv_heads, c->dev.v_dim);
     on_device here(c->device);
-    const struct append_choice k = choose(&c->dev);
+    const struct append_kernel k = choose(&c->dev);
     void *params[] = {&d};
-    return cuda_status(c->ctx, call,
-                       cudaLaunchKernel(k.run, dim3(c->dev.kv_heads, args->n_seqs), dim3(APPEND_THREADS), params, k.shared_bytes, stream),
-                       "launching a kernel");
+    const struct launch how = {dim3(c->dev.kv_heads, args->n_seqs), APPEND_THREADS, k.shared_bytes, stream};
+    return aura_cuda_launch(c, call, k.name, k.run, how, params);
 }

@@ -7,8 +7,8 @@
 
 static const struct attend_kernel *each_kernel(size_t i)
 {
-#define LIST(kind) fused_kernels_b##kind(),
-    static const struct attend_kernels lists[] = {FUSED_KINDS(LIST)};
+#define LIST(kind, ...) fused_kernels_b##kind(),
+    static const struct attend_kernels lists[] = {AURA_CUDA_KINDS(LIST)};
 #undef LIST
     for (const struct attend_kernels &l : lists) {
         if (i < l.n)
@@ -236,8 +236,6 @@ extern "C" aura_status aura_cuda_attend(const aura_cuda_cache *c, aura_cuda_work
                              args->n_seqs, args->queries);
     on_device here(c->device);
     void *params[] = {&d};
-    return cuda_status(c->ctx, call,
-                       cudaLaunchKernel(k->run, dim3(grid_of(c, k)), dim3(k->threads), params,
-                                        k->shared_bytes + (d.n_seqs + 1) * 4, stream),
-                       "launching a kernel");
+    const struct launch how = {dim3(grid_of(c, k)), k->threads, k->shared_bytes + (d.n_seqs + 1) * 4, stream};
+    return aura_cuda_launch(c, call, k->name, k->run, how, params);
 }

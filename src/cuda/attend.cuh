@@ -148,8 +148,9 @@ __device__ __forceinline__ void attend_segment(attend_space<S> &s, const struct 
     merge_segment<S::D, S::ROWS, S::WARPS>(a, g, s.row, s.merge);
 }
 
-template <class S, int BLOCKS>
-__global__ void __launch_bounds__(S::THREADS, BLOCKS) attend_fused(const __grid_constant__ struct dev_attend a)
+/* The body of the fused kernels. */
+template <class S>
+__device__ __forceinline__ void attend_fused(const struct dev_attend &a)
 {
     uint8_t *shared = dynamic_shared();
     attend_space<S> &s = *(attend_space<S> *)shared;
@@ -181,13 +182,23 @@ constexpr int fused_blocks(int kind, int dim, int rl, int nt)
 }
 
 template <int KIND, int D, int PL, int RL, int NT>
-constexpr attend_kernel fused_kernel()
-{
-    constexpr int blocks = fused_blocks(KIND, D, RL, NT);
+struct fused {
+    static constexpr int BLOCKS = fused_blocks(KIND, D, RL, NT);
     using S = shape<KIND, D, PL, RL, NT, fused_warps(KIND, D, RL, NT)>;
     static_assert(S::TILE_BYTES % 64 == 0 && D % 64 == 0, "the layout of a page");
-    return {KIND, D, PL, (uint32_t)S::ROWS, (uint32_t)S::THREADS, (const void *)attend_fused<S, blocks>,
-            (uint32_t)sizeof(attend_space<S>), blocks};
-}
+    static constexpr attend_kernel entry(const char *name, const void *run)
+    {
+        return {name, KIND, D, PL, (uint32_t)S::ROWS, (uint32_t)S::THREADS, run, (uint32_t)sizeof(attend_space<S>), BLOCKS};
+    }
+};
+
+/* For rows of AURA_CUDA_ATTEND: the kernel of that name, and what the host knows of it. */
+#define STAMP_FUSED(name, ...)                                                                              \
+    extern "C" __global__ void __launch_bounds__(fused<__VA_ARGS__>::S::THREADS, fused<__VA_ARGS__>::BLOCKS) \
+        aura_##name(const __grid_constant__ struct dev_attend a)                                            \
+    {                                                                                                       \
+        attend_fused<fused<__VA_ARGS__>::S>(a);                                                             \
+    }
+#define FUSED_ENTRY(name, ...) fused<__VA_ARGS__>::entry(#name, (const void *)aura_##name),
 
 #endif

@@ -2,10 +2,10 @@
 #include "attend.cuh"
 #include "kernels.cuh"
 
+AURA_CUDA_ATTEND_B3(STAMP_FUSED)
+
 struct attend_kernels fused_kernels_b3()
 {
-#define ENTRY(kind, dim, planes, rl, nt) fused_kernel<kind, dim, planes, rl, nt>(),
-    static const struct attend_kernel list[] = {FUSED_ONE_PLANE(ENTRY, 3) FUSED_TWO_PLANES(ENTRY, 3)};
-#undef ENTRY
+    static const struct attend_kernel list[] = {AURA_CUDA_ATTEND_B3(FUSED_ENTRY)};
     return {list, sizeof list / sizeof *list};
 }

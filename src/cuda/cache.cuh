@@ -6,7 +6,6 @@
 
 #include "../../include/aura_cuda.h"
 #include "device.cuh"
-
 #include "kernels.cuh"
 
 struct aura_cuda_cache {
@@ -59,6 +58,20 @@ aura_status aura_cuda_prepare_attend(aura_cuda_cache *cache, const char *call);
 
 /* Calls with this workspace write their logits there, on the device; NULL: no longer. For `aura check`. */
 void aura_cuda_trace(aura_cuda_workspace *workspace, float *trace, uint32_t tokens);
+
+/* How a kernel is launched. */
+struct launch {
+    dim3 blocks;
+    uint32_t threads;
+    size_t shared_bytes;
+    struct CUstream_st *stream;
+};
+
+/* device.cu: launches a kernel of the list. Where there is somebody to be told, it is told the name; `aura check` sets this once, before
+ * its first call, to count the kernels that ran. */
+aura_status aura_cuda_launch(const aura_cuda_cache *cache, const char *call, const char *name, const void *kernel, const struct launch &how,
+                             void **params);
+extern void (*aura_cuda_tell_launch)(const char *name);
 
 /* The device of a cache is the current one while this lives. */
 struct on_device {

@@ -22,6 +22,17 @@ extern "C" aura_status aura_cuda_probe(int device)
     return AURA_OK;
 }
 
+void (*aura_cuda_tell_launch)(const char *name);
+
+aura_status aura_cuda_launch(const aura_cuda_cache *c, const char *call, const char *name, const void *kernel, const struct launch &how,
+                             void **params)
+{
+    const cudaError_t error = cudaLaunchKernel(kernel, how.blocks, dim3(how.threads), params, how.shared_bytes, how.stream);
+    if (error == cudaSuccess && aura_cuda_tell_launch)
+        aura_cuda_tell_launch(name);
+    return cuda_status(c->ctx, call, error, "launching a kernel");
+}
+
 /* ---- making one ---------------------------------------------------------------------------------------------------- */
 
 static void copy_signs(uint32_t *words, const struct aura_rotation_plan *plan)

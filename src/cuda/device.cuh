@@ -148,6 +148,7 @@ enum { ATTEND_MAX_SEQS = 4096 };
 
 /* One kernel: what it takes, and how it is launched. Kind 0 takes every kind and number of planes. */
 struct attend_kernel {
+    const char *name;                 /* as in src/variants.h */
     uint32_t kind;
     uint32_t dim;                     /* of keys and values; with kind 0 the largest of values */
     uint32_t planes, rows;            /* rows: most of a block */

@@ -279,8 +279,9 @@ __host__ __device__ __forceinline__ uint32_t general_bytes(const struct dev_stag
     return general_head_bytes<S>() + general_query_bytes<S>(t) + (merge > tiles ? merge : tiles);
 }
 
-template <class S, int BLOCKS>
-__global__ void __launch_bounds__(S::THREADS, BLOCKS) attend_general(const __grid_constant__ struct dev_attend a)
+/* The body of the general kernels. */
+template <class S>
+__device__ __forceinline__ void attend_general(const struct dev_attend &a)
 {
     uint8_t *shared = dynamic_shared();
     general_warp<S> w = general_warp_of<S>(shared, a);
@@ -335,27 +336,51 @@ struct dev_stage general_stage(const struct dev_cache *c)
     return t;
 }
 
-template <int PARTS, int NT, int WARPS, int BLOCKS, int DIM = 0>
-static struct attend_kernel general_kernel(const struct dev_stage &t)
-{
+template <int PARTS, int NT, int WARPS, int BLOCKS_, int DIM>
+struct general {
+    static constexpr int BLOCKS = BLOCKS_;
     using S = general_shape<PARTS, NT, WARPS, DIM>;
-    return {0, (uint32_t)S::D, 0, (uint32_t)S::ROWS, (uint32_t)S::THREADS, (const void *)attend_general<S, BLOCKS>, general_bytes<S>(t), 0};
+};
+
+#define STAMP_GENERAL(name, ...)                                                                                \
+    extern "C" __global__ void __launch_bounds__(general<__VA_ARGS__>::S::THREADS, general<__VA_ARGS__>::BLOCKS) \
+        aura_##name(const __grid_constant__ struct dev_attend a)                                                \
+    {                                                                                                           \
+        attend_general<general<__VA_ARGS__>::S>(a);                                                             \
+    }
+AURA_CUDA_GENERAL(STAMP_GENERAL)
+#undef STAMP_GENERAL
+
+/* A general kernel, and the shared memory that it needs for a cache. */
+struct general_entry {
+    struct attend_kernel kernel;
+    int dim; /* of both sides, which have codes; 0: any */
+    uint32_t (*bytes)(const struct dev_stage &t);
+};
+
+template <class S>
+static struct general_entry general_entry_of(const char *name, const void *run)
+{
+    return {{name, 0, (uint32_t)S::D, 0, (uint32_t)S::ROWS, (uint32_t)S::THREADS, run, 0, 0}, S::DIM, general_bytes<S>};
 }
 
-/* The smallest that holds the values: for four rows, and for eight where there are registers for them. Codes of 128 channels, which
+/* The smallest that hold the values: for four rows, and for eight where there are registers for them. Codes of 128 channels, which
  * are the most common, have their own. */
 struct attend_kernels general_kernels(const struct dev_cache *c, struct attend_kernel (&list)[2])
 {
+#define ENTRY(name, ...) general_entry_of<general<__VA_ARGS__>::S>(#name, (const void *)aura_##name),
+    static const struct general_entry all[] = {AURA_CUDA_GENERAL(ENTRY)};
+#undef ENTRY
     const struct dev_stage t = general_stage(c);
-    const bool common = t.k.chunks && t.v.chunks && c->k_dim == 128 && c->v_dim == 128;
-    list[0] = common            ? general_kernel<4, 1, 8, 2, 128>(t)
-              : c->v_dim <= 128 ? general_kernel<4, 1, 8, 2>(t)
-              : c->v_dim <= 256 ? general_kernel<8, 1, 4, 3>(t)
-                                : general_kernel<16, 1, 4, 2>(t);
-    if (c->v_dim > 256)
-        return {list, 1};
-    list[1] = common            ? general_kernel<4, 2, 4, 3, 128>(t)
-              : c->v_dim <= 128 ? general_kernel<4, 2, 4, 3>(t)
-                                : general_kernel<8, 2, 4, 2>(t);
-    return {list, 2};
+    const int common = t.k.chunks && t.v.chunks && c->k_dim == 128 && c->v_dim == 128 ? 128 : 0;
+    uint32_t dim = UINT32_MAX, n = 0;
+    for (const struct general_entry &e : all)
+        if (e.dim == common && e.kernel.dim >= c->v_dim && e.kernel.dim < dim)
+            dim = e.kernel.dim;
+    for (const struct general_entry &e : all)
+        if (e.dim == common && e.kernel.dim == dim) {
+            list[n] = e.kernel;
+            list[n++].shared_bytes = e.bytes(t);
+        }
+    return {list, n};
 }

@@ -247,7 +247,7 @@ struct dev_truncate {
     uint32_t n_seqs, n;
 };
 
-__global__ void truncate_kernel(const __grid_constant__ struct dev_truncate t)
+extern "C" __global__ void aura_truncate_any_cuda(const __grid_constant__ struct dev_truncate t)
 {
     const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= t.n || t.ids[i] >= t.n_seqs)
@@ -274,9 +274,8 @@ extern "C" aura_status aura_cuda_truncate(aura_cuda_cache *c, const aura_cuda_se
     on_device here(c->device);
     struct dev_truncate t = {c->dev.seqs, c->dev.window, seqs, tokens, c->dev.n_seqs, n_seqs};
     void *params[] = {&t};
-    return cuda_status(c->ctx, call,
-                       cudaLaunchKernel((const void *)truncate_kernel, dim3((n_seqs + 127) / 128), dim3(128), params, 0, stream),
-                       "launching a kernel");
+    const struct launch how = {dim3((n_seqs + 127) / 128), 128, 0, stream};
+    return aura_cuda_launch(c, call, "truncate_any_cuda", (const void *)aura_truncate_any_cuda, how, params);
 }
 
 /* ---- information ---------------------------------------------------------------------------------------------------- */

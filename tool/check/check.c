@@ -8,6 +8,7 @@
 
 #include "../cuda_tool.h"
 #include "guard.h"
+#include "../parts/cuda_kernels.h"
 #include "../parts/terminal.h"
 #include "../tool.h"
 
@@ -135,25 +136,47 @@ static void print_json(const struct result *r, int first)
     printf("}");
 }
 
-/* Every variant of the list must have run and passed in at least one of the files. */
-static int check_union(const struct command *self, char **files, int n)
+/* Whether one of the texts, which are what `aura check --json` printed, says that the kernel ran and passed. */
+static int ran_in(char *const *texts, int n, const char *name)
+{
+    char key[80];
+    snprintf(key, sizeof key, "\"variant\": \"%s\", \"outcome\": ", name);
+    for (int i = 0; i < n; i++) {
+        const char *at = strstr(texts[i], key), *outcome = at ? at + strlen(key) : "";
+        if (!strncmp(outcome, "\"ok\"", 4) || !strncmp(outcome, "\"marginal\"", 10))
+            return 1;
+    }
+    return 0;
+}
+
+/* Names those that did not. */
+static int count_missing(char *const *texts, int n)
 {
     int missing = 0;
-    for (size_t i = 0; i < aura_variant_count; i++) {
-        char key[80];
-        int found = 0;
-        snprintf(key, sizeof key, "\"variant\": \"%s\", \"outcome\": ", aura_variant_list[i].name);
-        for (int f = 0; f < n; f++) {
-            char *text = read_file(files[f]), *at = text ? strstr(text, key) : NULL;
-            if (!text)
-                return usage_error(self, "cannot read %s: it must be what `aura check --json` printed", files[f]);
-            found |= at && (!strncmp(at + strlen(key), "\"ok\"", 4) || !strncmp(at + strlen(key), "\"marginal\"", 10));
-            free(text);
-        }
-        if (!found)
-            printf("never ran: %s\n", aura_variant_list[i].name), missing++;
+    for (size_t i = 0; i < aura_variant_count + cuda_kernel_count; i++) {
+        const char *name = i < aura_variant_count ? aura_variant_list[i].name : cuda_kernel_list[i - aura_variant_count];
+        if (!ran_in(texts, n, name))
+            printf("never ran: %s\n", name), missing++;
     }
-    printf("%zu variants declared, %d never ran in %d file%s\n", aura_variant_count, missing, n, n == 1 ? "" : "s");
+    return missing;
+}
+
+/* Every kernel of the list, of CPUs and of the GPU, must have run and passed in at least one of the files. */
+static int check_union(const struct command *self, char **files, int n)
+{
+    int read = 0, missing = 0;
+    char **texts = calloc((size_t)n, sizeof *texts);
+    while (texts && read < n && (texts[read] = read_file(files[read])))
+        read++;
+    if (read == n)
+        missing = count_missing(texts, n);
+    for (int i = 0; i < read; i++)
+        free(texts[i]);
+    free(texts);
+    if (read < n)
+        return usage_error(self, "cannot read %s: it must be what `aura check --json` printed", files[read]);
+    printf("%zu variants declared, %zu of them for CUDA; %d never ran in %d file%s\n", aura_variant_count + cuda_kernel_count,
+           cuda_kernel_count, missing, n, n == 1 ? "" : "s");
     return missing != 0;
 }
 
@@ -198,7 +221,7 @@ static int run_check(const struct command *self, int argc, char **argv)
         printf("%zu variants: %zu ok, %zu marginal, %zu failed, %zu skipped; %zu cases\n", shown, count[OK],
                count[MARGINAL], count[FAIL], count[SKIP], cases);
     if (!shown)
-        return usage_error(self, "no kernel matches; `aura list` shows them all");
+        return usage_error(self, "no kernel of a CPU matches; `aura list` shows them all, and --device cuda checks those of the GPU");
     return count[FAIL] || (o.strict && count[SKIP]);
 }
 

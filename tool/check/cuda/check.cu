@@ -4,13 +4,15 @@
 #include "check.cuh"
 #include "../../cuda_tool.h"
 
-extern "C" void cuda_list(void)
+extern "C" int cuda_has_device(char *text, size_t size)
 {
     cudaDeviceProp p;
-    if (aura_cuda_probe(0) || cudaGetDeviceProperties(&p, 0) != cudaSuccess)
-        printf("  CUDA: skipped: %s\n", aura_last_error());
+    const int there = !aura_cuda_probe(0) && cudaGetDeviceProperties(&p, 0) == cudaSuccess;
+    if (there)
+        snprintf(text, size, "%s, compute capability %d.%d, %d multiprocessors", p.name, p.major, p.minor, p.multiProcessorCount);
     else
-        printf("  CUDA: %s, compute capability %d.%d, %d multiprocessors\n", p.name, p.major, p.minor, p.multiProcessorCount);
+        snprintf(text, size, "%s", aura_last_error());
+    return there;
 }
 
 /* A little of every kernel, for tools that make everything a hundred times as slow. */
@@ -83,11 +85,15 @@ extern "C" int cuda_check(int argc, char **argv)
     if (only == LOST_CHILD)
         return lose_device();
     print_head();
+    watch_kernels();
     for (const auto &p : parts)
         if (only.empty() ? !p.asked : only == p.name) {
             part = p.name;
             p.run();
         }
+    if (as_json)
+        printf("\n], \"variants\": [");
+    print_kernels(only.empty());
     printf(as_json ? "\n], \"cases\": %d, \"failures\": %d}\n" : "%d cases, %d failures\n", cases, failures);
     return failures ? 1 : 0;
 }

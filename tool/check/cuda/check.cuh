@@ -34,10 +34,15 @@ struct scene {
 /* "k4v4 d128 8/2", with a seed and these sequences. */
 struct scene scene_of(uint32_t k, uint32_t v, uint32_t dim, uint32_t q_heads, uint32_t kv_heads, std::vector<uint32_t> tokens);
 
-/* A line, or an object of `--json`: outcome is "ok", "FAIL" or "skip". */
+/* A line, or an object of `--json`: outcome is "ok", "FAIL" or "skip"; then the kernels that the case has launched. */
 void report(const char *outcome, const std::string &name, const char *format, ...) __attribute__((format(printf, 3, 4)));
-/* FAIL. */
+/* The same of a scene, with the outcome "FAIL". */
 void complain(const struct scene &s, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* From now on, launches are noted; after the last case, what ran is printed: a line, or objects of `--json`. all_parts: then a kernel
+ * that did not run is named. */
+void watch_kernels();
+void print_kernels(bool all_parts);
 
 /* In functions that return nothing and have the scene `s`. */
 #define TRY(call)                                                                                                      \

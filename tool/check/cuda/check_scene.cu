@@ -1,7 +1,6 @@
 /* Scenes: caches with sequences on either side, and what is in them. */
 #include <cuda_fp16.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -13,51 +12,6 @@ extern "C" {
 #define _Alignas(n) alignas(n)
 #include "../../../src/ref.h"
 #undef _Alignas
-}
-
-int failures, cases, as_json;
-const char *part = "";
-
-static void print_object(const char *outcome, const char *name, const char *text)
-{
-    static int objects;
-    printf("%s\n  {\"part\": \"%s\", \"outcome\": \"%s\", \"case\": ", objects++ ? "," : "", part, outcome);
-    print_json_string(name);
-    printf(", \"text\": ");
-    print_json_string(text);
-    printf("}");
-}
-
-static void report_text(const char *outcome, const char *name, const char *text)
-{
-    failures += !strcmp(outcome, "FAIL");
-    if (as_json)
-        print_object(outcome, name, text);
-    else if (!strcmp(outcome, "ok"))
-        printf("ok   %-58s %s\n", name, text);
-    else
-        printf("%s %s: %s\n", outcome, name, text);
-    fflush(stdout);
-}
-
-void report(const char *outcome, const std::string &name, const char *format, ...)
-{
-    char text[1024];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    report_text(outcome, name.c_str(), text);
-}
-
-void complain(const struct scene &s, const char *format, ...)
-{
-    char text[1024];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    report_text("FAIL", s.name.c_str(), text);
 }
 
 struct scene scene_of(uint32_t k, uint32_t v, uint32_t dim, uint32_t q_heads, uint32_t kv_heads, std::vector<uint32_t> tokens)
