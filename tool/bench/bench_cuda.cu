@@ -153,7 +153,14 @@ static double time_attend(timer &t, aura_cuda_cache *cache, const aura_cuda_atte
     return us;
 }
 
-static void bench_case(timer &t, aura_ctx *ctx, const shape_case &s, const std::vector<uint32_t> &lengths)
+/* A device cache with sequences of these lengths. */
+struct filled_cache {
+    aura_cuda_cache *cache;
+    std::vector<uint32_t> ids;
+    size_t bytes = 0; /* that a call reads */
+};
+
+static void fill_device(aura_ctx *ctx, const shape_case &s, const std::vector<uint32_t> &lengths, filled_cache &f)
 {
     aura_config config = AURA_CONFIG_INIT;
     aura_cache *cpu;
@@ -164,7 +171,7 @@ static void bench_case(timer &t, aura_ctx *ctx, const shape_case &s, const std::
     fill_cpu(ctx, config, *std::max_element(lengths.begin(), lengths.end()), &cpu, &cpu_seq);
     aura_cache_info info = AURA_CACHE_INFO_INIT;
     MUST(aura_cache_get_info(cpu, &info));
-    size_t pages = 0, bytes = 0;
+    size_t pages = 0;
     for (uint32_t n : lengths)
         pages += n / AURA_PAGE + 1;
     aura_cuda_config dc = AURA_CUDA_CONFIG_INIT;
@@ -172,51 +179,67 @@ static void bench_case(timer &t, aura_ctx *ctx, const shape_case &s, const std::
     dc.seqs = (uint32_t)lengths.size();
     dc.seq_tokens = 1 << 20;
     dc.cache.budget_bytes = pages * info.page_bytes + dc.seqs * (info.seq_bytes + 32768) + (8 << 20);
-    aura_cuda_cache *cache;
-    MUST(aura_cuda_cache_create(ctx, &dc, &cache));
-    std::vector<uint32_t> order(lengths.size()), ids(lengths.size());
+    MUST(aura_cuda_cache_create(ctx, &dc, &f.cache));
+    std::vector<uint32_t> order(lengths.size());
+    f.ids.resize(lengths.size());
     for (size_t i = 0; i < order.size(); i++)
         order[i] = (uint32_t)i;
     std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return lengths[a] > lengths[b]; });
     for (uint32_t i : order) { /* longest first: the CPU's sequence only gets shorter */
         MUST(aura_truncate(cpu, cpu_seq, lengths[i]));
-        MUST(aura_cuda_seq_create(cache, &ids[i]));
-        MUST(aura_cuda_upload(cache, ids[i], cpu, cpu_seq));
-        bytes += (size_t)(lengths[i] * (double)info.page_bytes / AURA_PAGE);
+        MUST(aura_cuda_seq_create(f.cache, &f.ids[i]));
+        MUST(aura_cuda_upload(f.cache, f.ids[i], cpu, cpu_seq));
+        f.bytes += (size_t)(lengths[i] * (double)info.page_bytes / AURA_PAGE);
     }
-    uint64_t seed = 9;
-    std::vector<float> q((size_t)lengths.size() * s.queries * s.q_heads * s.dim);
-    std::vector<__half> half(q.size());
-    for (size_t i = 0; i < q.size(); i++)
-        half[i] = __float2half(random_normal(&seed));
-    void *dq, *out, *dids;
-    MUST_CUDA(cudaMalloc(&dq, q.size() * 2));
-    MUST_CUDA(cudaMalloc(&out, q.size() * 2));
-    MUST_CUDA(cudaMalloc(&dids, ids.size() * 4));
-    MUST_CUDA(cudaMemcpy(dq, half.data(), q.size() * 2, cudaMemcpyHostToDevice));
-    MUST_CUDA(cudaMemcpy(dids, ids.data(), ids.size() * 4, cudaMemcpyHostToDevice));
-    aura_cuda_attend_args args = AURA_CUDA_ATTEND_ARGS_INIT;
-    args.seqs = (const aura_cuda_seq *)dids, args.n_seqs = (uint32_t)ids.size(), args.queries = s.queries;
-    args.q.data = dq, args.out.data = out, args.q.dtype = args.out.dtype = AURA_F16;
-    args.planes = s.planes;
-    double read = 1e9;
-    for (int blocks : {2, 4, 8, 16})
-        read = std::min(read, t.time([&] { t.read(cache->dev.pages, bytes, blocks); }));
-    const double us = time_attend(t, cache, args, 0), invariant = time_attend(t, cache, args, 1);
+    aura_cache_destroy(cpu);
+}
+
+/* Microseconds: a read of the bytes, a call, a call that is batch-invariant. */
+struct times {
+    double read, attend, invariant;
+};
+
+static void print_case(const shape_case &s, const std::vector<uint32_t> &lengths, size_t bytes, const times &us)
+{
     begin_row();
     if (json)
         printf("{\"cache\": \"%s\", \"dim\": %u, \"q_heads\": %u, \"kv_heads\": %u, \"seqs\": %zu, %s, \"queries\": %u, "
                "\"planes\": %u, \"read_us\": %.2f, \"attend_us\": %.2f, \"batch_invariant_us\": %.2f}",
-               s.format, s.dim, s.q_heads, s.kv_heads, lengths.size(), lengths_json(lengths).c_str(), s.queries, s.planes, read,
-               us, invariant);
+               s.format, s.dim, s.q_heads, s.kv_heads, lengths.size(), lengths_json(lengths).c_str(), s.queries, s.planes, us.read,
+               us.attend, us.invariant);
     else
         printf("%-6s D%-3u %2u/%-2u %15s q%-2u p%u   read %7.1f us  attend %7.1f us  %5.1f %%  %.2f TB/s  "
                "batch_invariant %7.1f us  %.2f x\n",
-               s.format, s.dim, s.q_heads, s.kv_heads, lengths_name(lengths).c_str(), s.queries, s.planes, read, us,
-               read / us * 100, bytes / us / 1e6, invariant, invariant / us);
+               s.format, s.dim, s.q_heads, s.kv_heads, lengths_name(lengths).c_str(), s.queries, s.planes, us.read, us.attend,
+               us.read / us.attend * 100, bytes / us.attend / 1e6, us.invariant, us.invariant / us.attend);
     fflush(stdout);
-    aura_cuda_cache_destroy(cache);
-    aura_cache_destroy(cpu);
+}
+
+static void bench_case(timer &t, aura_ctx *ctx, const shape_case &s, const std::vector<uint32_t> &lengths)
+{
+    filled_cache f;
+    fill_device(ctx, s, lengths, f);
+    uint64_t seed = 9;
+    std::vector<__half> q((size_t)lengths.size() * s.queries * s.q_heads * s.dim);
+    for (__half &x : q)
+        x = __float2half(random_normal(&seed));
+    void *dq, *out, *dids;
+    MUST_CUDA(cudaMalloc(&dq, q.size() * 2));
+    MUST_CUDA(cudaMalloc(&out, q.size() * 2));
+    MUST_CUDA(cudaMalloc(&dids, f.ids.size() * 4));
+    MUST_CUDA(cudaMemcpy(dq, q.data(), q.size() * 2, cudaMemcpyHostToDevice));
+    MUST_CUDA(cudaMemcpy(dids, f.ids.data(), f.ids.size() * 4, cudaMemcpyHostToDevice));
+    aura_cuda_attend_args args = AURA_CUDA_ATTEND_ARGS_INIT;
+    args.seqs = (const aura_cuda_seq *)dids, args.n_seqs = (uint32_t)f.ids.size(), args.queries = s.queries;
+    args.q.data = dq, args.out.data = out, args.q.dtype = args.out.dtype = AURA_F16;
+    args.planes = s.planes;
+    times us = {1e9, 0, 0};
+    for (int blocks : {2, 4, 8, 16})
+        us.read = std::min(us.read, t.time([&] { t.read(f.cache->dev.pages, f.bytes, blocks); }));
+    us.attend = time_attend(t, f.cache, args, 0);
+    us.invariant = time_attend(t, f.cache, args, 1);
+    print_case(s, lengths, f.bytes, us);
+    aura_cuda_cache_destroy(f.cache);
     cudaFree(dq), cudaFree(out), cudaFree(dids);
 }
 
