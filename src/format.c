@@ -20,7 +20,7 @@ static void side_init(struct aura_side *s, uint32_t kind, uint32_t dim, int valu
     s->kind = kind;
     s->dim = dim;
     if (!aura_is_packed(kind)) {
-        s->bytes = AURA_TILE * dim * (kind == AURA_ROW_F32 ? 4 : 2);
+        s->bytes = AURA_TILE * dim * aura_plain_bytes(kind);
         return;
     }
     const aura_codebook *book = grid(kind);

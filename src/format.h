@@ -78,6 +78,12 @@ static inline AURA_ANYWHERE int aura_is_packed(uint32_t kind)
     return kind <= 8;
 }
 
+/* Of a number of a plain side. */
+static inline AURA_ANYWHERE uint32_t aura_plain_bytes(uint32_t kind)
+{
+    return kind == AURA_ROW_F32 ? 4 : 2;
+}
+
 static inline AURA_ANYWHERE uint32_t aura_padded_run(uint32_t dim)
 {
     return (dim + AURA_RUN - 1) / AURA_RUN * AURA_RUN;

@@ -3,10 +3,11 @@
 
 #include <math.h>
 
+#include "../rules.h"
+
 int aura_poison_row(float *row, uint32_t dim, aura_dtype dtype)
 {
-    /* the first magnitude that rounds to infinity; f32 numbers are what they are */
-    float limit = dtype == AURA_F16 ? 65520 : dtype == AURA_BF16 ? 0x1.ffp127f : INFINITY;
+    float limit = aura_first_infinite(dtype);
     int bad = 0;
     for (uint32_t d = 0; d < dim; d++)
         bad |= !(fabsf(row[d]) < limit); /* so that NaN is bad */

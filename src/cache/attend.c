@@ -208,7 +208,7 @@ static void attend_item(void *work, size_t i)
 static void merge_sink(struct aura_partial *into, float *acc, float sink, uint32_t dim)
 {
     static const float zero[AURA_TILE_DIM];
-    struct aura_partial part = {sink * 1.44269504f, 1};
+    struct aura_partial part = {sink * AURA_LOG2_E, 1};
     if (sink == INFINITY) { /* takes all the weight */
         memset(acc, 0, dim * sizeof *acc);
         into->sum = isnan(into->sum) ? NAN : 1;
@@ -234,7 +234,7 @@ static void finish_row(const struct aura_block *b, size_t i)
     }
     if (a->options.sinks)
         merge_sink(&all, out, a->options.sinks[head], dim);
-    int empty = all.max == -INFINITY && !isnan(all.sum), bad = a->bad[b->row + i] || !(empty || (all.sum > 0 && all.sum <= 0x1p127f));
+    int empty = all.max == -INFINITY && !isnan(all.sum), bad = a->bad[b->row + i] || !(empty || aura_is_good_sum(all.sum));
     for (uint32_t d = 0; d < dim; d++)
         out[d] = bad ? NAN : empty ? 0 : out[d] / all.sum;
     if (!bad && aura_is_packed(cache->layout.v.kind))
@@ -244,7 +244,7 @@ static void finish_row(const struct aura_block *b, size_t i)
     aura_view_store(&job->out, aura_view_strides(&job->out, cache->config.q_heads, dim), aura_query_of(b, i), head, out, dim);
     if (job->lse)
         job->lse[aura_query_of(b, i) * cache->config.q_heads + head] =
-            bad ? NAN : empty ? -INFINITY : all.max * 0.693147181f + logf(all.sum);
+            bad ? NAN : empty ? -INFINITY : all.max * AURA_LN_2 + logf(all.sum);
 }
 
 static void finish_item(void *work, size_t i)

@@ -91,13 +91,12 @@ static inline uint32_t aura_q_head_of(const struct aura_block *b, size_t i)
 /* One past the newest key that row i may see; its position is the one before. */
 static inline uint64_t aura_row_end(const struct aura_block *b, size_t i)
 {
-    return b->a->options.not_causal ? b->plan->len : b->plan->len - b->plan->job->queries + aura_query_of(b, i) + 1;
+    return aura_seen_end(b->plan->len, b->plan->job->queries, aura_query_of(b, i), b->a->options.not_causal);
 }
 
 static inline uint64_t aura_row_begin(const struct aura_block *b, size_t i)
 {
-    uint64_t end = aura_row_end(b, i), window = b->a->options.window;
-    return window && window < end ? end - window : 0;
+    return aura_seen_begin(aura_row_end(b, i), b->a->options.window);
 }
 
 /* The tokens at the beginning that are seen from outside the window take tiles of their own, unless the window reaches into

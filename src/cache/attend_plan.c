@@ -5,11 +5,6 @@
 #include <math.h>
 #include <string.h>
 
-static uint32_t planes_of(uint32_t kind, uint32_t asked)
-{
-    return asked ? asked : kind <= 5 ? 1 : 2;
-}
-
 /* ---- checks ------------------------------------------------------------------------------------------------------- */
 
 static aura_status check_numbers(struct aura_call call, const char *what, const float *x, uint32_t n)
@@ -31,7 +26,7 @@ aura_status aura_attend_set(struct aura_call call, struct aura_attend *a, const 
     if ((status = aura_check_call(call, given, sizeof *given)) || (status = check_numbers(call, "alibi", given->alibi, c->q_heads)))
         return status;
     *o = *given;
-    o->scale = o->scale != 0 ? o->scale : 1 / sqrtf((float)c->k_dim);
+    o->scale = aura_logit_scale(o->scale, c->k_dim);
     if (!isfinite(o->scale) || !(o->softcap >= 0 && isfinite(o->softcap)) || o->planes > 2 || o->not_causal > 1)
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: scale %g, softcap %g, planes %u or not_causal %u is out of range",
                          call.name, (double)o->scale, (double)o->softcap, o->planes, o->not_causal);
@@ -39,9 +34,9 @@ aura_status aura_attend_set(struct aura_call call, struct aura_attend *a, const 
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: a window of %llu; the cache keeps %llu tokens", call.name,
                          (unsigned long long)o->window, (unsigned long long)c->window);
     o->window = o->window ? o->window : c->window;
-    a->unit = o->scale * 1.44269504f;
-    a->k_planes = planes_of(a->cache->layout.k.kind, o->planes);
-    a->v_planes = planes_of(a->cache->layout.v.kind, o->planes);
+    a->unit = o->scale * AURA_LOG2_E;
+    a->k_planes = aura_planes_of(a->cache->layout.k.kind, o->planes);
+    a->v_planes = aura_planes_of(a->cache->layout.v.kind, o->planes);
     return AURA_OK;
 }
 
@@ -77,11 +72,11 @@ static aura_status check_tiles(struct aura_call call, const aura_config *c, cons
     return AURA_OK;
 }
 
-/* The oldest token that a job sees, but for those of keep_first. */
+/* The oldest token that a job sees, but for those of keep_first: that of its first query. */
 static uint64_t begin_of(const struct aura_attend *a, const aura_attend_job *job, uint64_t len)
 {
-    uint64_t end = a->options.not_causal || job->queries == 0 ? len : len - job->queries + 1, window = a->options.window;
-    return window && window < end ? end - window : 0;
+    uint64_t end = aura_seen_end(len, job->queries, 0, a->options.not_causal || job->queries == 0);
+    return aura_seen_begin(end, a->options.window);
 }
 
 static aura_status check_window(struct aura_call call, const struct aura_attend *a, const aura_attend_job *job,

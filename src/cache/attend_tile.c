@@ -59,7 +59,7 @@ static struct aura_rows rows_of(const struct aura_block *b, const struct aura_pl
     const struct aura_side *side = values ? &cache->layout.v : &cache->layout.k;
     uint16_t *open = values ? b->plan->seq->v : b->plan->seq->k;
     uint32_t kind = open ? AURA_ROW_F16 : side->kind;
-    size_t bytes = side->dim * (kind == AURA_ROW_F32 ? 4 : 2);
+    size_t bytes = side->dim * aura_plain_bytes(kind);
     const uint8_t *data = p->tile + (values ? cache->layout.v_at : 0) + from * bytes;
     if (open)
         data = (const uint8_t *)aura_row_of(cache, open, side->dim, b->head, p->first + from);
@@ -182,12 +182,12 @@ void aura_apply_options(const struct aura_block *b, const struct aura_place *p, 
 {
     const aura_attend_options *o = &b->a->options;
     const aura_attend_job *job = b->plan->job;
-    const float log2_e = 1.44269504f, cap = o->softcap * log2_e;
+    const float cap = o->softcap * AURA_LOG2_E;
     for (size_t i = 0; i < b->n; i++) {
         float *logit = logits[i];
         for (uint32_t t = 0; cap > 0 && t < p->columns; t++)
             logit[t] = cap * tanhf(logit[t] / cap);
-        float slope = o->alibi ? o->alibi[aura_q_head_of(b, i)] * log2_e : 0;
+        float slope = o->alibi ? o->alibi[aura_q_head_of(b, i)] * AURA_LOG2_E : 0;
         int64_t distance = (int64_t)(p->first - (aura_row_end(b, i) - 1));
         for (uint32_t t = 0; slope != 0 && t < p->columns; t++)
             logit[t] = logit[t] + slope * (float)(distance + t);
@@ -196,18 +196,18 @@ void aura_apply_options(const struct aura_block *b, const struct aura_place *p, 
         const float *mask = job->mask + aura_query_of(b, i) * (job->mask_stride ? job->mask_stride : job->mask_keys);
         uint64_t first = b->plan->len - job->mask_keys;
         for (uint32_t t = first > p->first ? (uint32_t)(first - p->first) : 0; t < p->columns; t++)
-            logit[t] = logit[t] + mask[p->first + t - first] * log2_e;
+            logit[t] = logit[t] + mask[p->first + t - first] * AURA_LOG2_E;
     }
 }
 
 /* Columns that a row may not see: by index, never by what is in them. */
 void aura_hide_columns(const struct aura_block *b, const struct aura_place *p, float (*logit)[AURA_TILE])
 {
-    uint64_t keep = b->a->cache->config.keep_first;
+    uint32_t keep = b->a->cache->config.keep_first;
     for (size_t i = 0; i < b->n; i++) {
         uint64_t begin = aura_row_begin(b, i), end = aura_row_end(b, i);
         for (uint64_t t = p->first; t < p->first + AURA_TILE; t++)
-            if ((t < begin && t >= keep) || t >= end)
+            if (!aura_sees(t, begin, end, keep))
                 logit[i][t - p->first] = -INFINITY;
     }
 }

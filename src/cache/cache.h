@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 
 #include "../base/arguments.h"
+#include "../rules.h"
 
 enum {
     AURA_RING = 64,      /* f16 rows per head and sequence: up to 32 open tokens of a tile, and 32 of rollback */
@@ -217,16 +218,12 @@ static inline uint8_t *aura_tile_of(const aura_cache *cache, const struct aura_s
 /* The f16 row of a token that is pinned or open. `rows` is k or v of the sequence. */
 static inline uint16_t *aura_row_of(const aura_cache *cache, uint16_t *rows, uint32_t dim, uint32_t head, uint64_t token)
 {
-    size_t ring = cache->rows - cache->pinned;
-    size_t row = (size_t)(token < cache->pinned ? ring + token : token % ring);
-    return rows + ((size_t)head * cache->rows + row) * dim;
+    return rows + ((size_t)head * cache->rows + aura_ring_row(token, cache->pinned, cache->rows)) * dim;
 }
 
-/* A page has a reference from the moment its first unpinned token is encoded; its bytes mean nothing before. */
 static inline int aura_has_reference(const aura_cache *cache, uint64_t closed, uint64_t page)
 {
-    uint64_t first = page * AURA_PAGE > cache->pinned ? page * AURA_PAGE : cache->pinned;
-    return aura_is_packed(cache->layout.k.kind) && !(cache->config.flags & AURA_NO_REFERENCE) && closed > first;
+    return aura_keeps_references(cache->layout.k.kind, cache->config.flags) && aura_page_has_reference(closed, page, cache->pinned);
 }
 
 #endif

@@ -54,7 +54,7 @@ static void decode_plain(float *x, const aura_cache *cache, const struct aura_se
                          int values)
 {
     const struct aura_side *side = values ? &cache->layout.v : &cache->layout.k;
-    aura_dtype dtype = side->kind == AURA_ROW_F32 ? AURA_F32 : side->kind == AURA_ROW_F16 ? AURA_F16 : AURA_BF16;
+    aura_dtype dtype = aura_dtype_of_kind(side->kind);
     const uint8_t *tile = aura_tile_of(cache, seq, token / AURA_TILE, head) + (values ? cache->layout.v_at : 0);
     aura_load_row(x, tile, dtype, (size_t)(token % AURA_TILE) * side->dim, side->dim);
 }

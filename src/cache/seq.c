@@ -293,15 +293,11 @@ void aura_seqs_free(aura_cache *cache)
     }
 }
 
-/* Whole tiles with `rollback` tokens after them. */
 uint64_t aura_closed_of(const aura_cache *cache, uint64_t closed, uint64_t len)
 {
-    uint64_t end = len < cache->rollback ? 0 : (len - cache->rollback) / AURA_TILE * AURA_TILE;
     if (!aura_is_packed(cache->layout.k.kind) && !aura_is_packed(cache->layout.v.kind))
         return 0; /* nothing is ever encoded */
-    if (cache->config.flags & AURA_NO_OPEN)
-        end = len;
-    return end > closed ? end : closed;
+    return aura_closed_after(closed, len, cache->rollback, !(cache->config.flags & AURA_NO_OPEN));
 }
 
 /* ---- information, space ------------------------------------------------------------------------------------------- */

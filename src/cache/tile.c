@@ -7,8 +7,6 @@
 
 #include "../base/dtype.h"
 
-#define LONGEST 60000.f /* of a vector after balance: every coordinate then fits in f16 after any rotation */
-
 /* ---- are the vectors good? ---------------------------------------------------------------------------------------- */
 
 static float length_of(const float *x, uint32_t dim)
@@ -37,8 +35,8 @@ static int bad_row(const aura_cache *cache, const float *x, uint32_t dim, int va
 {
     uint32_t kind = values ? cache->layout.v.kind : cache->layout.k.kind;
     if (aura_is_packed(kind))
-        return !(length_of(x, dim) <= LONGEST); /* so that NaN is bad */
-    float limit = kind == AURA_ROW_F16 ? 65520 : kind == AURA_ROW_BF16 ? 0x1.ffp127f : INFINITY;
+        return !(length_of(x, dim) <= AURA_LONGEST); /* so that NaN is bad */
+    float limit = aura_first_infinite(aura_dtype_of_kind(kind));
     int bad = 0;
     for (uint32_t d = 0; d < dim; d++)
         bad |= !(fabsf(x[d]) < limit);
@@ -220,6 +218,5 @@ void aura_encode_values(const aura_cache *cache, uint8_t *tile, uint32_t first, 
 void aura_store_plain(const aura_cache *cache, uint8_t *tile, uint32_t c, const float *x, int values)
 {
     const struct aura_side *side = values ? &cache->layout.v : &cache->layout.k;
-    aura_dtype dtype = side->kind == AURA_ROW_F32 ? AURA_F32 : side->kind == AURA_ROW_F16 ? AURA_F16 : AURA_BF16;
-    aura_store_row(tile + (values ? cache->layout.v_at : 0), dtype, (size_t)c * side->dim, x, side->dim);
+    aura_store_row(tile + (values ? cache->layout.v_at : 0), aura_dtype_of_kind(side->kind), (size_t)c * side->dim, x, side->dim);
 }

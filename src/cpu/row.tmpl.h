@@ -31,7 +31,7 @@ AURA_INLINE vec row_vec(const struct aura_rows *rows, const struct table *centro
 AURA_INLINE void row_prefetch(const struct aura_rows *rows, size_t t, const int kind)
 {
     uintptr_t row = (uintptr_t)rows->data + t * rows->stride + rows->ahead;
-    size_t bytes = kind <= 8 ? (size_t)rows->dim * (size_t)kind / 8 : (size_t)rows->dim * (kind == AURA_ROW_F32 ? 4 : 2);
+    size_t bytes = kind <= 8 ? (size_t)rows->dim * (size_t)kind / 8 : (size_t)rows->dim * aura_plain_bytes((uint32_t)kind);
     for (size_t at = 0; at < bytes; at += 64)
         __builtin_prefetch((const void *)(row + at), 0, 2);
 }

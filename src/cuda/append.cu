@@ -13,8 +13,7 @@
 #include "close.cuh"
 #include "rotate.cuh"
 
-#define LONGEST 60000.f        /* append.c says why */
-#define SURELY_GOOD (LONGEST / 32) /* no vector of up to 512 numbers below this is longer */
+#define SURELY_GOOD (AURA_LONGEST / 32) /* no vector of up to 512 numbers below this is longer */
 
 /* Some numbers of a vector as the caller has them: first, first + stride ...; 0 beyond its end. Read before one is looked at, so that
  * they come together: a branch on the type for each number would wait for it. */
@@ -79,11 +78,11 @@ __device__ __forceinline__ bool surely_good(const struct dev_append &a, uint32_t
     return good;
 }
 
-/* One vector by half a warp: as length_of and bad_row of append.c have it. */
+/* One vector by half a warp: as length_of and bad_row of tile.c have it. */
 __device__ __forceinline__ bool bad_vector(const struct dev_append &a, uint32_t slot, uint32_t token, uint32_t head, bool values)
 {
     const uint32_t lane = threadIdx.x % 16, dim = values ? a.c.v_dim : a.c.k_dim, kind = values ? a.c.v_kind : a.c.k_kind;
-    const float limit = kind == AURA_ROW_F16 ? 65520.f : kind == AURA_ROW_BF16 ? 0x1.ffp127f : INFINITY;
+    const float limit = aura_first_infinite(aura_dtype_of_kind(kind));
     float partial = 0, sum = 0;
     bool bad = false;
 #pragma unroll 1
@@ -96,7 +95,7 @@ __device__ __forceinline__ bool bad_vector(const struct dev_append &a, uint32_t 
     }
     for (int i = 0; i < 16; i++) /* by both halves of the warp, which may be of different sides */
         sum = __fadd_rn(sum, __shfl_sync(~0u, partial, i, 16));
-    return kind > 8 ? bad : !(__fsqrt_rn(sum) <= LONGEST);
+    return !aura_is_packed(kind) ? bad : !(__fsqrt_rn(sum) <= AURA_LONGEST);
 }
 
 __device__ __forceinline__ bool any_bad(const struct dev_append &a, uint32_t slot, uint32_t tokens)
@@ -173,7 +172,7 @@ __device__ __forceinline__ void store_plain(const struct dev_append &a, const ap
                                          bool values)
 {
     const uint32_t dim = values ? a.c.v_dim : a.c.k_dim, kind = values ? a.c.v_kind : a.c.k_kind;
-    const uint32_t dtype = kind == AURA_ROW_F32 ? AURA_F32 : kind == AURA_ROW_F16 ? AURA_F16 : AURA_BF16;
+    const uint32_t dtype = aura_dtype_of_kind(kind);
     uint8_t *tile = head_of(a, b, position) + (position / AURA_TILE % AURA_PAGE_TILES) * a.c.tile_bytes + (values ? a.c.v_at : 0);
 #pragma unroll 1
     for (uint32_t d = threadIdx.x % 32; d < dim; d += 32)
@@ -186,7 +185,7 @@ __device__ __forceinline__ void store_vector(const struct dev_append &a, const a
                                              uint32_t position, uint32_t end, bool values)
 {
     const uint32_t dim = values ? a.c.v_dim : a.c.k_dim;
-    if ((values ? a.c.v_kind : a.c.k_kind) > 8)
+    if (!aura_is_packed(values ? a.c.v_kind : a.c.k_kind))
         return store_plain(a, b, token, position, values);
     __half *row = rows_of(a, b, values) + (size_t)row_of(a.c, position) * dim;
     __half *open = position < end ? (__half *)space<M>()->row[values][position % AURA_TILE] : NULL;
@@ -212,9 +211,9 @@ __device__ __forceinline__ struct stretch next_stretch(const struct dev_cache &c
 {
     if (!c.k_rows && !c.v_rows) /* nothing ever does */
         return {left, closed};
-    const uint32_t close = c.open ? (closed / AURA_TILE + 1) * AURA_TILE + c.rollback : len + 1;
+    const uint32_t close = c.open ? (uint32_t)aura_next_close(closed, c.rollback) : len + 1;
     const uint32_t n = min(left, close > len ? close - len : 1);
-    return {n, len + n < close ? closed : c.open ? close - c.rollback : len + n};
+    return {n, (uint32_t)aura_closed_after(closed, len + n, c.rollback, c.open)};
 }
 
 /* close_tokens of this block, which is in shared memory meanwhile. */

@@ -18,11 +18,6 @@ static const struct attend_kernel *each_kernel(size_t i)
     return NULL;
 }
 
-static uint32_t planes_of(uint32_t kind, uint32_t asked)
-{
-    return asked ? asked : kind <= 5 ? 1 : 2;
-}
-
 static const uint32_t list_bytes = (ATTEND_MAX_SEQS + 1) * 4; /* of the list of sequences, in shared memory */
 
 /* Keeps what takes this cache on this device, ready to be launched. */
@@ -187,7 +182,7 @@ static struct dev_attend describe(const aura_cuda_cache *c, const aura_cuda_work
                                   const struct attend_kernel *k)
 {
     struct dev_attend d = {};
-    const float scale = a->scale != 0 ? a->scale : 1 / sqrtf((float)c->dev.k_dim);
+    const float scale = aura_logit_scale(a->scale, c->dev.k_dim);
     d.c = c->dev;
     d.seqs = a->seqs, d.n_seqs = a->n_seqs, d.queries = a->queries;
     d.rows = a->queries * c->dev.ratio;
@@ -196,7 +191,7 @@ static struct dev_attend describe(const aura_cuda_cache *c, const aura_cuda_work
     d.out = view_of(&a->out, a->queries, c->dev.q_heads, c->dev.v_dim);
     d.lse = a->lse, d.mask = a->mask, d.sinks = a->sinks, d.alibi = a->alibi;
     d.mask_keys = a->mask_keys, d.not_causal = a->not_causal;
-    d.planes = planes_of(c->dev.k_kind, a->planes) + 4 * planes_of(c->dev.v_kind, a->planes);
+    d.planes = aura_planes_of(c->dev.k_kind, a->planes) + 4 * aura_planes_of(c->dev.v_kind, a->planes);
     d.stage = general_stage(&c->dev);
     d.fixed_cut = c->batch_invariant;
     const uint32_t groups = c->dev.kv_heads * d.row_blocks;
@@ -205,8 +200,8 @@ static struct dev_attend describe(const aura_cuda_cache *c, const aura_cuda_work
     d.by_row_blocks = aura_divider_of(d.row_blocks), d.by_ratio = aura_divider_of(c->dev.ratio);
     const uint64_t window = a->window ? a->window : c->facts.config->window;
     d.window = window > UINT32_MAX ? 0 : (uint32_t)window;
-    d.unit = scale * 1.44269504f;
-    d.softcap = a->softcap * 1.44269504f;
+    d.unit = scale * AURA_LOG2_E;
+    d.softcap = a->softcap * AURA_LOG2_E;
     d.options = a->softcap > 0 || a->alibi || a->mask;
     d.trace = w->trace, d.trace_tokens = w->trace_tokens;
     d.partial = w->partial, d.partial_ml = w->partial_ml, d.counter = w->counter;
@@ -224,7 +219,7 @@ extern "C" aura_status aura_cuda_attend(const aura_cuda_cache *c, aura_cuda_work
     aura_status status = check_args(c, call, args);
     if (status)
         return status;
-    const struct attend_kernel *k = choose(c, planes_of(c->dev.k_kind, args->planes), args->queries * c->dev.ratio);
+    const struct attend_kernel *k = choose(c, aura_planes_of(c->dev.k_kind, args->planes), args->queries * c->dev.ratio);
     if (!k)
         return aura_backend_fail(c->ctx, AURA_UNSUPPORTED, "%s: planes %u of this format need the general kernel, which does not fit "
                              "into this device's shared memory", call, args->planes);

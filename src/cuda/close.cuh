@@ -340,7 +340,7 @@ __device__ __forceinline__ void begin_closing(const struct dev_append &a, const 
     struct closing c;
     c.head = head_of(a, b, b.closed), c.tile = c.head + (b.closed / AURA_TILE % AURA_PAGE_TILES) * a.c.tile_bytes;
     c.from = begin - first, c.to = b.end - first;
-    c.makes_reference = a.c.has_reference && b.closed <= max(b.closed / AURA_PAGE * AURA_PAGE, a.c.pinned);
+    c.makes_reference = a.c.has_reference && !aura_page_has_reference(b.closed, b.closed / AURA_PAGE, a.c.pinned);
     const uint32_t pairs = (c.to - c.from + 1) / 2;
     c.value_pairs = a.c.v_rows ? pairs : 0, c.pairs = c.value_pairs + (a.c.k_rows ? pairs : 0);
     c.next_pair = APPEND_WARPS; /* each begins with one */

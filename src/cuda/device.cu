@@ -100,7 +100,7 @@ static void describe(struct dev_cache *d, const struct aura_backend_cache *r)
     d->v_at = l->v_at, d->k_scale_at = l->k_scale_at, d->v_scale_at = l->v_scale_at;
     d->reference_at = l->reference_at, d->reference_scale_at = l->reference_scale_at;
     d->pinned = r->pinned, d->rollback = r->rollback, d->rows = r->rows;
-    d->has_reference = r->k_rotate && !(r->config->flags & AURA_NO_REFERENCE);
+    d->has_reference = aura_keeps_references(l->k.kind, r->config->flags);
     d->open = !(r->config->flags & AURA_NO_OPEN);
     if (r->span)
         d->window = window_of(r);

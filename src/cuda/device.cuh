@@ -12,6 +12,7 @@ extern "C" {
 #include "../cache/page_table.h"
 }
 #undef _Alignas
+#include "../rules.h"
 #include "cut.h"
 
 /* A sequence on the device. Tokens are below 2^31. len and closed are read together. */
@@ -217,11 +218,10 @@ __device__ __forceinline__ const uint8_t *page_head(const struct dev_cache &c, u
     return c.pages + (size_t)c.table[(size_t)seq * c.table_stride + page] * c.page_bytes + (size_t)head * c.head_bytes;
 }
 
-/* The f16 row of a token that is pinned or open, among those of one head. The ring has 64 rows, or one. */
+/* The f16 row of a token that is pinned or open, among those of one head. */
 __device__ __forceinline__ uint32_t row_of(const struct dev_cache &c, uint32_t token)
 {
-    const uint32_t ring = c.rows - c.pinned;
-    return token < c.pinned ? ring + token : token & (ring - 1);
+    return aura_ring_row(token, c.pinned, c.rows);
 }
 
 /* The same for tokens [from, to), and a row that is there for all others, so that no load needs a branch. */

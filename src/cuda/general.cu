@@ -77,7 +77,7 @@ struct finish_general {
         const uint32_t lane = threadIdx.x % 32, dim = a.c.v_dim;
         const float keep = a.sinks ? merge_sink(m, l, a.sinks[row.head]) : 1;
         const bool empty = l == 0;
-        bool bad = row.bad || g.seq >= a.c.n_seqs || !(empty || (l > 0 && l <= 0x1p127f));
+        bool bad = row.bad || g.seq >= a.c.n_seqs || !(empty || aura_is_good_sum(l));
         for (uint32_t d = lane; d < dim; d += 32)
             o[d] = empty ? 0 : o[d] * keep / l;
         __syncwarp();
@@ -86,7 +86,7 @@ struct finish_general {
             hadamard_shared(o, space, a.c.codecs->paley[2], a.c.codecs->v_inner, a.c.codecs->v_outer);
             sign_and_scale(o, dim, a.c.v_sign, a.c.v_norm);
         }
-        const float limit = a.out.dtype == AURA_F16 ? 65520.f : a.out.dtype == AURA_BF16 ? 0x1.ffp127f : INFINITY;
+        const float limit = aura_first_infinite(a.out.dtype);
         for (uint32_t d = lane; d < dim; d += 32)
             bad |= !(fabsf(o[d]) < limit);
         bad = __any_sync(~0u, bad);

@@ -62,7 +62,7 @@ __device__ __forceinline__ struct number_rows number_rows_of(const struct dev_at
     const __half *rows = values ? a.c.v_rows : a.c.k_rows;
     if (rows)
         return {(const uint8_t *)(rows + ((size_t)g.seq * a.c.kv_heads + g.head) * a.c.rows * dim), true, dim * 2};
-    return {tile + (values ? a.c.v_at : 0), false, dim * (kind == AURA_ROW_F32 ? 4 : 2)};
+    return {tile + (values ? a.c.v_at : 0), false, dim * aura_plain_bytes(kind)};
 }
 
 __device__ __forceinline__ uint32_t number_at(const struct dev_attend &a, const struct number_rows &n, const struct general_item &item,

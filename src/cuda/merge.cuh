@@ -28,16 +28,15 @@ __device__ __forceinline__ struct row_info row_at(const struct dev_attend &a, co
     const uint32_t index = row.there ? g.first_row + r : 0;
     row.query = aura_divide(index, a.by_ratio);
     row.head = g.head * a.c.ratio + index - row.query * a.c.ratio;
-    const int32_t end = a.not_causal ? (int32_t)g.span.len : (int32_t)(g.span.len + row.query + 1) - (int32_t)a.queries;
-    row.end = row.there && end > 0 ? end : 0;
-    row.begin = a.window && a.window < row.end ? row.end - a.window : 0;
+    row.end = row.there ? (uint32_t)aura_seen_end(g.span.len, a.queries, row.query, a.not_causal) : 0;
+    row.begin = (uint32_t)aura_seen_begin(row.end, a.window);
     return row;
 }
 
 /* Whether a row sees a token. */
 __device__ __forceinline__ bool row_sees(const struct dev_attend &a, const struct row_info &row, uint32_t token)
 {
-    return (token >= row.begin || token < a.c.keep_first) && token < row.end;
+    return aura_sees(token, row.begin, row.end, a.c.keep_first);
 }
 
 /* Softcap, then ALiBi, then the mask, in units of log2 e. */
@@ -47,9 +46,9 @@ __device__ __forceinline__ float apply_options(const struct dev_attend &a, const
     if (a.softcap > 0)
         logit = a.softcap * tanhf(logit / a.softcap);
     if (a.alibi)
-        logit += a.alibi[row.head] * 1.44269504f * (float)((int)token - (int)(row.end - 1));
+        logit += a.alibi[row.head] * AURA_LOG2_E * (float)((int)token - (int)(row.end - 1));
     if (a.mask && token + a.mask_keys >= len && token < len)
-        logit += a.mask[((size_t)slot * a.queries + row.query) * a.mask_keys + (token + a.mask_keys - len)] * 1.44269504f;
+        logit += a.mask[((size_t)slot * a.queries + row.query) * a.mask_keys + (token + a.mask_keys - len)] * AURA_LOG2_E;
     return logit;
 }
 
@@ -65,7 +64,7 @@ __device__ __forceinline__ float merge_sink(float &m, float &l, float sink)
         l = sink;
     if (!(sink > -INFINITY))
         return 1;
-    float at = sink * 1.44269504f, most = fmaxf(m, at), keep = l > 0 || isnan(l) ? exp2f(m - most) : 0;
+    float at = sink * AURA_LOG2_E, most = fmaxf(m, at), keep = l > 0 || isnan(l) ? exp2f(m - most) : 0;
     l = l * keep + exp2f(at - most);
     m = most;
     return keep;
@@ -77,7 +76,7 @@ __device__ __forceinline__ void finish_lse(const struct dev_attend &a, const str
 {
     if (a.lse)
         a.lse[((size_t)g.slot * a.queries + row.query) * a.c.q_heads + row.head] =
-            bad ? NAN : l == 0 ? -INFINITY : m == INFINITY ? INFINITY : m * 0.693147181f + logf(l);
+            bad ? NAN : l == 0 ? -INFINITY : m == INFINITY ? INFINITY : m * AURA_LN_2 + logf(l);
     if (bad && g.seq < a.c.n_seqs)
         atomicOr(&a.c.seqs[g.seq].status, (uint32_t)AURA_CUDA_NOT_FINITE);
 }
@@ -90,13 +89,13 @@ __device__ __forceinline__ void finish_row(const struct dev_attend &a, const str
     constexpr int E = D / 32;
     const int lane = threadIdx.x % 32;
     float y[E], keep = a.sinks ? merge_sink(m, l, a.sinks[row.head]) : 1;
-    bool empty = l == 0, bad = row.bad || g.seq >= a.c.n_seqs || !(empty || (l > 0 && l <= 0x1p127f));
+    bool empty = l == 0, bad = row.bad || g.seq >= a.c.n_seqs || !(empty || aura_is_good_sum(l));
     keep = empty ? 0 : keep / l;
 #pragma unroll
     for (int i = 0; i < E; i++)
         y[i] = empty ? 0 : o[lane * E + i] * keep;
     undo_warp<E>(y, a.c.v_sign, a.c.v_norm, lane);
-    const float limit = a.out.dtype == AURA_F16 ? 65520.f : a.out.dtype == AURA_BF16 ? 0x1.ffp127f : INFINITY;
+    const float limit = aura_first_infinite(a.out.dtype);
 #pragma unroll
     for (int i = 0; i < E; i++)
         bad |= !(fabsf(y[i]) < limit);

@@ -38,8 +38,7 @@ __device__ __forceinline__ struct span span_of(const struct dev_attend &a, const
 {
     struct span s = {};
     s.len = now.len, s.closed = now.closed;
-    uint32_t newest = a.not_causal ? s.len : s.len + 1 > a.queries ? s.len + 1 - a.queries : 0; /* end of the first query */
-    uint32_t begin = a.window && a.window < newest ? newest - a.window : 0;
+    const uint32_t begin = (uint32_t)aura_seen_begin(aura_seen_end(s.len, a.queries, 0, a.not_causal), a.window); /* of the first query */
     if (now.top && !aura_page_table_has(&a.c.window, now.top, begin, s.len)) { /* as of no sequence */
         s.len = s.closed = 0;
         s.gone = s.items = 1;

@@ -105,7 +105,7 @@ static int is_sound_plain(const uint8_t *rows, const struct aura_side *side)
     uint32_t bad = 0;
     if (side->kind == AURA_ROW_F16)
         return aura_is_sound_f16(rows, side->bytes / 2);
-    uint32_t size = side->kind == AURA_ROW_F32 ? 4 : 2; /* bf16 is the upper half of an f32 */
+    uint32_t size = aura_plain_bytes(side->kind); /* bf16 is the upper half of an f32 */
     for (uint32_t i = size; i <= side->bytes; i += size)
         bad |= (rows[i - 1] & 0x7fu) == 0x7fu && rows[i - 2] & 0x80u;
     return !bad;

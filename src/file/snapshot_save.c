@@ -39,7 +39,7 @@ void aura_describe_config(struct aura_file_config *f, const aura_cache *cache, u
 {
     const aura_config *c = &cache->config;
     const struct aura_layout *l = &cache->layout;
-    int reference = aura_is_packed(l->k.kind) && !(c->flags & AURA_NO_REFERENCE);
+    int reference = aura_keeps_references(l->k.kind, c->flags);
     memset(f, 0, sizeof *f);
     f->k_kind = l->k.kind;
     f->v_kind = l->v.kind;

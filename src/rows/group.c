@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "../base/dtype.h"
+#include "../rules.h"
 
 void aura_group_init(struct aura_group *g, const aura_ctx *ctx, uint32_t dim, size_t heads)
 {
@@ -136,7 +137,7 @@ void aura_group_sink(struct aura_group *g, size_t h, float sink)
 int aura_group_finish(float *out, float *lse, const struct aura_group *g, size_t h)
 {
     float sum = g->sum[h];
-    int empty = g->max[h] == -INFINITY && !isnan(sum), good = empty || (sum > 0 && sum <= 0x1p127f);
+    int empty = g->max[h] == -INFINITY && !isnan(sum), good = empty || aura_is_good_sum(sum);
     for (uint32_t d = 0; d < g->dim; d++)
         out[d] = empty ? 0 : good ? g->acc[h * g->stride + d] / sum : NAN;
     int bad = aura_poison_row(out, g->dim, AURA_F32);

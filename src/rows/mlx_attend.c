@@ -8,6 +8,7 @@
 
 #include "../base/dtype.h"
 #include "../base/fpmode.h"
+#include "../rules.h"
 #include "rows.h"
 #include "tq.h"
 
@@ -202,7 +203,7 @@ aura_status aura_flash_attn_vec(const aura_ctx *ctx, const aura_flash_attn_vec_a
         size_t left = ratio - first % ratio;
         n = left < AURA_GROUP ? left : AURA_GROUP;
         aura_group_init(&g, ctx, a->dim, n);
-        g.scale = a->scale == 0 ? 1 / sqrtf((float)a->dim) : a->scale;
+        g.scale = aura_logit_scale(a->scale, a->dim);
         g.softcap = a->softcap;
         for (size_t h = 0; h < n; h++)
             aura_group_query(&g, h, a->q, AURA_F32, first + h);

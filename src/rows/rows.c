@@ -12,6 +12,7 @@
 #include "../base/fpmode.h"
 #include "../ref.h"
 #include "../rotation.h"
+#include "../rules.h"
 
 /* Largest coordinate that is encoded, after balance. A rotated row then stays below 2^50 and sums of squares far from
  * overflow, even with a matrix that is only roughly orthogonal. */
@@ -193,7 +194,7 @@ static aura_status check_values(struct aura_call call, struct encoder *e)
             continue;
         uint8_t packed[AURA_MAX_DIM];
         encode_row(e, packed, &scale, row);
-        if (!(fabsf(scale) < 65520))
+        if (!(fabsf(scale) < aura_first_infinite(AURA_F16)))
             return aura_fail(call.ctx, AURA_BAD_VALUE, "%s: the scale of row %zu, %g, does not fit in f16", call.name,
                              row, (double)scale);
     }

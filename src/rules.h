@@ -1,0 +1,112 @@
+/* The rules of a cache, each written once, for the CPU and for the device. test/rules.c holds them against values that were
+ * worked out by hand.
+ *
+ * Only what no kernel check would notice is here: integers of queries and weights are written in ref_tile.c and in the
+ * kernels, and `aura check` compares them bit by bit.
+ *
+ * Lengths and tokens are uint64_t. The device has them in 32 bits, and its compiler makes 32-bit arithmetic of what its loops
+ * use: aura_sees, aura_ring_row. */
+#ifndef AURA_RULES_H
+#define AURA_RULES_H
+
+#include <math.h>
+
+#include "format.h"
+
+/* ---- numbers ------------------------------------------------------------------------------------------------------ */
+
+#define AURA_LOG2_E 1.44269504f   /* inside, logits are in units of log2 e: a weight is a power of two */
+#define AURA_LN_2 0.693147181f    /* and a log-sum-exp is a natural logarithm again */
+#define AURA_LONGEST 60000.f      /* of a vector after balance: every coordinate then fits in f16 after any rotation */
+
+/* The first magnitude that rounds to infinity in a type. f32 numbers are what they are. */
+static inline AURA_ANYWHERE float aura_first_infinite(uint32_t dtype)
+{
+    return dtype == AURA_F16 ? 65520.f : dtype == AURA_BF16 ? 0x1.ffp127f : INFINITY;
+}
+
+/* The type of the numbers of a plain side. */
+static inline AURA_ANYWHERE aura_dtype aura_dtype_of_kind(uint32_t kind)
+{
+    return kind == AURA_ROW_F32 ? AURA_F32 : kind == AURA_ROW_F16 ? AURA_F16 : AURA_BF16;
+}
+
+/* Whether a row can be divided by the sum of its weights. NaN is not good. */
+static inline AURA_ANYWHERE int aura_is_good_sum(float sum)
+{
+    return sum > 0 && sum <= 0x1p127f;
+}
+
+/* What a logit is multiplied with: 0 asks for the usual factor. */
+static inline float aura_logit_scale(float asked, uint32_t k_dim)
+{
+    return asked != 0 ? asked : 1 / sqrtf((float)k_dim);
+}
+
+/* Bytes of query or weight in each product with a side. 0 asks for as many as its codes deserve. */
+static inline AURA_ANYWHERE uint32_t aura_planes_of(uint32_t kind, uint32_t asked)
+{
+    return asked ? asked : kind <= 5 ? 1 : 2;
+}
+
+/* ---- which tokens are encoded ------------------------------------------------------------------------------------- */
+
+/* Tokens below this are encoded once a sequence has `len`, if those below `closed` were before: whole tiles that `rollback`
+ * tokens follow. A cache that has no open tokens encodes each at once. */
+static inline AURA_ANYWHERE uint64_t aura_closed_after(uint64_t closed, uint64_t len, uint32_t rollback, uint32_t has_open)
+{
+    uint64_t whole = len < rollback ? 0 : (len - rollback) / AURA_TILE * AURA_TILE, end = has_open ? whole : len;
+    return end > closed ? end : closed;
+}
+
+/* The length at which aura_closed_after() next says more than `closed`, in a cache that has open tokens. */
+static inline AURA_ANYWHERE uint64_t aura_next_close(uint64_t closed, uint32_t rollback)
+{
+    return (closed / AURA_TILE + 1) * AURA_TILE + rollback;
+}
+
+/* Which f16 row of a head holds a token that is pinned or open. A head has `rows`: a ring, whose size is a power of two, for
+ * the open tokens; then one row for each pinned token. */
+static inline AURA_ANYWHERE uint32_t aura_ring_row(uint64_t token, uint32_t pinned, uint32_t rows)
+{
+    const uint32_t ring = rows - pinned;
+    return token < pinned ? ring + (uint32_t)token : (uint32_t)token & (ring - 1);
+}
+
+/* Whether keys of such a cache are encoded relative to a reference of their page. */
+static inline AURA_ANYWHERE int aura_keeps_references(uint32_t k_kind, uint32_t flags)
+{
+    return aura_is_packed(k_kind) && !(flags & AURA_NO_REFERENCE);
+}
+
+/* In such a cache, a page has its reference from the moment its first unpinned token is encoded; the bytes of the reference
+ * mean nothing before. */
+static inline AURA_ANYWHERE int aura_page_has_reference(uint64_t closed, uint64_t page, uint32_t pinned)
+{
+    const uint64_t first = page * AURA_PAGE;
+    return closed > (first > pinned ? first : pinned);
+}
+
+/* ---- what a query sees -------------------------------------------------------------------------------------------- */
+
+/* One past the newest token that query `query` of `queries` sees: the queries are at the last positions of the sequence. 0
+ * where the sequence is shorter than that. */
+static inline AURA_ANYWHERE uint64_t aura_seen_end(uint64_t len, uint32_t queries, uint64_t query, uint32_t not_causal)
+{
+    const uint64_t end = len + query + 1;
+    return not_causal ? len : end > queries ? end - queries : 0;
+}
+
+/* The oldest token of the window that ends there. Window 0: none. */
+static inline AURA_ANYWHERE uint64_t aura_seen_begin(uint64_t end, uint64_t window)
+{
+    return window && window < end ? end - window : 0;
+}
+
+/* Whether a query with these limits sees a token. The first `keep_first` tokens are seen from beyond the window too. */
+static inline AURA_ANYWHERE int aura_sees(uint64_t token, uint64_t begin, uint64_t end, uint32_t keep_first)
+{
+    return (token >= begin || token < keep_first) && token < end;
+}
+
+#endif
