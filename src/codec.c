@@ -49,13 +49,13 @@ aura_status aura_signs(uint64_t seed, uint32_t stream, uint32_t dim, uint8_t *bi
     return AURA_OK;
 }
 
-/* Grid tables count in steps: every integer where there is a level 0, else every other. */
+/* Levels of a grid table are whole numbers of steps: all whole numbers where 0 is a level, else the odd ones. */
 static uint32_t spacing_of(const aura_codebook *book)
 {
     return book->levels % 2 ? 1 : 2;
 }
 
-/* Whether levels and thresholds are what aura_codec_plan says of step, spacing and first, to the last bit. */
+/* Whether levels and thresholds follow from step, spacing and first as aura_codec_plan says, to the last bit. */
 static int is_arithmetic(const aura_codebook *book)
 {
     float spacing = (float)spacing_of(book), first = -spacing * (float)(book->levels - 1) / 2;

@@ -6,11 +6,11 @@
 
 typedef void aura_any_fn(void); /* a kernel whose type is that of its stage */
 
-/* One row of the list, spelled out. */
+/* One kernel of the list. */
 struct aura_variant {
     const char *name;         /* "encode_b3_avx2" */
     const char *stage, *isa;
-    uint32_t kind;            /* of rows: bits, or AURA_ROW_F32 ...; 0 where it does not matter */
+    uint32_t kind;            /* of its shape: the last argument but one in variants.h; 0 where there is none */
     uint32_t isa_flag;
     size_t slot;              /* where in struct aura_kernels it goes */
     aura_any_fn *run;         /* NULL: not on this architecture */
@@ -22,7 +22,7 @@ struct aura_isa {
     const char *needs;
 };
 
-extern const struct aura_variant aura_variant_list[]; /* reference first, better ones later */
+extern const struct aura_variant aura_variant_list[]; /* the definitions first, better ones later */
 extern const size_t aura_variant_count;
 extern const struct aura_isa aura_isa_list[];
 extern const size_t aura_isa_count;
@@ -30,7 +30,7 @@ extern const size_t aura_isa_count;
 /* Fills the table with the definition, then with every better kernel that `isas` allows. */
 void aura_kernels_init(struct aura_kernels *kernels, uint32_t isas);
 
-/* What a CPU says of itself. Apart from aura_cpu_isas() so that a test can ask about other machines. */
+/* What a CPU says of itself: a test can make up other machines. */
 struct aura_cpuid {
     uint32_t leaf1_ecx;              /* CPUID leaf 1 */
     uint32_t leaf7_ebx, leaf7_ecx;   /* leaf 7, subleaf 0 */

@@ -34,7 +34,7 @@
 #include "../include/aura.h"
 #include "variants.h"
 
-/* Packing is the same text for the device. */
+/* The device packs with the same text. */
 #ifdef __CUDACC__
 #define AURA_ANYWHERE __host__ __device__
 #else
@@ -53,13 +53,13 @@ enum {
 /* One side of a tile. */
 struct aura_side {
     uint32_t kind, dim;
-    uint32_t runs;       /* packed: along the packed axis */
+    uint32_t runs;       /* packed: how many follow each other along the packed axis */
     uint32_t lanes;      /* packed: words side by side, 32 tokens or dim channels */
     uint32_t bytes;      /* of the words or rows of a tile */
     uint32_t scale_bytes; /* 64, or 0 for a plain side */
     float step;          /* packed: a number is scale * step * level */
     int32_t mul, add;    /* packed: level = mul * x + add, where x is the code, or its entry in level[] up to 4 bits */
-    int8_t level[16];    /* up to 4 bits: the entries over and over */
+    int8_t level[16];    /* up to 4 bits: all entries, repeated until the array is full */
 };
 
 struct aura_layout {
@@ -70,7 +70,7 @@ struct aura_layout {
     float reference_step;                              /* the reference is scale * step * code */
 };
 
-/* Both kinds and dims are known good. */
+/* The caller has checked both kinds and dims. */
 void aura_layout_init(struct aura_layout *layout, aura_format format, uint32_t k_dim, uint32_t v_dim);
 
 static inline AURA_ANYWHERE int aura_is_packed(uint32_t kind)

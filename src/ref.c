@@ -1,6 +1,7 @@
-/* What every stage means. Plain loops, any width of 1 to 8 bits, any dim; no vectors, no tricks. Where a document and
- * this file disagree, this file is right. First the stages whose results are stored or compared bit by bit, in f32 and
- * in one order; then the same in double, which bounds them; then attention, in double. */
+/* The definition of rotate, undo and the codec over rows; ref_attend.c and ref_tile.c define the other stages. Plain loops,
+ * any width of 1 to 8 bits, any dim; no vectors, no tricks. Where a document and these files disagree, these files are right.
+ * First the stages whose results are stored or compared bit by bit: in f32, in one order. Then the same in double, which
+ * bounds them. */
 #include "base/exact.h"
 #include "ref.h"
 

@@ -1,10 +1,10 @@
-/* What every stage means: the declarations of ref.c, ref_attend.c and ref_tile.c. */
+/* The definition of every stage: ref.c, ref_attend.c and ref_tile.c. */
 #ifndef AURA_REF_H
 #define AURA_REF_H
 
 #include "stages.h"
 
-/* ---- exact stages: defined in f32, in one order; these are also the kernels of last resort ----------------------- */
+/* ---- exact stages: defined in f32, in one order; kernels too, where there is no better one ------------------- */
 
 aura_rotate_fn aura_rotate_ref;
 aura_undo_fn aura_undo_ref;
@@ -25,10 +25,10 @@ uint32_t aura_ref_index(const struct aura_codec_plan *plan, float value);
 void aura_ref_rotate_double(double *y, double *size, const double *x, const struct aura_rotation_plan *plan);
 
 /* How far an encoded row is from the best that double arithmetic finds: the larger of its relative loss of cosine and
- * the relative error of its scale. NaN is returned as 1. */
+ * the relative error of its scale. 1 where that is NaN. */
 double aura_ref_encode_error(const uint8_t *packed, float scale, const float *y, const struct aura_codec_plan *plan);
 
-/* ---- bounded stages: sums in double, rounded to f32 at the end; the kernels of last resort ------------------------ */
+/* ---- bounded stages: sums in double, rounded to f32 at the end; kernels too, likewise ----------------------------- */
 
 aura_row_score_fn aura_row_score_ref;
 aura_row_softmax_fn aura_row_softmax_ref;
@@ -38,7 +38,7 @@ aura_row_reduce_fn aura_row_reduce_ref;
 /* Coordinate d of row t. */
 double aura_ref_coordinate(const struct aura_rows *rows, size_t t, uint32_t d);
 
-/* ---- tiles: integers, and floats in one order; the kernels of last resort ------------------------------------------ */
+/* ---- tiles: integers, and floats in one order; kernels too, likewise ----------------------------------------------- */
 
 aura_encode_fn aura_encode_ref;
 aura_query_fn aura_query_ref;

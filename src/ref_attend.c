@@ -1,4 +1,4 @@
-/* What attention over a cache means, in double: score, softmax, value; the same in one pass; partial results and how
+/* The definition of attention, in double: score, softmax, value; the same in one pass; partial results and how
  * they merge. The edge cases are decided here, once, for every kernel:
  *
  *   no token visible          output 0, log-sum-exp -inf

@@ -1,4 +1,4 @@
-/* What the stages of a tile mean: the integers that every backend agrees on, and the floats around them. Plain loops over
+/* The definition of the stages of a tile: the integers that every backend agrees on, and the floats around them. Plain loops over
  * codes, any kind of side, any dim. */
 #include "base/exact.h"
 #include "ref.h"
@@ -8,7 +8,7 @@
 
 #include "base/dtype.h"
 
-/* The indices of encode, not packed. */
+/* The indices of row_encode, a byte each. */
 void aura_encode_ref(uint8_t *code, float *scale, const float *y, const struct aura_codec_plan *plan, size_t n)
 {
     for (size_t row = 0; row < n; row++) {

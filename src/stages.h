@@ -10,10 +10,10 @@
  *     K,V ─ rotate ─ row_encode ─▶ rows ─┐             (and rows ─ row_dequant ─ undo ─▶ K,V)
  *     Q ─ rotate ─▶ row_score ─ row_softmax ─ row_value ─▶ partial ─ row_reduce ─ undo ─▶ output
  *
- * ref.c defines what a stage computes, ref_attend.c the attention over rows, ref_tile.c the stages of a tile. What a kernel may
- * assume is said here:
+ * ref.c, ref_attend.c (attention over rows) and ref_tile.c (tiles) define what a stage computes. What a kernel may assume
+ * is said here:
  *
- *  - Arguments were checked at the border (base/arguments.c); kernels allocate nothing and cannot fail.
+ *  - The public function has checked the arguments (base/arguments.c); kernels allocate nothing and cannot fail.
  *  - The float environment is IEEE default: round to nearest even, no flush to zero (fpmode.h).
  *  - dim is a multiple of 8 and at most AURA_MAX_DIM; n may be 0.
  *  - Rows are contiguous. A kernel reads and writes exactly the rows it is given: not a byte before or after.
@@ -31,7 +31,7 @@
 
 #define AURA_LANES 16                                /* a vector of the vocabulary, on every instruction set */
 #define AURA_MAX_BLOCKS (AURA_MAX_DIM / AURA_LANES)  /* vectors in a row */
-#define AURA_TILES 4                                 /* at most so many go through a stage together */
+#define AURA_TILES 4                                 /* the most that go through a stage together */
 #define AURA_MAX_PALEY 64                            /* largest order of the Paley factor */
 
 /* A rotation made ready: built once, read by any number of calls. See rotation.c. */
@@ -53,18 +53,18 @@ struct aura_codec_plan {
     uint32_t row_bytes;    /* aura_row_bytes(dim, bits) */
     uint32_t uniform;      /* fit by the largest coordinate instead of the RMS */
     aura_scale_rule rule;
-    float tiny;            /* a vector no longer than this gets the codes of 0 ... */
-    uint32_t keep_tiny;    /* ... and 1: the scale of its rule, 0: scale 0 */
+    float tiny;            /* a vector no longer than this gets the codes of 0 */
+    uint32_t keep_tiny;    /* 1: and the scale of its rule; 0: and scale 0 */
     uint32_t n_fits;
     float fits[9];         /* factors on the plain fit, tried in this order */
     float sigma, top;      /* the table's unit, and its highest level */
     float step, spacing, first; /* step > 0: level i is f32(step * (spacing * i + first)), and the threshold above it
                                    f32(step * (spacing * i + first + spacing / 2)), exactly: no table is needed */
-    float centroid[256];   /* the levels, padded to 2^bits with the highest, over and over */
+    float centroid[256];   /* the levels, padded to 2^bits with the highest; repeated until the array is full */
     float threshold[256];  /* padded to 2^bits - 1 with +inf, which nothing exceeds */
 };
 
-/* Rows of keys or values, one vector each, as score and value read them. */
+/* Rows of keys or values, one vector each, as row_score and row_value read them. */
 struct aura_rows {
     const uint8_t *data;   /* row t begins at data + t * stride; read exactly to the end of its codes or numbers */
     size_t stride;         /* bytes */
@@ -72,7 +72,7 @@ struct aura_rows {
     uint32_t dim;
     size_t query_stride;   /* floats from one query to the next in q and acc; a multiple of AURA_LANES, at least dim */
     size_t ahead;          /* bytes from a row to the one that will be read a block later, for prefetching */
-    const float *centroid; /* [256], packed rows: the levels over and over, so that unused upper index bits are harmless */
+    const float *centroid; /* [256], packed rows: the levels, repeated, so that unused upper index bits are harmless */
 };
 
 /* y[n][dim] = rotation of x[n][dim]. */
@@ -110,7 +110,7 @@ typedef void aura_row_value_fn(float *acc, const float *weight, size_t weight_st
  * flash_attn_vec. dim is a multiple of 16, nwg 1 to 32. */
 typedef void aura_row_reduce_fn(float *out, const float *weight, const float *partial, uint32_t dim, uint32_t nwg);
 
-/* code[n][dim] = the indices of encode, a byte each; scale[n] as there. */
+/* code[n][dim] = the indices that row_encode packs, a byte each; scale[n] as there. */
 typedef void aura_encode_fn(uint8_t *code, float *scale, const float *y, const struct aura_codec_plan *plan, size_t n);
 
 /* A rotated query as integers of 15 bits in two signed bytes: y[d] is about step * (256 hi[d] + lo[d]). */
@@ -131,22 +131,22 @@ typedef void aura_reference_fn(int32_t *product, const struct aura_query *query,
 /* One side of a tile as kernels read it. */
 struct aura_tile {
     const uint32_t *words;  /* 64-byte aligned */
-    const uint8_t *ahead;   /* what will be read next, for prefetching three quarters of a side's bytes: any address */
+    const uint8_t *ahead;   /* where the next read will begin: score and value prefetch three quarters of a side; any address */
     const uint16_t *scale;  /* keys: f16 [32] */
     const struct aura_side *side;
     uint32_t planes;        /* of query or weights */
 };
 
 /* logit[i][g][t] = (float)sum * (scale[t] * factor[g]) + bias[i][g] for the 32 tokens t of tile i, where sum is the exact
- * sum over channels of level * q, q being hi of query g with one plane, 256 hi + lo with two. It must fit in 31 bits, which
- * the query's size sees to. The tiles are of one side and number of planes. */
+ * sum over channels of level * q; q is hi of query g with one plane, 256 hi + lo with two. The stage query makes integers
+ * so small that the sum fits in 31 bits. All tiles have the same side and number of planes. */
 typedef void aura_score_fn(float *logit, const struct aura_query *query, const struct aura_tile *keys,
                                 const float *factor, const float *bias, size_t n_query, size_t n_tiles);
 
 /* The softmax of one query over the tiles it has seen. */
 struct aura_softmax_row {
     float max;             /* -inf before the first */
-    float sum[AURA_LANES]; /* their sum counts */
+    float sum[AURA_LANES]; /* of the weights, in parts: only the sum of all parts means something */
 };
 
 /* The weights of one query for a tile, as integers: weight of token t = factor * (256 hi + lo), or factor * hi. */
@@ -164,16 +164,16 @@ struct aura_scales {
     float step;           /* of the levels: weight factors are multiplied by it */
 };
 
-/* In place: p[i][g][t] = 2^(logit - max) for tiles i, max the largest so far and in these tiles; keep of the first tile is
- * 2^(old max - max), of the others 1. weight[i][g] = p * scales[i].v[t] as integers, the largest of a tile being 255 with
- * one plane and 65280 with two, and factor * step. Logit -inf: p = 0. All -inf so far: p = 0,
+/* In place: p[i][g][t] = 2^(logit - max) for tiles i, where max is the largest logit of these tiles and of those before. keep
+ * of the first tile is 2^(old max - max), of the others 1. weight[i][g] = p * scales[i].v[t] as integers: the largest of a
+ * tile becomes 255 with one plane and 65280 with two, and factor includes step. Logit -inf: p = 0. All -inf so far: p = 0,
  * keep = 1. A NaN or +inf leaves the sum NaN. */
 typedef void aura_softmax_fn(struct aura_weight *weight, float *p, struct aura_softmax_row *row,
                                  const struct aura_scales *scales, uint32_t planes, size_t n_query, size_t n_tiles);
 
-/* acc[g][d] = acc[g][d] * keep of weight[0][g]; then, tile by tile, fused: acc[g][d] += (float)i * factor, i the exact sum
- * over the 32 tokens of weight[tile][g] * level. acc[g] begins at acc + g * stride, stride a multiple of AURA_LANES. The
- * tiles are of one side and number of planes. */
+/* acc[g][d] = acc[g][d] * keep of weight[0][g]; then, tile by tile, with one rounding: acc[g][d] += (float)i * factor, where
+ * i is the exact sum over the 32 tokens of weight[tile][g] * level. acc[g] begins at acc + g * stride, stride a multiple of
+ * AURA_LANES. All tiles have the same side and number of planes. */
 typedef void aura_value_fn(float *acc, size_t stride, const struct aura_weight *weight,
                                 const struct aura_tile *values, size_t n_query, size_t n_tiles);
 

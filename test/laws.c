@@ -1,4 +1,4 @@
-/* Laws: identities that hold whatever the reference says, so that a bug it shares with the kernels still shows. */
+/* Laws: identities that hold whatever ref*.c say, so that a bug they share with the kernels still shows. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -113,12 +113,12 @@ static aura_status check_options(const aura_ctx_options *o, uint32_t known_isas)
     return AURA_OK;
 }
 
-/* The pool that the options ask for, if any. */
-static aura_status make_pool(aura_ctx *ctx, uint32_t threads)
+/* The threads that the options ask for, if any. */
+static aura_status make_workers(aura_ctx *ctx, uint32_t threads)
 {
     uint32_t started;
-    ctx->pool = NULL;
-    if (threads < 2 || !aura_pool_create(&ctx->allocator, threads, &ctx->pool, &started))
+    ctx->workers = NULL;
+    if (threads < 2 || !aura_workers_create(&ctx->allocator, threads, &ctx->workers, &started))
         return AURA_OK;
     if (started)
         return aura_fail(NULL, AURA_OUT_OF_MEMORY, "aura_ctx_create: only %u of %u threads could be had", started, threads);
@@ -150,7 +150,7 @@ aura_status aura_ctx_create(const aura_ctx_options *options, aura_ctx **ctx)
     made->executor = options->executor;
     made->isas = (options->isa_mask ? options->isa_mask | AURA_ISA_REF : known) & aura_cpu_isas();
     aura_kernels_init(&made->kernels, made->isas);
-    if ((status = make_pool(made, options->threads))) {
+    if ((status = make_workers(made, options->threads))) {
         allocator.free(allocator.user, made, sizeof *made);
         return status;
     }
@@ -164,7 +164,7 @@ void aura_ctx_destroy(aura_ctx *ctx)
 {
     if (ctx) {
         aura_allocator allocator = ctx->allocator;
-        aura_pool_destroy(ctx->pool, &allocator);
+        aura_workers_destroy(ctx->workers, &allocator);
         allocator.free(allocator.user, ctx, sizeof *ctx);
     }
 }

@@ -1,6 +1,6 @@
 /* The context and the reporting of errors. */
-#ifndef AURA_CTX_H
-#define AURA_CTX_H
+#ifndef AURA_CONTEXT_H
+#define AURA_CONTEXT_H
 
 #include "../dispatch.h"
 #include "threads.h"
@@ -12,7 +12,7 @@ struct aura_ctx {
     uint32_t isas;
     struct aura_kernels kernels;
     aura_executor executor; /* run NULL: none */
-    struct aura_pool *pool; /* NULL: none */
+    struct aura_workers *workers; /* NULL: none */
 };
 
 /* Keeps the message for aura_last_error(), logs it where ctx has a log, and returns `status`. */

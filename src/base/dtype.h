@@ -21,9 +21,9 @@ static inline uint32_t aura_f32_bits(float x)
     return bits;
 }
 
-/* x where the condition holds, else 0, without a branch. The conversions are written with it, because gcc vectorises the
- * loops over rows only when there is no branch in them, nor ?: around float arithmetic. They need the float mode that
- * every public call enters: rounding to nearest, denormals kept. */
+/* x where the condition holds, else 0, without a branch. The conversions use it, because gcc vectorises the loops over rows
+ * only when there is no branch in them, nor ?: around float arithmetic. They need the float mode that every public call
+ * enters: rounding to nearest, denormals kept. */
 static inline uint32_t aura_if(int condition, uint32_t x)
 {
     return -(uint32_t)condition & x;

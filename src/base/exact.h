@@ -4,7 +4,7 @@
  * a multiply and an add. gcc in its default dialect does so even between intrinsics and ignores STDC FP_CONTRACT;
  * clang does so for scalar code even with -std=c11. One pragma each stops both, for the rest of the file.
  *
- * AURA_INLINE is what every word of a vocabulary and every template is.
+ * Every word of a vocabulary and every template is AURA_INLINE.
  *
  * AURA_UNROLL before a loop with a constant count keeps an array of vectors in registers, also at -O2.
  *

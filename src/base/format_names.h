@@ -1,6 +1,6 @@
 /* The names of formats, for those who list them: the tool's help, suggestions and demo. */
-#ifndef AURA_FORMATS_H
-#define AURA_FORMATS_H
+#ifndef AURA_FORMAT_NAMES_H
+#define AURA_FORMAT_NAMES_H
 
 #include "../../include/aura.h"
 

@@ -1,16 +1,16 @@
-/* A tensor of the caller's, [token][head][dim] with strides, read and written a row at a time. */
+/* A tensor that the caller owns, [token][head][dim] with strides, read and written a vector at a time. */
 #ifndef AURA_VIEW_H
 #define AURA_VIEW_H
 
 #include "dtype.h"
 
-/* Elements from token to token and from head to head, either sign. */
+/* Elements from token to token and from head to head; may be negative. */
 struct aura_strides {
     ptrdiff_t token, head;
 };
 
-/* Zero means contiguous: a head stride of dim, a token stride of all heads at the head stride that is in force. So a
- * head stride alone describes padded rows; a head-major tensor needs both. */
+/* Strides with their defaults: from head to head dim, from token to token all heads. So a head stride alone describes padded
+ * vectors; a head-major tensor needs both strides. */
 static inline struct aura_strides aura_view_strides(const aura_view *v, uint32_t heads, uint32_t dim)
 {
     struct aura_strides s = {v->token_stride, v->head_stride ? v->head_stride : (ptrdiff_t)dim};
@@ -19,7 +19,7 @@ static inline struct aura_strides aura_view_strides(const aura_view *v, uint32_t
     return s;
 }
 
-/* The first element of a row. */
+/* The first element of a vector. */
 static inline void *aura_view_row(const aura_view *v, struct aura_strides s, size_t token, uint32_t head)
 {
     ptrdiff_t element = v->dtype == AURA_F32 ? 4 : 2;

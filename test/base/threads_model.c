@@ -322,8 +322,8 @@ static void *caller(void *user)
 {
     aura_ctx *ctx = user;
     uint32_t started;
-    if (aura_pool_create(&ctx->allocator, (uint32_t)workers + 1, &ctx->pool, &started))
-        fail("no pool");
+    if (aura_workers_create(&ctx->allocator, (uint32_t)workers + 1, &ctx->workers, &started))
+        fail("no workers");
     for (int batch = 0; !wrong && batch < BATCHES; batch++) {
         const size_t items = batch ? ITEMS : 2;
         open_batch = batch;
@@ -333,7 +333,7 @@ static void *caller(void *user)
             if (calls[batch][i] != 1)
                 fail("an item ran twice, or not at all");
     }
-    aura_pool_destroy(ctx->pool, &ctx->allocator);
+    aura_workers_destroy(ctx->workers, &ctx->allocator);
     return NULL;
 }
 
