@@ -1,17 +1,20 @@
 /* aura: a key/value cache of 2 to 8 bits per number, and attention computed straight from those bits.
  *
- * This header has the cache. Three others include it and add to it: aura_file.h (profiles and snapshots), aura_rows.h (rows
- * of codes in plain arrays, the kernels of AURA and of mlx-native) and aura_cuda.h (GPUs). Each compiles alone as C99 and C++.
+ * This header has the cache. Three others include it: aura_file.h (profiles and snapshots), aura_rows.h (rows of codes in
+ * plain arrays, and the kernels of AURA and mlx-native) and aura_cuda.h (GPUs). Each compiles alone as C99 and as C++.
  *
- * Errors   Every call that can fail returns aura_status; 0 is success. After a failure aura_last_error() holds this
+ * Errors   Every call that can fail returns aura_status; 0 is success. After a failure aura_last_error() has this
  *          thread's message: the argument, what was wrong with it, what would be right. A call that fails has written
- *          nothing to the caller's buffers and changed no handle (AURA_NOT_FINITE is the exception).
- * Structs  A struct that may grow starts with its own size, set by its _INIT macro. Zero means the default in every
- *          other field. A size this library does not know is an error, not a guess.
- * Threads  A call may run on any thread with 128 KiB of stack to spare. A handle may be used by several threads at once
- *          unless its comment says not.
- * Floats   The caller's rounding, flush-to-zero and exception modes are put aside during a call and restored after it:
- *          they never change a result.
+ *          nothing to the caller's buffers and changed no handle. AURA_NOT_FINITE is the one exception.
+ *          AURA_BAD_ARGUMENT always includes: a NULL that is not allowed, and a struct of an unknown size.
+ * Structs  A struct that may grow starts with its own size, which its _INIT macro sets. Zero means the default in every
+ *          other field. A size that this library does not know is an error, not a guess.
+ * Owners   What a _create or _load function returns belongs to the caller, who gives it to the _destroy function. A
+ *          context must live longer than everything made with it. Input buffers are read during the call only.
+ * Threads  A call may run on any thread with 128 KiB of stack to spare. Several threads may use one handle at once unless
+ *          its comment says otherwise.
+ * Floats   A call puts the caller's rounding, flush-to-zero and exception modes aside and restores them at its end. They
+ *          never change a result.
  */
 #ifndef AURA_H
 #define AURA_H
@@ -34,8 +37,8 @@ extern "C" {
 #define AURA_API
 #endif
 
-/* The version of the library that is linked, "major.minor.patch"; AURA_VERSION_STRING is the version of this header.
- * A static string. Never fails. */
+/* The version of the library that is linked, "major.minor.patch". AURA_VERSION_STRING is the version of this header.
+ * The string is static. Never fails. */
 AURA_API const char *aura_version(void);
 
 /* ---- errors ---------------------------------------------------------------------------------------------------- */
@@ -55,11 +58,11 @@ typedef enum aura_status {
     AURA_DEVICE = 10        /* a GPU, its driver or the CUDA runtime failed: the message has its text */
 } aura_status;
 
-/* One English phrase per status, for logs. A static string, also for a value that is no status. Never fails. */
+/* One English phrase per status, for logs. The string is static, also for a value that is no status. Never fails. */
 AURA_API const char *aura_status_text(aura_status status);
 
 /* The message of this thread's last failed call; "" when none has failed yet. The string belongs to the library and
- * lives until this thread's next failing call. A call that succeeds leaves it alone. */
+ * lives until this thread's next failing call. A call that succeeds leaves it alone. Never fails. */
 AURA_API const char *aura_last_error(void);
 
 /* ---- element types --------------------------------------------------------------------------------------------- */
@@ -70,30 +73,31 @@ typedef enum aura_dtype {
     AURA_BF16 = 2  /* the upper half of an f32 */
 } aura_dtype;
 
-/* Bytes of one element: 4, 2, 2; 0 for a value that is no dtype. */
+/* Bytes of one element: 4, 2, 2; 0 for a value that is no dtype. Never fails. */
 AURA_API size_t aura_dtype_bytes(aura_dtype dtype);
 
 /* ---- context --------------------------------------------------------------------------------------------------- */
 
-/* What the kernels may be built from, as bits of a mask. A name is a set of CPU features, defined in src/variants.h.
- * One that adds to another has kernels only for what it speeds up: a mask with it should have the other too. */
+/* What the kernels may be built from, as bits of a mask. src/variants.h says which CPU features each name stands for.
+ * The last four add kernels to another set, and only where they are faster: a mask with one of them should have that
+ * other set too. */
 enum {
     AURA_ISA_REF = 1,  /* plain C, always there */
     AURA_ISA_AVX2 = 2,
     AURA_ISA_AVX512 = 4,
     AURA_ISA_NEON = 8,
-    AURA_ISA_AVXVNNI = 16,    /* adds integer dot products to AVX2, */
-    AURA_ISA_AVX512VNNI = 32, /* to AVX512, */
-    AURA_ISA_DOTPROD = 64,    /* to NEON, */
-    AURA_ISA_I8MM = 128       /* integer matrix products to DOTPROD */
+    AURA_ISA_AVXVNNI = 16,    /* adds integer dot products to AVX2 */
+    AURA_ISA_AVX512VNNI = 32, /* adds them to AVX512 */
+    AURA_ISA_DOTPROD = 64,    /* adds them to NEON */
+    AURA_ISA_I8MM = 128       /* adds integer matrix products to DOTPROD */
 };
 
 /* The instruction sets that this CPU and this operating system offer, AURA_ISA_REF included. Never fails. */
 AURA_API uint32_t aura_cpu_isas(void);
 
-/* Where a handle's memory comes from. Both functions or neither; neither means the C library.
+/* Where a handle's memory comes from. Give both functions or neither; neither means the C library.
  * alloc must return memory aligned to `align` (a power of two, at most 2 MiB), or NULL. free gets the same `bytes`.
- * Both may be called from any thread that calls the library, and must not call the library. */
+ * The library calls both from any thread that calls the library. They must not call the library. */
 typedef struct aura_allocator {
     void *(*alloc)(void *user, size_t bytes, size_t align);
     void (*free)(void *user, void *memory, size_t bytes);
@@ -102,13 +106,12 @@ typedef struct aura_allocator {
 
 typedef enum aura_log_level { AURA_LOG_ERROR = 0, AURA_LOG_INFO = 1 } aura_log_level;
 
-/* Receives one line without a line end. A failing call that was given the context logs AURA_LOG_ERROR with the text of
- * aura_last_error().
- * May be called from any thread that calls the library, and must not call the library. */
+/* Receives one line without a line end. A call that was given the context and fails logs AURA_LOG_ERROR with the text of
+ * aura_last_error(). The library calls it from any thread that calls the library. It must not call the library. */
 typedef void aura_log_fn(void *user, aura_log_level level, const char *message);
 
-/* Threads of the caller's. run() must call item(work, i) once for every i < items, on any threads and in any order, and
- * return when all have returned. It may be called from several threads at once. item() needs 128 KiB of stack. */
+/* The caller's own threads. run() must call item(work, i) once for every i < items, on any threads and in any order, and
+ * return when all of them have returned. Several threads may call run() at once. item() needs 128 KiB of stack. */
 typedef struct aura_executor {
     void (*run)(void *user, size_t items, void (*item)(void *work, size_t i), void *work);
     void *user;
@@ -120,10 +123,10 @@ typedef struct aura_ctx_options {
     aura_log_fn *log; /* NULL: silent */
     void *log_user;
     uint32_t isa_mask; /* instruction sets that may be used; 0: all that the machine has. AURA_ISA_REF is implied */
-    uint32_t threads;  /* that work on a call of the cache functions, the caller's included, at most 1024; 0 or 1: only the
-                          caller's. A pool of the context's own, idle between calls. When two calls want it at once, one
-                          of them does without. Results are the same with any number */
-    aura_executor executor; /* the caller's threads instead of the pool; not both */
+    uint32_t threads;  /* that work on one call, the caller's included, at most 1024; 0 or 1: only the caller's. The
+                          context keeps the others, which sleep between calls. When two calls need them at once, one call
+                          works alone. Results are the same with any number */
+    aura_executor executor; /* the caller's threads instead of the context's; not both */
 } aura_ctx_options;
 
 #define AURA_CTX_OPTIONS_INIT {sizeof(aura_ctx_options), {NULL, NULL, NULL}, NULL, NULL, 0, 0, {NULL, NULL}}
@@ -131,30 +134,30 @@ typedef struct aura_ctx_options {
 /* What every other call works in: the kernels chosen for this CPU, the allocator, the log. */
 typedef struct aura_ctx aura_ctx;
 
-/* Makes a context. options NULL: all defaults. *ctx is the caller's, to be given to aura_ctx_destroy().
- * Fails: AURA_BAD_ARGUMENT (ctx NULL, unknown size, half an allocator, a mask bit that means nothing,
- * a pool and an executor), AURA_OUT_OF_MEMORY (also: no threads to be had). *ctx is then left alone.
+/* Makes a context. options NULL: all defaults. The caller owns *ctx.
+ * Fails: AURA_BAD_ARGUMENT (half an allocator, a mask bit that means nothing, threads and an executor),
+ * AURA_OUT_OF_MEMORY (also: the system has no threads left).
  * A context never changes after this call: any number of threads may use it at once. */
 AURA_API aura_status aura_ctx_create(const aura_ctx_options *options, aura_ctx **ctx);
 
-/* Frees a context; NULL is allowed. No call that uses it may be running or follow. */
+/* Frees a context; NULL is allowed. No call that uses it may be running or follow. Never fails. */
 AURA_API void aura_ctx_destroy(aura_ctx *ctx);
 
-/* The instruction sets this context uses: what the machine has, less what isa_mask left out. 0 for NULL. */
+/* The instruction sets this context uses: what the machine has, less what isa_mask left out. 0 for NULL. Never fails. */
 AURA_API uint32_t aura_ctx_isas(const aura_ctx *ctx);
 
-#define AURA_MAX_DIM 1024 /* of a row or head, in every function */
+#define AURA_MAX_DIM 1024 /* of a head or row, in every function */
 
 /* ---- the cache ---------------------------------------------------------------------------------------------------
  *
  * aura_cache holds the keys and values of one attention layer, for many sequences, in pages of 256 tokens. Append
- * tokens, attend to them; the caller never sees a tile. doc/format.md draws the bytes, doc/numerics.md says how near the
- * results are.
+ * tokens, then attend to them; the caller never sees a tile. doc/format.md draws the bytes, doc/numerics.md says how near
+ * the results are.
  *
  * Threads: calls on different sequences may run at once, also where these share pages. On one sequence, any number of
  * calls that read it (attend, decode, aura_seq_get_info, fork and copy from it) may run at once, or one call that changes
  * it (append, truncate, reserve, remove, copy to it, release), not both. Creating a sequence may run beside anything.
- * Destroying the cache may run beside nothing. A cache of slots has rules of its own, see aura_slots_write().
+ * Destroying the cache may run beside nothing. A cache of slots has rules of its own: see "slots" below.
  */
 
 /* How one side of a cache is stored: that many bits per number, or plain numbers. */
@@ -170,16 +173,16 @@ typedef enum aura_kind {
     AURA_KIND_BF16 = 11
 } aura_kind;
 
-/* Every pair is a format. */
+/* The kinds of keys and values. Every pair is a format. */
 typedef struct aura_format {
     aura_kind k, v;
 } aura_format;
 
-/* "k4v4", "k8v4", "kf16v3", "kbf16vf32" ..., or a preset: "max" k8v8, "safe" k6v6, "quality" k5v5, "balanced" k4v4,
- * "small" k3v3. Fails: AURA_BAD_ARGUMENT (NULL, no format of that name). */
+/* Reads the name of a format: "k4v4", "k8v4", "kf16v3", "kbf16vf32" ..., or a preset: "max" is k8v8, "safe" k6v6,
+ * "quality" k5v5, "balanced" k4v4, "small" k3v3. Fails: AURA_BAD_ARGUMENT (no format of that name). */
 AURA_API aura_status aura_format_parse(const char *name, aura_format *format);
 
-/* The other way: "k4v4". name[16] is the caller's. Fails: AURA_BAD_ARGUMENT. */
+/* Writes the name of a format, "k4v4", into the caller's name[16]. Fails: AURA_BAD_ARGUMENT (a kind that is none). */
 AURA_API aura_status aura_format_name(aura_format format, char name[16]);
 
 /* Parts of the codec that can be switched off; doc/numerics.md shows what each is worth. */
@@ -203,15 +206,15 @@ typedef struct aura_config {
                                     NULL: none. Plain keys take none */
     size_t budget_bytes;         /* what the cache may allocate in all; 0: no limit */
 
-    /* A sliding window: a token is seen by itself and the `window` - 1 that follow it, so that pages whose tokens nobody
-     * will see again are used for new tokens. With slack = max(max_queries, rollback), the page of a token is kept at
-     * least until window + slack tokens have followed, and a sequence has at most ceil((window + slack) / 256) + 1 pages,
-     * and those of its first keep_first tokens. 0: no window, everything is kept. */
+    /* A sliding window: a token is seen by itself and by the `window` - 1 tokens after it. The cache uses pages again when
+     * nobody will see their tokens any more. slack is max(max_queries, rollback). The page of a token stays at least until
+     * window + slack tokens have followed. A sequence has at most ceil((window + slack) / 256) + 1 pages, and those of its
+     * first keep_first tokens. 0: no window, every token stays. */
     uint64_t window;
-    uint32_t max_queries;        /* most tokens of an append job, and most queries of an attend job, with a window; 0: 512 */
-    uint32_t keep_first;         /* so many tokens at the beginning are seen by all, however long ago; needs a window */
+    uint32_t max_queries;        /* with a window: most tokens of an append job and most queries of an attend job; 0: 512 */
+    uint32_t keep_first;         /* with a window: every query sees this many tokens at the beginning, however old */
 
-    /* Slots instead of sequences: see aura_slots_write(). 0: sequences */
+    /* Slots instead of sequences: see "slots" below. 0: sequences */
     uint64_t slots;
 } aura_config;
 #define AURA_CONFIG_INIT {sizeof(aura_config), {(aura_kind)0, (aura_kind)0}, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0, 0}
@@ -219,41 +222,52 @@ typedef struct aura_config {
 typedef struct aura_cache aura_cache;
 typedef uint32_t aura_seq; /* a sequence of one cache; never 0 */
 
-/* Makes a cache without sequences. *cache is the caller's, to be given to aura_cache_destroy() before its ctx goes.
+/* Makes a cache without sequences. The caller owns *cache.
  * Fails: AURA_BAD_ARGUMENT, AURA_UNSUPPORTED (a kind or dim nobody built), AURA_BAD_VALUE (balance), AURA_OUT_OF_MEMORY,
  * AURA_OUT_OF_PAGES (a budget in which no page fits). */
 AURA_API aura_status aura_cache_create(aura_ctx *ctx, const aura_config *config, aura_cache **cache);
-AURA_API void aura_cache_destroy(aura_cache *cache); /* NULL is allowed */
+
+/* Frees a cache and all its sequences; NULL is allowed. No call that uses it may be running or follow. Never fails. */
+AURA_API void aura_cache_destroy(aura_cache *cache);
 
 /* What a cache is and holds. */
 typedef struct aura_cache_info {
     size_t size;
     aura_config config;      /* with the defaults filled in; balance points into the cache */
-    size_t bytes;            /* allocated by the cache, all told: aura_cache_bytes() */
+    size_t bytes;            /* allocated by the cache in all, as aura_cache_bytes() says */
     size_t page_bytes;       /* 256 tokens of all KV heads */
     size_t seq_bytes;        /* what a sequence needs besides pages */
-    size_t pages, free_pages; /* allocated; of these, not owned by a sequence */
+    size_t pages, free_pages; /* allocated; of these, in no sequence */
     size_t seqs;
     double bits_per_value;   /* of a full page, scales and reference included */
-    size_t shared_pages;     /* that more than one sequence refers to */
-    size_t references;       /* to pages, of all sequences: references - (pages - free_pages) pages are saved by sharing */
-    uint64_t tokens;         /* in the pages of all sequences, each counted for itself */
+    size_t shared_pages;     /* that are in more than one sequence */
+    size_t references;       /* to pages, of all sequences: sharing saves references - (pages - free_pages) pages */
+    uint64_t tokens;         /* in the pages of all sequences; a token of a shared page counts once in each */
     uint64_t token_slots;    /* 256 * references: 1 - tokens / token_slots of the space is empty or reserved */
 } aura_cache_info;
 #define AURA_CACHE_INFO_INIT {sizeof(aura_cache_info), AURA_CONFIG_INIT, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
-AURA_API aura_status aura_cache_get_info(const aura_cache *cache, aura_cache_info *info);
-AURA_API size_t aura_cache_bytes(const aura_cache *cache); /* 0 for NULL */
 
-/* A new empty sequence; its id is valid until aura_seq_release(). Fails: AURA_BAD_ARGUMENT, AURA_OUT_OF_PAGES,
- * AURA_OUT_OF_MEMORY. */
+/* Fills the caller's *info. It may run beside any call but aura_cache_destroy(). Fails: AURA_BAD_ARGUMENT. */
+AURA_API aura_status aura_cache_get_info(const aura_cache *cache, aura_cache_info *info);
+
+/* Bytes that the cache has allocated in all; 0 for NULL. It may run beside any call but aura_cache_destroy(). Never fails. */
+AURA_API size_t aura_cache_bytes(const aura_cache *cache);
+
+/* ---- sequences --------------------------------------------------------------------------------------------------- */
+
+/* Makes an empty sequence. Its id is valid until aura_seq_release().
+ * Fails: AURA_BAD_ARGUMENT (also: a cache of slots, a layer of a model), AURA_OUT_OF_PAGES, AURA_OUT_OF_MEMORY. */
 AURA_API aura_status aura_seq_create(aura_cache *cache, aura_seq *seq);
-/* A new sequence that begins with the first `tokens` tokens of another: it shares their pages, and a page is copied when
- * one of those that share it is to write to it. What the two hold is from then on as if each had been appended alone,
- * truncated to `tokens` in the case of the new one. Reservations are not inherited.
+
+/* Makes a sequence that begins with the first `tokens` tokens of another. The two share pages; the cache copies a shared
+ * page when one of its sequences is to write to it. From then on each is as if it had been appended to alone; the new one as
+ * if it had been truncated to `tokens` then. It inherits no reservation.
  * Fails, with nothing changed: AURA_BAD_ARGUMENT (no such sequence, more tokens than it has; with a window, tokens that
- * are gone, as aura_truncate()), AURA_OUT_OF_PAGES, AURA_OUT_OF_MEMORY. */
+ * are gone, as in aura_truncate()), AURA_OUT_OF_PAGES, AURA_OUT_OF_MEMORY. */
 AURA_API aura_status aura_seq_fork(aura_cache *cache, aura_seq from, uint64_t tokens, aura_seq *seq);
-/* Gives the pages back that no other sequence shares. Fails: AURA_BAD_ARGUMENT (no such sequence). */
+
+/* Ends a sequence. The pages that it does not share go back to the cache.
+ * Fails: AURA_BAD_ARGUMENT (no such sequence, a layer of a model). */
 AURA_API aura_status aura_seq_release(aura_cache *cache, aura_seq seq);
 
 typedef struct aura_seq_info {
@@ -262,16 +276,20 @@ typedef struct aura_seq_info {
     uint64_t closed;  /* tokens from here on are held in f16; truncating to it or above loses nothing */
     size_t pages;
     size_t shared_pages; /* of these, shared with other sequences */
-    uint64_t first;   /* tokens from here on are there; with a window those before are gone, but for keep_first */
+    uint64_t first;   /* tokens from here on are there; with a window those before are gone, except keep_first */
 } aura_seq_info;
 #define AURA_SEQ_INFO_INIT {sizeof(aura_seq_info), 0, 0, 0, 0, 0}
+
+/* Fills the caller's *info. It reads the sequence. Fails: AURA_BAD_ARGUMENT (no such sequence). */
 AURA_API aura_status aura_seq_get_info(const aura_cache *cache, aura_seq seq, aura_seq_info *info);
 
-/* Gives the sequence pages for `tokens` tokens in all, and pages of its own for those that it shares and would write to:
- * until it has more, append cannot fail for want of space. After it was forked or copied from, or truncated into pages
- * that it shares, that has to be asked for again.
- * Fails: AURA_OUT_OF_PAGES, AURA_OUT_OF_MEMORY, AURA_BAD_ARGUMENT, AURA_TOO_LARGE, with nothing changed. */
+/* Gives the sequence pages for `tokens` tokens in all, and copies of the pages that it shares and would write to. Until it
+ * has more tokens than that, append cannot fail for want of space. Reserve again after a fork or copy from the sequence, and
+ * after it was truncated into pages that it shares.
+ * Fails, with nothing changed: AURA_OUT_OF_PAGES, AURA_OUT_OF_MEMORY, AURA_BAD_ARGUMENT, AURA_TOO_LARGE. */
 AURA_API aura_status aura_seq_reserve(aura_cache *cache, aura_seq seq, uint64_t tokens);
+
+/* ---- append, cut, copy, decode ----------------------------------------------------------------------------------- */
 
 /* Where a tensor [token][head][dim] is. Strides in elements, either sign; 0: contiguous. dim is always contiguous. */
 typedef struct aura_view {
@@ -289,41 +307,48 @@ typedef struct aura_append_job {
 } aura_append_job;
 #define AURA_APPEND_JOB_INIT {sizeof(aura_append_job), 0, 0, AURA_VIEW_INIT, AURA_VIEW_INIT}
 
-/* Appends to any number of different sequences: all of it or nothing. The bytes stored do not depend on how tokens were
- * divided into calls, on the instruction set or on threads.
+/* Appends tokens to any number of different sequences: to all of them or to none. The bytes stored do not depend on how
+ * the caller divides tokens into calls, on the instruction set or on threads.
  * Fails, with nothing changed: AURA_BAD_VALUE (NaN, Inf, or a vector longer than 60 000 after balance: the message names
- * it), AURA_OUT_OF_PAGES, AURA_OUT_OF_MEMORY, AURA_BAD_ARGUMENT (NULLs, no such sequence, one sequence twice, more than
+ * it), AURA_OUT_OF_PAGES, AURA_OUT_OF_MEMORY, AURA_BAD_ARGUMENT (no such sequence, one sequence twice, more than
  * max_queries tokens with a window), AURA_UNSUPPORTED (dtype), AURA_TOO_LARGE. */
 AURA_API aura_status aura_append(aura_cache *cache, const aura_append_job *jobs, size_t n_jobs);
 
-/* Keeps the first `tokens` tokens. At or above `closed` of aura_seq_info it is as if the rest had never been appended;
- * below, what is kept stays as it was encoded. Pages that are no longer needed nor reserved go back to the cache. Never
- * allocates; fails only with AURA_BAD_ARGUMENT (no such sequence, more tokens than there are; with a window, where the last
- * `window` of those that would be left are not all there any more: max(max_queries, rollback) tokens can always be taken
- * back, and all of them). */
+/* Cuts a sequence to its first `tokens` tokens. At or above `closed` of aura_seq_info the result is as if the others had
+ * never been appended; below it, the tokens that stay are as they were encoded. Pages that are neither needed nor reserved go
+ * back to the cache. Never allocates.
+ * Fails, with nothing changed: AURA_BAD_ARGUMENT (no such sequence, more tokens than it has; with a window, a cut after
+ * which some of the last `window` tokens would be gone). A window always lets the caller cut max(max_queries, rollback)
+ * tokens, or all of them. */
 AURA_API aura_status aura_truncate(aura_cache *cache, aura_seq seq, uint64_t tokens);
 
-/* Removes tokens [first, first + tokens); those after them move down, encoded as they are: a position that was turned into
- * the keys stays there. Only what costs nothing: the end of the sequence, which is aura_truncate(), or whole pages, first and
- * tokens being multiples of 256, of which all tokens are encoded (first + tokens <= closed), and not the first page where it
- * holds pinned tokens.
- * Fails, with nothing changed: AURA_UNSUPPORTED (everything else, and all but the end with a window: decode what follows,
- * truncate and append it again), AURA_BAD_ARGUMENT (no such sequence, tokens that it does not have). */
+/* Removes tokens [first, first + tokens). The tokens after them move down and stay encoded as they are: a position that the
+ * caller rotated into a key stays in it. Only two removals are possible, those that encode nothing again:
+ *   - the end of the sequence, as aura_truncate() does;
+ *   - whole encoded pages: first and tokens are multiples of 256, and first + tokens <= closed. The first page is not
+ *     one of them where it holds pinned tokens.
+ * Fails, with nothing changed: AURA_UNSUPPORTED (any other range; with a window, all but the end. Decode the tokens after
+ * the range, truncate, and append them again), AURA_BAD_ARGUMENT (no such sequence, tokens that it does not have). */
 AURA_API aura_status aura_seq_remove(aura_cache *cache, aura_seq seq, uint64_t first, uint64_t tokens);
 
-/* Appends tokens [first, first + tokens) of a sequence to another, or to itself, by sharing their pages: bit by bit what
- * they are there. Only where that is exact: first and tokens are multiples of 256 and all these tokens are encoded
- * (first + tokens <= closed); `to` has a multiple of 256 tokens, none of them open (closed = tokens, as after truncating
- * to closed or less); and where there are pinned tokens, first is 0 exactly if `to` is empty. To move is to copy and to
- * remove.
- * Fails, with nothing changed: AURA_UNSUPPORTED (everything else, and all of it with a window: decode and append),
+/* Appends tokens [first, first + tokens) of one sequence to another, or to itself. The two share the pages, so the tokens
+ * are the same bit by bit. This is possible where it is exact:
+ *   - first and tokens are multiples of 256, and all these tokens are encoded: first + tokens <= closed;
+ *   - `to` has a multiple of 256 tokens, and all of them are encoded: closed = tokens, as after truncating to closed;
+ *   - in a cache with pinned tokens, first is 0 exactly when `to` is empty.
+ * To move tokens, copy them and remove them.
+ * Fails, with nothing changed: AURA_UNSUPPORTED (any other range, and every copy with a window: decode and append),
  * AURA_BAD_ARGUMENT (no such sequence, tokens that it does not have), AURA_OUT_OF_PAGES, AURA_OUT_OF_MEMORY. */
 AURA_API aura_status aura_seq_copy(aura_cache *cache, aura_seq from, uint64_t first, uint64_t tokens, aura_seq to);
 
-/* Tokens [first, first + tokens) back in model space, as attention sees them. Either view may have data NULL.
- * Fails: AURA_BAD_ARGUMENT (range, tokens that are gone, NULLs, strides at which rows would overlap), AURA_UNSUPPORTED. */
+/* Writes tokens [first, first + tokens) in model space, as attention sees them, to the caller's views. A view with data
+ * NULL is left out. It reads the sequence.
+ * Fails: AURA_BAD_ARGUMENT (tokens that it does not have or that are gone, strides at which rows would overlap),
+ * AURA_UNSUPPORTED (dtype), AURA_TOO_LARGE. */
 AURA_API aura_status aura_cache_decode(const aura_cache *cache, aura_seq seq, uint64_t first, uint32_t tokens,
                                        const aura_view *k, const aura_view *v);
+
+/* ---- attention --------------------------------------------------------------------------------------------------- */
 
 /* Queries of the sequence's newest positions: query i of n is at position tokens - n + i and sees the keys up to and
  * including its own. */
@@ -337,8 +362,8 @@ typedef struct aura_attend_job {
                            key. NULL: none */
     uint32_t mask_keys;
     size_t mask_stride; /* floats from query to query; 0: mask_keys */
-    const uint32_t *tiles; /* slots only: see aura_slots_write() */
-    uint64_t tokens;
+    const uint32_t *tiles; /* slots only: see "slots" below */
+    uint64_t tokens;       /* slots only */
 } aura_attend_job;
 #define AURA_ATTEND_JOB_INIT {sizeof(aura_attend_job), 0, 0, AURA_VIEW_INIT, AURA_VIEW_INIT, NULL, NULL, 0, 0, NULL, 0}
 
@@ -348,8 +373,8 @@ typedef struct aura_attend_options {
     size_t size;
     float scale;         /* 0: 1 / sqrt(k_dim) */
     float softcap;       /* 0: none */
-    uint64_t window;     /* a query sees its last `window` keys, its own included; 0: all, or the cache's own window, which
-                            is the most there can be. Those of the cache's keep_first are seen besides */
+    uint64_t window;     /* a query sees its last `window` keys, its own included, and the cache's keep_first. 0: the
+                            cache's window, which is the most there can be, or all keys where the cache has none */
     const float *sinks;  /* [q_heads] logits that join the denominator with value 0, or NULL */
     const float *alibi;  /* [q_heads] slopes, or NULL */
     uint32_t not_causal; /* 1: every query sees all keys; the window and ALiBi then count from the newest key */
@@ -360,31 +385,53 @@ typedef struct aura_attend_options {
 } aura_attend_options;
 #define AURA_ATTEND_OPTIONS_INIT {sizeof(aura_attend_options), 0, 0, 0, NULL, NULL, 0, 0, NULL, 0}
 
-/* Attention of every query head to the cache. options NULL: all defaults. Results do not depend on the number of threads
- * or on the other jobs. With a workspace nothing is allocated.
- * A row that sees no key is 0. Fails with AURA_BAD_ARGUMENT (also: more causal queries than tokens; in a cache with a window
- * a larger one, more queries than max_queries, or a query that would see tokens that are gone), AURA_UNSUPPORTED,
- * AURA_TOO_LARGE, AURA_OUT_OF_MEMORY and nothing written; or with AURA_NOT_FINITE, see there: rows whose query, mask or
- * plain keys and values hold NaN or Inf are NaN, and all others are good. */
+/* Computes the attention of every query head to the cache. options NULL: all defaults. A row that sees no key is 0.
+ * Results do not depend on the number of threads or on the other jobs. With a workspace nothing is allocated. It reads the
+ * sequences.
+ * Fails, with nothing written: AURA_BAD_ARGUMENT (also: more causal queries than tokens; in a cache with a window, a larger
+ * window, more than max_queries queries, or a query that would see tokens that are gone), AURA_UNSUPPORTED (dtype),
+ * AURA_TOO_LARGE, AURA_OUT_OF_MEMORY.
+ * Fails, with everything written: AURA_NOT_FINITE. A row is NaN where its query, its mask or the plain keys and values that
+ * it sees hold NaN or Inf. All other rows are good. */
 AURA_API aura_status aura_attend(const aura_cache *cache, const aura_attend_job *jobs, size_t n_jobs,
                                  const aura_attend_options *options);
 
-/* Bytes of workspace that these jobs need, and that are enough for fewer queries of each; of a job only seq and queries are
- * looked at, of slots queries and tokens. To plan ahead for sequences that grow, give `tokens`, the most that any will have
- * (0: those that each has now). Fails: AURA_BAD_ARGUMENT, AURA_TOO_LARGE. */
+/* Says how many bytes of workspace these jobs need. They are enough for fewer queries of each job too. Of a job the call
+ * reads only seq and queries; with slots, queries and tokens. `tokens` is the most that any sequence will have, to plan
+ * ahead; 0: what each has now. It reads the sequences. Fails: AURA_BAD_ARGUMENT, AURA_TOO_LARGE. */
 AURA_API aura_status aura_attend_workspace(const aura_cache *cache, const aura_attend_job *jobs, size_t n_jobs,
                                            uint64_t tokens, size_t *bytes);
 
+/* Merges two attention results over different keys into the result over both. Give sinks to one of the two attention calls
+ * only. */
+typedef struct aura_merge_args {
+    size_t size;
+    size_t rows;
+    uint32_t dim;                 /* 1 to AURA_MAX_DIM */
+    aura_dtype dtype;
+    const void *a, *b;            /* [rows][dim] */
+    const float *a_lse, *b_lse;   /* [rows]; -inf: no keys, and the row that comes with it is not read */
+    void *out;                    /* [rows][dim]; may be a or b */
+    float *out_lse;               /* [rows], or NULL; may be a_lse or b_lse */
+} aura_merge_args;
+#define AURA_MERGE_ARGS_INIT {sizeof(aura_merge_args), 0, 0, AURA_F32, NULL, NULL, NULL, NULL, NULL, NULL}
+
+/* Writes out and out_lse. Never allocates.
+ * Fails, with nothing written: AURA_BAD_ARGUMENT (also: dim, a misaligned pointer, buffers that overlap in another way),
+ * AURA_UNSUPPORTED (dtype), AURA_TOO_LARGE. Fails, with everything written: AURA_NOT_FINITE (a row is NaN, and its lse, where
+ * an input or the result is not finite; all other rows are good). */
+AURA_API aura_status aura_merge(const aura_ctx *ctx, const aura_merge_args *args);
+
 /* ---- slots: for engines that own their slot map --------------------------------------------------------------------
  *
- * A cache whose config has `slots` holds tokens in slots 0 ... slots - 1 instead of sequences; what a slot means is the
- * caller's business. All pages are allocated when it is created. A token is encoded at once into its slot; nothing is
- * pinned or open (AURA_NO_PINNED and AURA_NO_OPEN are implied). Slots 32 i ... 32 i + 31 are tile i, 256 slots are a page.
- * Keys are encoded relative to their page's reference, which is zero where the caller has set none.
+ * A cache whose config has `slots` holds tokens in slots 0 ... slots - 1 instead of sequences. What a slot means is the
+ * caller's business. aura_cache_create() allocates all pages. A token is encoded into its slot at once; nothing is pinned or
+ * open (AURA_NO_PINNED and AURA_NO_OPEN are implied). Slots 32 i ... 32 i + 31 are tile i, and 256 slots are a page. Keys are
+ * encoded relative to their page's reference, which is zero where the caller has set none.
  *
- * To attend, a job has seq 0, and the sequence is `tokens` tokens in the tiles tiles[0], tiles[1] ... in that order;
- * tiles NULL means tiles 0, 1, 2 ... Positions, causality, window and mask go by the index in that list; slots that hold
- * something else are hidden by the mask. Calls of sequences fail with AURA_BAD_ARGUMENT, as do calls of slots elsewhere.
+ * To attend, a job has seq 0. Its `tokens` tokens are in the tiles tiles[0], tiles[1] ... in that order; tiles NULL means
+ * tiles 0, 1, 2 ... Position, causality, window and mask go by the index in that list. The mask hides slots that hold
+ * something else. Calls about sequences fail with AURA_BAD_ARGUMENT, and so do calls about slots in a cache of sequences.
  *
  * Threads: tiles are independent. On one tile, any number of attend and decode calls may run at once, or one that writes
  * to it. Setting a reference and clearing count as writing to all tiles of the page. */
@@ -396,40 +443,33 @@ typedef struct aura_slot_job {
 } aura_slot_job;
 #define AURA_SLOT_JOB_INIT {sizeof(aura_slot_job), 0, NULL, AURA_VIEW_INIT, AURA_VIEW_INIT}
 
-/* Writes tokens into slots, whatever was there: all of them or none. Fails, with nothing changed: as aura_append(), and
- * AURA_BAD_ARGUMENT (no such slot, a slot twice in a call). Never allocates. */
+/* Writes tokens into slots and replaces what was there: all of them or none. Never allocates.
+ * Fails, with nothing changed: AURA_BAD_VALUE and AURA_UNSUPPORTED as aura_append(), AURA_BAD_ARGUMENT (no such slot, a slot
+ * twice in a call), AURA_TOO_LARGE. */
 AURA_API aura_status aura_slots_write(aura_cache *cache, const aura_slot_job *jobs, size_t n_jobs);
 
-/* Makes a key, k[1][kv_heads][k_dim], the reference of page `page` (slots 256 page ...): best the mean of the keys to
- * come. Only before anything is written to the page, or after aura_slots_clear(). Fails: AURA_BAD_VALUE,
- * AURA_BAD_ARGUMENT (also: no such page, one that was written to, plain keys, AURA_NO_REFERENCE). */
+/* Makes a key, k[1][kv_heads][k_dim], the reference of page `page`, which has slots 256 page ... 256 page + 255. Best is the
+ * mean of the keys to come. Call it before anything is written to the page, or after aura_slots_clear().
+ * Fails, with nothing changed: AURA_BAD_VALUE, AURA_BAD_ARGUMENT (also: no such page, one that was written to, plain keys,
+ * AURA_NO_REFERENCE), AURA_UNSUPPORTED (dtype), AURA_TOO_LARGE. */
 AURA_API aura_status aura_slots_reference(aura_cache *cache, uint64_t page, const aura_view *k);
 
 /* Forgets the tokens of a page and its reference. Fails: AURA_BAD_ARGUMENT (no such page). */
 AURA_API aura_status aura_slots_clear(aura_cache *cache, uint64_t page);
 
-/* The tokens in these slots back in model space; one that was never written is 0. Either view may have data NULL.
- * Fails: AURA_BAD_ARGUMENT (no such slot, NULLs, strides), AURA_UNSUPPORTED. */
+/* Writes the tokens in these slots, in model space, to the caller's views. A slot that was never written gives 0. A view with
+ * data NULL is left out.
+ * Fails: AURA_BAD_ARGUMENT (no such slot, strides at which rows would overlap), AURA_UNSUPPORTED (dtype), AURA_TOO_LARGE. */
 AURA_API aura_status aura_slots_decode(const aura_cache *cache, const uint64_t *slot, uint32_t tokens, const aura_view *k,
                                        const aura_view *v);
 
-/* Merges two attention results over different keys: out = the result over both. An lse of -inf stands for no keys. Sinks
- * must have been given to one of the two calls only. out and out_lse may be those of `a` or of `b`. */
-typedef struct aura_merge_args {
-    size_t size;
-    size_t rows;
-    uint32_t dim;
-    aura_dtype dtype;
-    const void *a, *b;            /* [rows][dim] */
-    const float *a_lse, *b_lse;   /* [rows] */
-    void *out;                    /* [rows][dim] */
-    float *out_lse;               /* [rows], or NULL */
-} aura_merge_args;
-#define AURA_MERGE_ARGS_INIT {sizeof(aura_merge_args), 0, 0, AURA_F32, NULL, NULL, NULL, NULL, NULL, NULL}
-AURA_API aura_status aura_merge(const aura_ctx *ctx, const aura_merge_args *args);
-
-/* Calibration: what the queries of a model look at decides how its keys are balanced. Give keys in token order from
- * position 0 of a text, and the queries of any positions; then take the factors. */
+/* ---- calibration -------------------------------------------------------------------------------------------------
+ *
+ * What the queries of a model look at decides how its keys are balanced. Give the keys of a text in token order from
+ * position 0, and the queries of any positions; then take the factors.
+ *
+ * Threads: one at a time for each calibration.
+ */
 typedef struct aura_calibration aura_calibration;
 
 typedef struct aura_calibration_config {
@@ -438,26 +478,35 @@ typedef struct aura_calibration_config {
 } aura_calibration_config;
 #define AURA_CALIBRATION_CONFIG_INIT {sizeof(aura_calibration_config), 0, 0, 0}
 
-/* Fails: AURA_BAD_ARGUMENT, AURA_UNSUPPORTED (dim), AURA_OUT_OF_MEMORY. Not for several threads at once. */
+/* Makes a calibration that has seen nothing. The caller owns *calibration.
+ * Fails: AURA_BAD_ARGUMENT (heads), AURA_UNSUPPORTED (k_dim), AURA_OUT_OF_MEMORY. */
 AURA_API aura_status aura_calibration_create(const aura_ctx *ctx, const aura_calibration_config *config,
                                              aura_calibration **calibration);
-AURA_API void aura_calibration_destroy(aura_calibration *calibration); /* NULL is allowed */
-/* The next keys of the text. Fails, with nothing counted: AURA_BAD_VALUE (NaN, Inf), AURA_BAD_ARGUMENT. */
+
+/* Frees a calibration; NULL is allowed. Never fails. */
+AURA_API void aura_calibration_destroy(aura_calibration *calibration);
+
+/* Counts the next keys of the text, [tokens][kv_heads][k_dim].
+ * Fails, with nothing counted: AURA_BAD_VALUE (NaN, Inf), AURA_BAD_ARGUMENT, AURA_UNSUPPORTED (dtype), AURA_TOO_LARGE. */
 AURA_API aura_status aura_calibration_keys(aura_calibration *calibration, uint32_t tokens, const aura_view *k);
+
+/* Counts queries, [tokens][q_heads][k_dim]. Fails as aura_calibration_keys() does. */
 AURA_API aura_status aura_calibration_queries(aura_calibration *calibration, uint32_t tokens, const aura_view *q);
-/* Ends a text: the next keys are again those of position 0. */
+
+/* Ends a text: the next keys are those of position 0 again. Fails: AURA_BAD_ARGUMENT (NULL). */
 AURA_API aura_status aura_calibration_next_text(aura_calibration *calibration);
-/* balance[kv_heads][k_dim] = (E[q^2] / E[(k - reference)^2])^(1/4) per channel, with geometric mean 1, within 1/8 to 8.
- * Fails: AURA_BAD_ARGUMENT (also: no keys beyond the pinned ones in a whole tile, or no queries yet). */
+
+/* Writes balance[kv_heads][k_dim] = (E[q^2] / E[(k - reference)^2])^(1/4) per channel, with geometric mean 1, within 1/8
+ * to 8. Fails: AURA_BAD_ARGUMENT (also: no queries yet, or no text that had 32 keys). */
 AURA_API aura_status aura_calibration_balance(const aura_calibration *calibration, float *balance);
 
 /* ---- models ------------------------------------------------------------------------------------------------------
  *
- * aura_model_cache is the caches of all layers of a model, each of its own format, with one budget, and sequences that are
- * in all of them under one id. Append and attend go to the layers, which are caches like any other, except that sequences
- * are created, forked and released for the model: AURA_BAD_ARGUMENT for one layer.
+ * aura_model_cache is the caches of all layers of a model. Each has its own format; all share one budget. A sequence is in
+ * all of them under one id. Append and attend work on the layers, which are caches like any other, with one exception: only
+ * the functions here create, fork and release sequences. Those of one cache fail with AURA_BAD_ARGUMENT.
  *
- * Threads: as for caches; what creates, forks or releases a sequence here does so in all layers.
+ * Threads: as for caches. A call that creates, forks or releases a sequence here does so in all layers.
  */
 typedef struct aura_model_cache aura_model_cache;
 typedef struct aura_profile aura_profile; /* aura_file.h has its functions */
@@ -466,34 +515,41 @@ typedef struct aura_model_config {
     size_t size;
     uint32_t layers;             /* 1 to 65536 */
     const aura_config *configs;  /* [layers]; budget_bytes and slots must be 0 */
-    const aura_profile *profile; /* whose balance the layers take that have none in their config; plain keys take none. It
-                                    must have as many layers. NULL: none */
-    size_t budget_bytes;         /* what all of it may allocate; 0: no limit. With a limit, layers take their pages in smaller
-                                    parts, and a part that a layer does not use goes to another that is in want of it */
+    const aura_profile *profile; /* has the balance of layers whose config has none; plain keys take none. It must have as
+                                    many layers. Read during the call only. NULL: none */
+    size_t budget_bytes;         /* what all layers may allocate; 0: no limit. With a limit a layer takes its pages in smaller
+                                    parts, and a part that one layer does not use goes to another that needs it */
 } aura_model_config;
 #define AURA_MODEL_CONFIG_INIT {sizeof(aura_model_config), 0, NULL, NULL, 0}
 
-/* *model is the caller's, to be given to aura_model_cache_destroy() before its ctx goes. Fails like aura_cache_create(). */
+/* Makes the caches of a model, without sequences. The caller owns *model.
+ * Fails: as aura_cache_create(); AURA_BAD_ARGUMENT also where the profile has other layers, heads or dims. */
 AURA_API aura_status aura_model_cache_create(aura_ctx *ctx, const aura_model_config *config, aura_model_cache **model);
-AURA_API void aura_model_cache_destroy(aura_model_cache *model); /* NULL is allowed. The layers go too */
+
+/* Frees a model's caches and all its sequences; NULL is allowed. No call that uses them may be running or follow.
+ * Never fails. */
+AURA_API void aura_model_cache_destroy(aura_model_cache *model);
 
 typedef struct aura_model_cache_info {
     size_t size;
     uint32_t layers;
-    size_t bytes;             /* allocated, all told */
+    size_t bytes;             /* allocated in all */
     size_t budget_bytes;
     size_t seqs;
-    size_t pages, free_pages; /* of all layers; in bytes they differ from layer to layer: aura_cache_get_info() */
+    size_t pages, free_pages; /* of all layers. The bytes of a page differ from layer to layer: aura_cache_get_info() */
     uint64_t tokens;          /* in the pages of all layers */
 } aura_model_cache_info;
 #define AURA_MODEL_CACHE_INFO_INIT {sizeof(aura_model_cache_info), 0, 0, 0, 0, 0, 0, 0}
+
+/* Fills the caller's *info. It may run beside any call but aura_model_cache_destroy(). Fails: AURA_BAD_ARGUMENT. */
 AURA_API aura_status aura_model_cache_get_info(const aura_model_cache *model, aura_model_cache_info *info);
 
-/* The cache of a layer: the model's, not to be destroyed. NULL where there is none. */
+/* The cache of a layer. The model owns it: do not destroy it. NULL where there is no such layer. Never fails. */
 AURA_API aura_cache *aura_model_cache_layer(const aura_model_cache *model, uint32_t layer);
 
-/* Like aura_seq_create(), _fork(), _release(), aura_truncate() and aura_seq_reserve(), in all layers or, where they fail, in
- * none. Fork and truncate need layers that all have so many tokens. */
+/* These five do what aura_seq_create(), aura_seq_fork(), aura_seq_release(), aura_truncate() and aura_seq_reserve() do, in
+ * all layers. Fail as those do, then in no layer; AURA_BAD_ARGUMENT also where one layer has fewer than `tokens` tokens, for
+ * fork and truncate. Reserve may also fail with AURA_OUT_OF_MEMORY of its own. */
 AURA_API aura_status aura_model_seq_create(aura_model_cache *model, aura_seq *seq);
 AURA_API aura_status aura_model_seq_fork(aura_model_cache *model, aura_seq from, uint64_t tokens, aura_seq *seq);
 AURA_API aura_status aura_model_seq_release(aura_model_cache *model, aura_seq seq);

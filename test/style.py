@@ -193,19 +193,19 @@ def leftovers(path, text, tree):
 
 
 def says_what_fails(path, text, tree):
-    """Every public function has a comment, and one that returns a status says what fails."""
+    """The comment above a public function says what fails, or that nothing can."""
     if not path.startswith('include/'):
         return
-    at = 1
-    for paragraph in re.split(r'\n[ \t]*\n', text):
-        for found in re.finditer(r'^AURA_API\s+([^;]*?)(\w+)\(', paragraph, re.M):
-            line = at + paragraph.count('\n', 0, found.start())
-            said = comments_of(paragraph)
-            if 'aura_status' in found.group(1) and not re.search(r'\b[Ff]ail', said):
-                yield line, '%s does not say what fails' % found.group(2)
-            elif not said.strip():
-                yield line, '%s has no comment' % found.group(2)
-        at += paragraph.count('\n') + 2
+    comment = ''  # the last one, until an empty line
+    for n, line in enumerate(text.split('\n'), 1):
+        if not line.strip():
+            comment = ''
+        elif line.startswith('/*'):
+            comment = line
+        elif line.startswith(' *'):
+            comment += line
+        elif line.startswith('AURA_API') and not re.search(r'\b(?:Fails?|Never fails)\b', comment):
+            yield n, '%s does not say what fails' % (re.findall(r'(\w+)\(', line) or ['?'])[0]
 
 
 RULES = {  # the rule: a path and a text that it must refuse
@@ -228,6 +228,7 @@ MORE_SAMPLES = [
     (rooms, 'src/cache/a.c', '#include "../rows/group.h"\n'),
     (leftovers, 'test/a.sh', 'echo # TO' 'DO\n'),
     (says_what_fails, 'include/a.h', 'AURA_API size_t aura_do(int a);\n'),
+    (says_what_fails, 'include/a.h', '/* Never fails. */\n\nAURA_API size_t aura_do(int a);\n'),
 ]
 
 # ---- running them --------------------------------------------------------------------------------------------------
