@@ -30,7 +30,7 @@ static double below(double x, int power)
     return power == 0 ? mass : power == 1 ? -density(x) : mass - x * density(x);
 }
 
-/* Bounds and level of cell i in standard deviations, with levels and thresholds stretched by a factor. */
+/* Bounds and level of cell i in standard deviations; a factor stretches levels and thresholds. */
 struct cell {
     double low, high, level;
 };
@@ -146,7 +146,7 @@ static void exact_tables_are_optimal(void)
     }
 }
 
-/* The mean of a cell hardly notices when all levels drift together; tables that others have solved do. */
+/* The mean of a cell hardly changes when all levels drift together. A comparison with tables that others solved shows the drift. */
 static void exact_tables_agree_with_others(void)
 {
     for (uint32_t bits = 2; bits <= 4; bits++) {
@@ -228,7 +228,7 @@ static void aura_tables_are_as_published(void)
     EXPECT(fabs(eight->centroid[128] - 0.000458) < 5e-7, "8 bits: inner %.9g", eight->centroid[128]);
     EXPECT(fabs(unit_vector_error(eight) - 1.57e-4) < 5e-7, "8 bits: %.9g", unit_vector_error(eight));
 
-    double six = unit_vector_error(find(AURA_TABLE_AURA, 6)); /* nothing is published about this one */
+    double six = unit_vector_error(find(AURA_TABLE_AURA, 6)); /* nothing is published about 6 bits */
     EXPECT(six > error_of(AURA_TABLE_EXACT, 6) && six < 2 * error_of(AURA_TABLE_EXACT, 6), "6 bits: %.9g", six);
 }
 
@@ -264,8 +264,8 @@ static const double tq[] = {
     3.8205780, 3.9111092, 4.0132856, 4.1311907, 4.2715508, 4.4467193, 4.6836997, 5.0652659
 };
 
-/* Thresholds were published as the decimal midpoint in 7 digits. As f32 they differ from the true midpoint in a known
- * number of places, which depends on every half digit being rounded the way it was. */
+/* The published thresholds are decimal midpoints of 7 digits. As f32, a known number of them differs from the true midpoint. That
+ * number is right only if every half digit is rounded as the publication did. */
 static void tq_tables_are_as_published(void)
 {
     static const int differing[] = {0, 0, 0, 2, 2, 2, 12, 0, 72};

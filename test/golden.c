@@ -2,7 +2,7 @@
  *
  *     build/test/gcc/test_golden --write > test/golden/rows.txt
  *
- * and has lines about pages of other formats after these, each made by
+ * After these lines it has lines about pages of other formats, each made by
  *
  *     build/test/gcc/test_golden --page BITS DIM >> test/golden/rows.txt
  *
@@ -128,7 +128,8 @@ static int tq_line(char *line, size_t size, const aura_ctx *ctx, uint32_t bits, 
     return 1;
 }
 
-/* Memory for a cache, zeroed, so that columns without a token are 0; the last piece of `slab_bytes` is the one with pages. */
+/* An allocator for a cache. It zeroes memory, so that columns without a token are 0, and remembers the last block of
+ * `slab_bytes`: it has the pages. */
 static size_t slab_bytes;
 static void *slab;
 

@@ -124,7 +124,7 @@ static void dense_equals_hadamard(void)
 
 /* ---- codes --------------------------------------------------------------------------------------------------------- */
 
-/* The word formula of the public kernels: two words, shifted, where an index crosses their border. */
+/* The formula of the public kernels for an index: where it crosses the border of two words, it is made of both. */
 static uint32_t unpack_words(const uint8_t *row, uint32_t bits, uint32_t d)
 {
     uint32_t word[2] = {0}, at = d * bits / 32, shift = d * bits % 32;
@@ -153,7 +153,7 @@ static void codes_survive_packing_at_every_width(void)
                 uint32_t index = unpack_words(packed, bits, d);
                 EXPECT(index == aura_ref_unpack(packed, bits, d), "%u bits, dim %u, index %u", bits, dim, d);
                 EXPECT(back[d] == plan.centroid[index] * scale, "%u bits: %g", bits, (double)back[d]);
-                EXPECT(fabsf(y[d] / scale - plan.centroid[index]) <= /* no other level is nearer, but for rounding */
+                EXPECT(fabsf(y[d] / scale - plan.centroid[index]) <= /* no other level is nearer, up to rounding */
                            fabsf(y[d] / scale - plan.centroid[(index + 1) % (1u << bits)]) + 1e-5f, "level %u", index);
             }
             for (uint32_t k = dim * bits; k < plan.row_bytes * 8; k++)
@@ -185,7 +185,7 @@ static void scale_rules_keep_their_promise(void)
         }
 }
 
-/* True tails: the sum of uniforms in inputs.c has lighter ones. */
+/* Normal numbers with true tails: the sum of uniforms in inputs.c has lighter ones. */
 static void normal_vector(float *x, size_t n, uint64_t *own)
 {
     for (size_t i = 0; i < n; i++)
@@ -220,7 +220,7 @@ static void distortion_is_that_of_theory_and_search_lowers_it(void)
 {
     static const struct {
         uint32_t id;
-        double theory, gain; /* the loss of an ideal table; what the search must save at least */
+        double theory, gain; /* theory: the loss of an ideal table; gain: what the search must save at least */
     } rows[] = {{0x22, 0.11748, 0.005}, {0x23, 0.034548, 0.03}, {0x24, 0.009501, 0.10}};
     for (int i = 0; i < 3; i++) {
         double plain = distortion(rows[i].id, 0), searched = distortion(rows[i].id, 1);
@@ -231,8 +231,8 @@ static void distortion_is_that_of_theory_and_search_lowers_it(void)
     EXPECT(b5 < 0.0028 && b6 < 0.00080 && b8 < 0.00005, "5, 6, 8 bits: %g, %g, %g", b5, b6, b8);
 }
 
-/* Inner products with a vector's code, relative to those with the vector: slope 1 - D for the raw scale, its root when
- * norms are matched, 1 when unbiased, where D is the distortion of the table. */
+/* Inner products with a decoded vector, relative to those with the vector itself. D is the distortion of the table. The slope is
+ * 1 - D for the raw scale, sqrt(1 - D) when norms are matched, and 1 when unbiased. */
 static void score_bias_is_that_of_the_scale_rule(void)
 {
     enum { DIM = 128, N = 4000 };
@@ -250,7 +250,7 @@ static void score_bias_is_that_of_the_scale_rule(void)
                 normal_vector(y, DIM, &own), normal_vector(q, DIM, &own);
                 aura_row_encode_ref(packed, &scale, y, &plan, 1);
                 aura_row_dequant_ref(x, packed, &scale, &plan, 1);
-                for (int d = 0; d < DIM; d++) /* a query that is not independent of the key: its score matters */
+                for (int d = 0; d < DIM; d++) /* the query depends on the key, so that the score is not near 0 */
                     want += (q[d] + y[d]) * y[d], got += (q[d] + y[d]) * x[d];
                 cross += want * got, square += want * want;
             }
@@ -267,7 +267,7 @@ static void round_trips_lose_what_is_known(void)
     EXPECT(b4 > 0.085 && b4 < 0.11 && b5 < b4 && b6 < b5, "4, 5, 6 bits: %g, %g, %g", b4, b5, b6);
 }
 
-/* Structured vectors, an offset and a few large channels: the signed Hadamard rotation is as good as a random one. */
+/* On structured vectors, with an offset and a few large channels, the signed Hadamard rotation is as good as a random one. */
 static void hadamard_is_as_good_as_random(void)
 {
     enum { DIM = 64, N = 500 };

@@ -103,7 +103,7 @@ static void splits_merge_in_any_order_and_grouping(void)
         double out[DIM], got;
         size_t edge[9] = {0, 0, 0, 0, 0, 0, 0, 0, N};
         int alive = 8;
-        for (int i = 1; i < 8; i++) /* edges may coincide: empty parts are the identity */
+        for (int i = 1; i < 8; i++) /* edges may coincide: merging an empty part changes nothing */
             edge[i] = edge[i - 1] + random_bits(&state) % (N - edge[i - 1] + 1) / 2;
         for (int i = 0; i < 8; i++) {
             aura_ref_partial_clear(&parts[i]);
@@ -182,7 +182,7 @@ static void nothing_to_see(void)
     EXPECT(all_zero(out) && lse == -INFINITY, "no token, composed");
 }
 
-/* Scores are made directly: a plain key of one coordinate times a query of one. */
+/* The test chooses the scores: a score is a plain key of one coordinate times a query of one. */
 static int attend_scores(double *out, double *lse, const float *score, size_t n, double sink)
 {
     static float keys[N], values[N * DIM];

@@ -1,4 +1,4 @@
-/* Attention in double, written for the tests alone: no code of the library is used to say what is right. */
+/* Attention in double, written for the tests alone: no code of the library decides what is right. */
 #ifndef AURA_ORACLE_H
 #define AURA_ORACLE_H
 
@@ -77,8 +77,8 @@ static inline uint32_t oracle_unpack(const uint8_t *row, uint32_t bits, uint32_t
     return (uint32_t)(((uint64_t)word[1] << 32 | word[0]) >> shift) & ((1u << bits) - 1);
 }
 
-/* The context under test, and every test of a program once per instruction set that the machine has. A set that has only
- * integer dot products of its own comes with the one it builds on, and only where `derived` asks for it. */
+/* The context under test. Every test of a program runs once for each instruction set of the machine. A derived set has kernels
+ * for integer dot products only: it runs together with the set it extends, and only if `derived` is set. */
 static aura_ctx *ctx;
 
 static inline void on_isas(void (*tests)(void), int derived)
@@ -110,7 +110,7 @@ static inline void on_every_isa(void (*tests)(void))
     on_isas(tests, 0);
 }
 
-/* For tests that reach the integer tile stages, the only ones that the derived sets have. */
+/* For tests that reach the integer stages of tiles: derived sets have only these. */
 static inline void on_every_tile_isa(void (*tests)(void))
 {
     on_isas(tests, 1);

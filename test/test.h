@@ -1,5 +1,5 @@
-/* The whole test framework: a test is a function, a failed EXPECT prints where and marks it, and the program's exit
- * code is the number of failed tests (at most 125). One line per test: "ok NAME", "FAIL NAME" or "skip NAME: why". */
+/* The whole test framework. A test is a function. A failed EXPECT prints its place and makes the test fail. The exit code of the
+ * program is the number of failed tests, at most 125. Each test prints one line: "ok NAME", "FAIL NAME" or "skip NAME: why". */
 #ifndef AURA_TEST_H
 #define AURA_TEST_H
 
@@ -8,8 +8,8 @@
 
 static int test_failures;      /* failed tests so far */
 static int test_bad_lines;     /* failed EXPECTs of the running test */
-static const char *test_skip;  /* set by a test that cannot run here, with the reason */
-static const char *test_suffix; /* what a test is run with, when it is run several times */
+static const char *test_skip;  /* a test that cannot run here sets it to the reason */
+static const char *test_suffix; /* printed behind the name of a test that runs several times: with what it runs */
 
 #define EXPECT(condition, ...)                                                                                         \
     do {                                                                                                               \

@@ -14,7 +14,7 @@ static int untouched(void)
     return 1;
 }
 
-/* Runs the call a misuse is about, expects its status, a message that names the call, and no byte written. */
+/* Runs a misused call. Expects its status, a message that names the call, and that it wrote no byte. */
 #define REFUSED(call, expected)                                                                                        \
     do {                                                                                                               \
         aura_status status_ = (call);                                                                                  \
@@ -169,7 +169,7 @@ static void rotate_misuse(void)
     g.rotate.in = g.out.y + 16, g.rotate.rows = 1;
     REFUSED(aura_rotate(ctx, &g.rotate), AURA_BAD_ARGUMENT); /* overlaps, and is not in place */
     g.rotate.in = g.out.y + DIM + 1, g.rotate.rows = 2, g.rotate.out_stride = 2 * DIM;
-    REFUSED(aura_rotate(ctx, &g.rotate), AURA_BAD_ARGUMENT); /* in the gap, but reaching into the next row */
+    REFUSED(aura_rotate(ctx, &g.rotate), AURA_BAD_ARGUMENT); /* begins in the gap and reaches into the next row */
     g.rotate.in = g.out.y, g.rotate.rows = 2, g.rotate.out = g.out.y + 3 * DIM - 1, g.rotate.in_stride = 2 * DIM;
     REFUSED(aura_rotate(ctx, &g.rotate), AURA_BAD_ARGUMENT); /* the last element of the last row */
     g.rotate.rows = 1, g.rotate.out = g.x + DIM, g.rotate.in_stride = 2 * DIM; /* right behind the last row, inside its stride */
@@ -206,7 +206,7 @@ static void encode_misuse(void)
     REFUSED(aura_encode(ctx, &g.encode), AURA_UNSUPPORTED);
     aura_codebook_get(AURA_TABLE_EXACT, 1, &g.book);
     REFUSED(aura_encode(ctx, &g.encode), AURA_UNSUPPORTED);
-    g.encode.dim = 128; /* not that of the rotation */
+    g.encode.dim = 128; /* not the dim of the rotation */
     REFUSED(aura_encode(ctx, &g.encode), AURA_BAD_ARGUMENT);
     g.encode.dim = 60, g.encode.rotation = NULL;
     REFUSED(aura_encode(ctx, &g.encode), AURA_BAD_ARGUMENT);
@@ -285,7 +285,7 @@ static void bad_vectors(void)
     g.x[2 * DIM] = 7e4f * g.book.centroid[254] * 8, g.encode.scale_dtype = AURA_F16; /* spread over 64 coordinates */
     REFUSED(aura_encode(ctx, &g.encode), AURA_BAD_VALUE);
     for (int d = 0; d < DIM; d++)
-        g.x[d] = 6.4e4f; /* its codes are the level next to 1, a little below: the scale is just too large */
+        g.x[d] = 6.4e4f; /* its codes are the level just below 1, so the scale is just too large */
     g.encode.rotation = NULL, g.encode.scale_dtype = AURA_F16;
     REFUSED(aura_encode(ctx, &g.encode), AURA_BAD_VALUE);
     g.book.sigma = 0x1p-20f, g.encode.rule = AURA_SCALE_RAW, g.encode.scale_dtype = AURA_F16; /* far below the levels */
@@ -333,7 +333,7 @@ static void decode_misuse(void)
     REFUSED(aura_decode(ctx, &g.decode), AURA_BAD_ARGUMENT);
 }
 
-/* A corrupt row cannot reach beyond the tables: the 8-bit grid has 255 levels, and here is index 255. */
+/* A corrupt row cannot read beyond the tables: the 8-bit grid has 255 levels, and this row has index 255. */
 static void corrupt_codes_decode_to_the_top_level(void)
 {
     setup();
@@ -345,7 +345,7 @@ static void corrupt_codes_decode_to_the_top_level(void)
     EXPECT(!aura_decode(ctx, &g.decode) && g.out.y[0] == g.book.centroid[254], "%g", (double)g.out.y[0]);
 }
 
-/* Strides, element types and in-place work give what plain f32 arrays give. */
+/* Calls with strides, other element types or in place give the same results as calls with plain f32 arrays. */
 static void strides_and_dtypes(void)
 {
     enum { STRIDE = DIM + 13, PACKED = 47 };

@@ -1,4 +1,4 @@
-/* The machine around us: instruction sets, float modes, CPUs that are not this one, threads. */
+/* The machine: instruction sets, float modes, other CPUs, threads. */
 #define _GNU_SOURCE
 #include "api.h"
 
@@ -7,7 +7,7 @@
 #include "../../src/dispatch.h"
 #include "modes.h"
 
-/* Everything a call can produce, from inputs among which denormals matter. */
+/* All outputs of the calls over rows, from inputs with denormals that matter. */
 static struct {
     float rotated[ROWS * DIM], decoded[ROWS * DIM], tiny[ROWS * DIM], scales[ROWS];
     uint8_t packed[ROWS * DIM];
@@ -35,7 +35,7 @@ static void setup_all(void)
         g.x[DIM + i] *= 0x1p-135f;
 }
 
-/* Every instruction set gives the same bytes, also side by side. */
+/* Every instruction set gives the same bytes, also with contexts side by side. */
 static void masks_change_no_byte(void)
 {
     aura_ctx_options o = AURA_CTX_OPTIONS_INIT;
@@ -94,7 +94,7 @@ static void cpu_without_the_system_has_nothing(void)
     EXPECT(aura_x86_isas(&cpu) == AURA_ISA_REF, "nothing saved by the system");
 }
 
-/* Every feature that the kernels are compiled for is asked for: a CPU with all but one bit of a word. */
+/* Detection asks for every feature that the kernels are compiled for: it refuses a CPU that lacks one bit. */
 static void without_a_bit(uint32_t *word, uint32_t asked, const struct aura_cpuid *cpu, uint32_t left, const char *name)
 {
     for (uint32_t bit = 0; bit < 32; bit++)

@@ -23,10 +23,10 @@ static aura_ctx *make(uint32_t threads)
     return made;
 }
 
-/* Plain ints, not atomic: an item that ran twice at once, or that the caller does not see, is a race. */
+/* Plain ints, not atomic: an item that runs twice at once, or that the caller does not see, is a race. */
 struct counts {
     int ran[MOST];
-    int slow; /* every so many items takes a while; 0: none */
+    int slow; /* every item whose number is a multiple of it takes a while; 0: none */
 };
 
 static void count(void *work, size_t i)
@@ -34,7 +34,7 @@ static void count(void *work, size_t i)
     struct counts *c = work;
     c->ran[i]++;
     if (c->slow && i % (size_t)c->slow == 0)
-        usleep(300); /* longer than anybody spins: the others have to sleep */
+        usleep(300); /* longer than a thread spins: the others have to sleep */
 }
 
 /* 1 when the first `items` ran exactly once and no other did. */
@@ -180,7 +180,7 @@ static void items_may_run_items(void)
 struct fake_executor {
     int calls;
     size_t items;
-    unsigned long mode; /* that its threads are in */
+    unsigned long mode; /* of its threads */
 };
 
 static void run_backwards(void *user, size_t items, void (*item)(void *work, size_t i), void *work)
@@ -226,7 +226,7 @@ static void note_mode(void *work, size_t i)
     usleep(50); /* so that other threads get some */
 }
 
-/* Threads inherit the mode of the one that starts them, so the pool is made in a strange mode too. */
+/* Threads inherit the float mode of the thread that starts them, so the test also makes the pool in an unusual mode. */
 static void items_run_in_one_float_mode(void)
 {
     unsigned long normal = mode_get();

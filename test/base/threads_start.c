@@ -1,5 +1,5 @@
-/* Threads that do not start. The pool is compiled into this program, with a pthread_create that can be told to fail; the
- * linker then has no need of the library's. */
+/* Threads that do not start. This program compiles the pool itself, with a pthread_create that fails when told to. So the linker
+ * does not take the pool of the library. */
 #define _POSIX_C_SOURCE 200809L
 #include <errno.h>
 #include <pthread.h>
@@ -69,7 +69,7 @@ static void those_started_are_ended(void)
     EXPECT(started == 5 && joined == 5 && allocated == 0, "%d started, %d ended", started, joined);
 }
 
-/* Signals are for the application's threads: no handler of its runs in one of ours. */
+/* Signals are for the application's threads: none of its handlers runs in a thread of the pool. */
 static void workers_block_signals(void)
 {
     aura_ctx_options o = AURA_CTX_OPTIONS_INIT;

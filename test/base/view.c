@@ -46,7 +46,7 @@ static void every_half(void)
     }
 }
 
-/* Every upper half with the lower halves at which something may be decided, and some in between. */
+/* Every upper half of a float, with the lower halves at which rounding changes and some in between. */
 static void many_floats(void)
 {
     static const uint32_t around[] = {0, 0x0fff, 0x1000, 0x1001, 0x1fff, 0x2000, 0x3000, 0x7fff, 0x8000, 0x8001, 0xefff,

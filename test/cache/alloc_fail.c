@@ -1,17 +1,17 @@
-/* Every function that allocates, with every one of its allocations failed in turn: the status says so, nothing that was there
- * has changed, not in a cache, not in a file, not in the caller's buffers; what was asked for then works, and in the end not a
- * byte is lost. Every function of aura.h, aura_file.h and aura_rows.h is in one of two lists here. */
+/* Calls every function that allocates, and lets each of its allocations fail in turn. The status says so, and nothing has
+ * changed: no cache, no file, no buffer of the caller. Then the call works, and in the end no byte is lost. Every function of
+ * aura.h, aura_file.h and aura_rows.h is in one of two lists here. */
 #define _DEFAULT_SOURCE /* mkdtemp */
 #include "../file/snapshot_tools.h"
 
 #include <ctype.h>
 
 enum { TOKENS = 280, WIDE = 256, WIDE_TOKENS = 40, OUT_BYTES = 1 << 19, LAYERS = 2 };
-enum { CROWD = 64 }; /* sequences for which a cache has places; for one more it allocates */
+enum { CROWD = 64 }; /* sequences that a cache has room for; one more makes it allocate */
 
 static struct text text, wide_text;
 static float *balance, *matrix;
-static uint8_t out[OUT_BYTES], rows[OUT_BYTES]; /* what calls write to; what imports read */
+static uint8_t out[OUT_BYTES], rows[OUT_BYTES]; /* out: where calls write; rows: what imports read */
 static struct counting memory;
 
 /* ---- something of everything ------------------------------------------------------------------------------------------ */
@@ -19,12 +19,12 @@ static struct counting memory;
 struct world {
     aura_ctx *ctx;
     aura_cache *cache, *wide;
-    aura_seq seq[3], wide_seq; /* seq[1] is a fork of seq[0], seq[2] is empty, and so are all others */
+    aura_seq seq[3], wide_seq; /* seq[1] is a fork of seq[0]; all others are empty */
     aura_model_cache *model;
     aura_seq model_seq;
     aura_profile *profile;
 
-    /* what calls make */
+    /* objects that calls create */
     aura_ctx *new_ctx;
     aura_cache *new_cache;
     aura_model_cache *new_model;
@@ -111,7 +111,7 @@ static uint32_t sum_seq(uint32_t crc, const aura_cache *cache, aura_seq seq)
     return crc;
 }
 
-/* Pages that are free and page tables that have grown are nobody's business. */
+/* Free pages, and page tables that have grown, do not count as changes. */
 static uint32_t sum_cache(uint32_t crc, const aura_cache *cache)
 {
     aura_cache_info info = AURA_CACHE_INFO_INIT;
@@ -120,7 +120,7 @@ static uint32_t sum_cache(uint32_t crc, const aura_cache *cache)
     return sum(crc, now, sizeof now);
 }
 
-/* All that a call that failed must have left alone. */
+/* All that a failed call must not change. */
 static uint32_t sum_world(const struct world *w)
 {
     aura_profile_layer layer = AURA_PROFILE_LAYER_INIT;
@@ -209,7 +209,7 @@ static aura_status seq_copy(struct world *w)
     return aura_seq_copy(w->cache, w->seq[0], 0, 256, w->seq[2]);
 }
 
-/* Pages that are shared, new pages, and a first page table. */
+/* Shared pages, new pages, and a first page table. */
 static aura_status append_three(struct world *w)
 {
     aura_append_job jobs[3];
@@ -399,7 +399,7 @@ static const struct {
              {"aura_export_tq", 1, export_tq}};
 enum { N_CALLS = sizeof calls / sizeof *calls };
 
-/* Those that allocate nothing. aura_truncate() and aura_slots_write() promise it; tests of theirs hold them to it. */
+/* The functions that allocate nothing. aura_truncate() and aura_slots_write() promise it; their own tests check it. */
 static const char *const others[] = {
     "aura_version", "aura_status_text", "aura_last_error", "aura_dtype_bytes", "aura_cpu_isas", "aura_ctx_destroy", "aura_ctx_isas",
     "aura_codebook_get", "aura_signs", "aura_undo", "aura_row_bytes", "aura_decode", "aura_format_parse", "aura_format_name",
@@ -415,7 +415,7 @@ enum { N_OTHERS = sizeof others / sizeof *others };
 
 /* ---- tests ------------------------------------------------------------------------------------------------------------------ */
 
-/* One life of a world, in which allocation `fail` of the call fails. Returns whether there was such an allocation. */
+/* One run, in which allocation number `fail` of the call fails. Returns whether the call made that many allocations. */
 static int life_with_a_failure(aura_ctx *own, int i, long fail)
 {
     struct world w;

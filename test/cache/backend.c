@@ -1,4 +1,4 @@
-/* A cache seen from another backend: a sequence copied byte by byte through backend.h is the same sequence. */
+/* A cache as another backend sees it: a sequence that is copied byte by byte through backend.h is the same sequence. */
 #include "../../src/base/exact.h"
 
 #include <stdlib.h>
@@ -70,8 +70,8 @@ static void copies(void)
     same_after_copy(AURA_KIND_B8, AURA_KIND_F32);
 }
 
-/* An empty sequence that has pages reserved may share them with a fork of its past. The last page of SHORTER has none but open
- * tokens: appending would not write to it. */
+/* An empty sequence that has reserved pages may share them with a fork of its past. The last page of SHORTER has only open
+ * tokens, so appending does not write to it. */
 static void leaves_shared_pages_alone(void)
 {
     aura_seq one, fork = 0;

@@ -1,4 +1,4 @@
-/* Attention to a cache: every kind, dim and length on either side, every ratio of heads, every option, against double. */
+/* Attention to a cache, compared with double: every kind, dim and length on either side, every ratio of heads, every option. */
 #include "cache_attend.h"
 
 /* ---- kind x dim x planes x length ------------------------------------------------------------------------------------ */
@@ -6,7 +6,7 @@
 static const uint32_t lengths[] = {1, 3, 4, 5, 31, 32, 33, 63, 64, 65, 255, 256, 257, 1000, 4097};
 enum { N_LENGTHS = sizeof lengths / sizeof *lengths };
 
-/* Attends and compares; long contexts also with what is promised for random data. */
+/* Attends and compares. Long contexts must also be within the tolerance for random data. */
 static void attend_one_length(const aura_cache *cache, aura_seq seq, struct attention *a, const aura_config *config)
 {
     for (uint32_t planes = 0; planes < 3; planes++) {
@@ -28,7 +28,7 @@ static void attend_one_shape(struct scene *s, struct attention *at, uint32_t n_l
     aura_cache *cache = cache_new(ctx, &s->config);
     aura_seq seq = cache ? seq_new(cache) : 0;
     if (ctx == isas[0].ctx && (s->config.k_dim > 128 || s->config.v_dim > 128))
-        n_lengths = N_LENGTHS - 2; /* the reference is slow */
+        n_lengths = N_LENGTHS - 2; /* ref*.c is slow */
     for (uint32_t i = 0, len = 0; seq && i < n_lengths; i++) {
         EXPECT(!append(cache, seq, &s->k, &s->v, len, lengths[i] - len), "%s", aura_last_error());
         len = lengths[i];
@@ -68,7 +68,7 @@ static void every_kind_dim_planes_and_length(void)
 
 /* ---- heads and queries -------------------------------------------------------------------------------------------------- */
 
-/* The same problems on the caches of all instruction sets. */
+/* Runs the same problems on the caches of all instruction sets. */
 static void attend_on_every_isa(const struct scene *s, struct attention *at, uint32_t n)
 {
     for (int isa = 0; use_isa(isa); isa++) {
@@ -185,7 +185,7 @@ static void alibi_slopes(void)
     }
 }
 
-/* Sinks from nothing to everything; one of -inf is none. */
+/* Sinks that take nothing up to everything; a sink of -inf is no sink. */
 static void sinks(void)
 {
     static const float logits[][4] = {{0, 1, -1, 0.5f}, {-INFINITY, 3, -INFINITY, -50}, {20, 88, 200, 1000}, {-1000, -200, 0, 2}};
@@ -197,7 +197,7 @@ static void sinks(void)
     }
 }
 
-/* A tree of drafts over the newest keys, numbers over all of them, a row that hides everything; every width of a mask. */
+/* Masks: a tree of drafts over the newest keys, numbers over all keys, a row that hides all keys; and every width of a mask. */
 static void masks(void)
 {
     static const uint32_t widths[] = {1, 7, 8, 31, 32, 33, 44, 45, 60, 256, 299, 300};
@@ -240,7 +240,7 @@ static void every_option(void)
     }
 }
 
-/* Element types and layouts of queries and outputs; what lies between rows is left alone. */
+/* Element types and layouts of queries and outputs; attention must not write between rows. */
 static void every_dtype_and_layout(void)
 {
     static const aura_dtype dtypes[] = {AURA_F32, AURA_F16, AURA_BF16};
@@ -267,8 +267,7 @@ static void every_dtype_and_layout(void)
     }
 }
 
-/* As attention sees them: the keys and values that aura_cache_decode gives are those of the outputs. One key has weight
- * 1, so its value comes out. */
+/* aura_cache_decode gives the keys and values that attention uses. With one key, its weight is 1 and the output is its value. */
 static void a_single_key_gives_its_value(void)
 {
     for (uint32_t i = 0; i < N_KINDS; i++) {

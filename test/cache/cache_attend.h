@@ -4,7 +4,7 @@
 
 #include "cache_tools.h"
 
-/* One job with its options, its numbers, and what it should give. */
+/* One job with its options, its numbers, and the right results. */
 struct attention {
     const struct model *model;
     uint32_t queries, q_heads;
@@ -22,7 +22,7 @@ struct attention {
 
 /* ---- the oracle ------------------------------------------------------------------------------------------------------ */
 
-/* Four sums, so that a compiler that may not reorder them is not slow. */
+/* Four sums: a compiler may not reorder a single one, which would be slow. */
 static inline double oracle_dot(const double *a, const float *b, uint32_t n)
 {
     double sum[4] = {0};
@@ -47,7 +47,7 @@ static inline double *oracle_norms(const struct model *m, const struct model_sid
     return norm;
 }
 
-/* y = H x / sqrt(dim) in double: the signs of the Paley factor are those of the plan. */
+/* y = H x / sqrt(dim) in double, with the signs of the plan's Paley factor. */
 static inline void oracle_hadamard(double *y, const struct aura_rotation_plan *plan)
 {
     double x[AURA_MAX_DIM], norm = 1 / sqrt((double)plan->dim);
@@ -162,7 +162,7 @@ static inline void oracle_compute(struct attention *a)
 
 /* ---- scenes ------------------------------------------------------------------------------------------------------------ */
 
-/* Tokens, and a model that has seen them all: made once, for the caches of all instruction sets. */
+/* Tokens, and a model that has appended them all: made once for the caches of all instruction sets. */
 struct scene {
     aura_config config;
     uint32_t tokens;
@@ -177,7 +177,7 @@ static inline struct scene scene_typed(aura_config config, uint32_t tokens, floa
                       tensor_new(tokens, config.kv_heads, config.v_dim ? config.v_dim : config.k_dim, dtype, layout),
                       model_create(&config, tokens)};
     tensor_set(&s.k, keys), tensor_set(&s.v, values);
-    tensor_get(keys, &s.k), tensor_get(values, &s.v); /* as the element type has them */
+    tensor_get(keys, &s.k), tensor_get(values, &s.v); /* rounded to the element type */
     model_append(s.model, keys, values, tokens);
     return s;
 }
@@ -224,7 +224,7 @@ static inline struct attention attention_new(const struct model *m, uint32_t que
     return a;
 }
 
-/* The queries as an element type has them: what the oracle must see, too. */
+/* Rounds the queries to an element type, so that the oracle uses the same numbers. */
 static inline void attention_round(struct attention *a, aura_dtype dtype)
 {
     for (size_t i = 0; i < (size_t)a->queries * a->q_heads * a->model->k.dim; i++)
@@ -239,7 +239,7 @@ static inline void attention_free(struct attention *a)
 
 /* ---- comparison -------------------------------------------------------------------------------------------------------- */
 
-/* The largest errors seen, in units of what is allowed; printed when a program is given -v. */
+/* The largest errors so far, in units of the allowed error; the option -v prints them. */
 static struct {
     double row[3][3], lse[3]; /* by planes of the keys and of the values */
 } worst;
@@ -250,8 +250,8 @@ static inline void note(double *most, double ratio)
         *most = ratio;
 }
 
-/* How far one row is from the oracle, in units of what is allowed: above 1 is wrong. `adversarial` allows what tiles made
- * to be bad may cost. */
+/* How far one row is from the oracle, in units of the allowed error: above 1 is wrong. `adversarial` allows the larger error of
+ * tiles that are made to be bad. */
 static inline double row_error(const float *got, const struct attention *a, size_t row, aura_dtype dtype, int adversarial)
 {
     uint32_t dim = a->model->v.dim, pk = planes_of(a->model->k.kind, a->options.planes),

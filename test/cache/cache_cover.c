@@ -1,5 +1,5 @@
-/* Attention with every option beside every other: an array of rows in which any three values of any three options occur
- * together at least once. Each row is a cache and a call, compared with double on every instruction set.
+/* Attention with every option beside every other: an array of test cases in which any three values of any three options occur
+ * together at least once. Each row of the array is a cache and a call, compared with double on every instruction set.
  *
  *     test_cache_cover                  the array; with AURA_QUICK, one for pairs of options
  *     test_cache_cover --row N          row N of it, to repeat a failure
@@ -25,18 +25,18 @@ static const struct {
 static const float softcaps[] = {0, 3, 30};
 static const aura_dtype dtypes[] = {AURA_F32, AURA_F16, AURA_BF16};
 
-/* The last one has a single value: pairs of options are triples with it. */
+/* The last option has a single value: a triple with it is a pair of other options. */
 static const uint8_t levels[N_OPTIONS] = {N_KINDS, N_KINDS, 11, N_DIMS, N_DIMS, 8, 7, 5, N_LAYOUTS, 5, 3, 3, 3, 3, 3, 3, 3,
                                           2, 2, 2, 2, 2, 2, 2, 1};
 
-/* Pairs that no cache can have, and one that costs too much. */
+/* Pairs of values that no cache can have, and one pair that takes too long. */
 static int impossible(int a, uint32_t x, int b, uint32_t y)
 {
     if (a > b)
         return impossible(b, y, a, x);
     return (a == K_KIND && b == BALANCE && is_plain(kinds[x]) && y) || /* plain keys take no balance */
            (a == OPEN && b == REFERENCE && x == 4 && y) ||             /* a reference needs open tokens */
-           (a == CONTEXT && b == SEARCH && contexts[x] > 200 && y);    /* would be most of the time; cache_store.c has it */
+           (a == CONTEXT && b == SEARCH && contexts[x] > 200 && y);    /* would take most of the time; cache_store.c tests it */
 }
 
 /* ---- the array --------------------------------------------------------------------------------------------------------- */
@@ -46,7 +46,7 @@ struct row {
 };
 
 static uint8_t *covered;                            /* one byte per triple of values */
-static size_t first_triple[N_OPTIONS][N_OPTIONS][N_OPTIONS]; /* of three options in ascending order: where theirs begin */
+static size_t first_triple[N_OPTIONS][N_OPTIONS][N_OPTIONS]; /* for three options in ascending order: where their triples begin */
 static size_t n_triples, n_left;
 
 static size_t triple(int a, uint32_t x, int b, uint32_t y, int c, uint32_t z)
@@ -79,7 +79,7 @@ static void list_triples(void)
                 }
 }
 
-/* How many triples a value adds to the options that have one; with `take`, they count as covered from now on. */
+/* How many uncovered triples a value makes with the options that already have a value; with `take`, they become covered. */
 static uint32_t adds(const struct row *row, const uint8_t *has, int option, uint32_t value, int take)
 {
     uint32_t sum = 0;
@@ -98,7 +98,7 @@ static uint32_t adds(const struct row *row, const uint8_t *has, int option, uint
     return sum;
 }
 
-/* A row that begins with one triple that is still missing and takes the value that adds most, option by option. */
+/* A row that begins with one uncovered triple; each other option then takes the value that covers most. */
 static uint32_t grow_row(struct row *row, size_t missing, uint64_t *seed)
 {
     uint8_t has[N_OPTIONS] = {0};
@@ -140,7 +140,7 @@ static void take_row(const struct row *row)
     }
 }
 
-/* The rows, best of a few tries each, until nothing is missing. */
+/* Makes rows, each the best of a few tries, until all triples are covered. */
 static struct row *cover(size_t *n_rows)
 {
     struct row *rows = NULL;

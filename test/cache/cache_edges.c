@@ -1,4 +1,4 @@
-/* Attention where it is hardest: flat tails of 128k tokens, single peaks, tiles made to round badly, nothing to see, NaN. */
+/* Attention where it is hardest: flat tails of 128k tokens, single peaks, tiles made to round badly, no visible keys, NaN. */
 #include "cache_attend.h"
 
 /* ---- long flat tails ------------------------------------------------------------------------------------------------------ */
@@ -22,7 +22,8 @@ static void attend_flat(const struct scene *scene, struct attention *a)
     aura_cache_destroy(cache);
 }
 
-/* Weights that differ by a few percent: were they rounded against the largest of all, most of them would be lost. */
+/* Weights that differ by a few percent: if they were rounded against the largest weight of all tokens, most of them would be
+ * lost. */
 static void long_flat_tails(void)
 {
     static const aura_kind pairs[][2] = {{AURA_KIND_B4, AURA_KIND_B4}, {AURA_KIND_B2, AURA_KIND_B8}, {AURA_KIND_F16, AURA_KIND_B3}};
@@ -48,7 +49,7 @@ static void long_flat_tails(void)
 
 /* ---- peaks ---------------------------------------------------------------------------------------------------------------- */
 
-/* One key whose logit is +-1000 among keys of +-30: its value alone comes out, or it is never noticed. */
+/* One key with a logit of +-1000 among keys of +-30: the output is its value alone, or does not depend on it. */
 static void peaked_logits(void)
 {
     static const uint32_t places[] = {0, 3, 4, 40, 255, 256, 288, 299};
@@ -81,8 +82,8 @@ static void peaked_logits(void)
     }
 }
 
-/* In every tile one weight of 1, and 31 just below (or above) half of what a byte can tell: all of them are rounded the
- * same way, and all values point the same way. */
+/* In every tile one weight is 1 and 31 weights are just below (or above) half a step of a byte. All of them are rounded the same
+ * way, and all values point the same way. */
 static void tiles_that_round_badly(void)
 {
     for (uint32_t i = 0; i < N_BITS * 4; i++) {
@@ -143,7 +144,7 @@ static void extreme_vectors(void)
 
 /* ---- nothing to see --------------------------------------------------------------------------------------------------------- */
 
-/* Out is 0 and lse -inf, exactly, or the sink. */
+/* Out is exactly 0; lse is exactly -inf, or the sink. */
 static void expect_nothing(const struct call *c, const float *sinks, uint32_t rows, uint32_t dim, const char *what)
 {
     const float *out = (const float *)c->out.memory;
@@ -189,7 +190,7 @@ static void nothing_to_see(void)
 
 /* ---- not finite -------------------------------------------------------------------------------------------------------------- */
 
-/* Query `bad` is wrong in head `head` (or in all, when head is 4): those rows are NaN, all others right. */
+/* Query `bad` is not finite in head `head`, or in all heads if head is 4: these rows are NaN, all others are right. */
 static void expect_only(const struct call *c, const struct attention *a, uint32_t bad, uint32_t head, const char *what)
 {
     size_t rows = (size_t)a->queries * a->q_heads, dim = a->model->v.dim;
@@ -238,7 +239,7 @@ static void what_is_not_finite_stays_in_its_row(void)
     }
 }
 
-/* Values that f16 cannot hold, kept as f32: the rows that would be infinite are NaN. */
+/* Values stored as f32 that f16 cannot hold: rows that would be infinite are NaN. */
 static void outputs_that_do_not_fit(void)
 {
     aura_config config = config_of(AURA_KIND_B4, AURA_KIND_F32, 64, 64, 2);

@@ -1,5 +1,5 @@
-/* Sequences that share pages: a fork is what a sequence appended alone would be, whoever writes next; memory is what sharing
- * says it is, to the page and to the byte; ranges of pages go from place to place without a bit changing. */
+/* Sequences that share pages. A fork holds the bits of a sequence that was appended alone, whichever holder writes next. The
+ * memory of shared pages is right to the byte. Moving ranges of pages changes no bit. */
 #include "cache_twins.h"
 
 enum { PARENT = 336, TEXT_TOKENS = 700 };
@@ -29,7 +29,8 @@ static int has_pinned(int i)
 
 /* ---- one fork ------------------------------------------------------------------------------------------------------ */
 
-/* The parent in full, forked at n; then both go on, in either order, and so do sequences that were appended alone. */
+/* Appends the whole parent and forks it at n. Then both grow, in either order, and are compared with sequences that were appended
+ * alone. */
 static void try_fork(aura_cache *cache, const struct text *t, uint32_t n, int child_first)
 {
     aura_seq parent = seq_new(cache), alone = seq_new(cache), child = 0, other = seq_new(cache);
@@ -89,7 +90,7 @@ static void expect_pages(const aura_cache *cache, size_t used, size_t shared, si
            (unsigned long long)tokens);
 }
 
-/* Only a write makes a page somebody's own: a tile that closes or, of plain numbers, a token. */
+/* Only a write makes a holder copy a shared page: a tile that closes or, with plain numbers, a token. */
 static void pages_are_copied_when_written(void)
 {
     for (int plain = 0; plain < 2; plain++) {
@@ -120,7 +121,7 @@ static void pages_are_copied_when_written(void)
 
 /* ---- memory ---------------------------------------------------------------------------------------------------------- */
 
-/* Two pages, a fork, and one call in which both write to the page that they share: three pages in all, no fourth. */
+/* Two pages, a fork, and one call in which both write to the page that they share: that takes three pages, not four. */
 static aura_status fork_and_write(aura_cache *cache, const struct text *t, aura_seq seq[2])
 {
     aura_status status = aura_seq_create(cache, &seq[0]);
@@ -167,7 +168,7 @@ static void copies_are_within_the_budget_to_the_byte(void)
     text_free(&t);
 }
 
-/* A budget of exactly so many pages besides what `seqs` sequences need. */
+/* A budget of exactly `pages` pages besides the memory of `seqs` sequences. */
 static aura_config config_with_pages(aura_config config, int seqs, size_t pages)
 {
     aura_cache *cache = cache_new(ctx, &config);
@@ -179,7 +180,7 @@ static aura_config config_with_pages(aura_config config, int seqs, size_t pages)
     return config;
 }
 
-/* What is reserved is there, also where it had been shared. */
+/* Reserved pages are there, also where they were shared before. */
 static void a_reservation_includes_the_copies(void)
 {
     struct text t = text_new(config_with_pages(case_config(0), 3, 8), TEXT_TOKENS);
@@ -207,7 +208,7 @@ static void a_reservation_includes_the_copies(void)
     text_free(&t);
 }
 
-/* Tried again after a failure, which changes nothing. */
+/* Makes a call, and makes it again if it fails: the failure must change nothing. */
 #define TWICE(cache, call)                                                                                                      \
     do {                                                                                                                        \
         aura_status status_ = AURA_OK;                                                                                          \
@@ -221,7 +222,7 @@ static void a_reservation_includes_the_copies(void)
         EXPECT(!status_, "%s: %s", #call, aura_last_error());                                                                   \
     } while (0)
 
-/* One life of a cache, in which allocation `fail_at` fails. Returns whether there was such an allocation. */
+/* One life of a cache, in which allocation number `fail_at` fails. Returns whether there were that many allocations. */
 static int life_with_a_failure(aura_ctx *own, struct counting *c, const struct text *t, long fail_at)
 {
     size_t base = c->bytes;
@@ -296,7 +297,7 @@ static void pages_are_removed(void)
                seq_info(cache, seq).pages);
         expect_tokens(cache, seq, 0, whole, 0, 512, what);
         expect_tokens(cache, seq, 512, whole, 1024, 326, what);
-        EXPECT(!text_append(cache, seq, &t, 1, 0, 40), "%s", aura_last_error()); /* open tokens are where they are looked for */
+        EXPECT(!text_append(cache, seq, &t, 1, 0, 40), "%s", aura_last_error()); /* open tokens are found at their new positions */
         EXPECT(!text_append(cache, whole, &t, 1, 0, 40), "%s", aura_last_error());
         expect_tokens(cache, seq, 512, whole, 1024, 366, what);
         EXPECT(!aura_seq_remove(cache, seq, 870, 8) && seq_tokens(cache, seq) == 870, "%s: the end: %s", what, aura_last_error());

@@ -1,4 +1,4 @@
-/* The cache used wrongly: every misuse has its error and a message that names the call, and changes and writes nothing. */
+/* The cache used wrongly: every misuse gives its error and a message that names the call, and writes nothing. */
 #include "cache_attend.h"
 
 /* A cache with two sequences, their models, and arguments that are right. */
@@ -46,7 +46,7 @@ static int is_poison(const void *memory, size_t bytes)
     return 1;
 }
 
-/* No output byte was written, and the cache is what it was. */
+/* Expects that no output byte was written and that the cache is unchanged. */
 static void expect_untouched(const char *what)
 {
     EXPECT(is_poison(g.call.out.memory, g.call.out.elements * 4) && is_poison(g.call.lse, QUERIES * 4 * 4),
@@ -56,7 +56,7 @@ static void expect_untouched(const char *what)
     expect_model(g.cache, g.seq[0], g.scene.model, what);
 }
 
-/* Runs a misuse: its status, a message that begins with the name of the call, nothing changed. */
+/* Runs a misuse. Expects its status, a message that begins with the name of the call, and no change. */
 static void refused(aura_status status, aura_status expected, const char *call, const char *why)
 {
     EXPECT(status == expected, "%s, %s: %s, %s", call, why, aura_status_text(status), aura_last_error());
@@ -169,7 +169,7 @@ static void create_misuse(void)
 
 /* ---- sequences and tokens ------------------------------------------------------------------------------------------- */
 
-/* Every call that takes an id, with one that is none. */
+/* Every call that takes an id, with an id of no sequence. */
 static void try_id(aura_seq id)
 {
     aura_seq_info info = AURA_SEQ_INFO_INIT;
@@ -213,7 +213,7 @@ static void ids_of_sequences(void)
     EXPECT(aura_seq_get_info(g.cache, g.seq[0], &info) == AURA_BAD_ARGUMENT &&
            aura_cache_get_info(g.cache, &cache_info) == AURA_BAD_ARGUMENT, "size");
     EXPECT(aura_cache_get_info(NULL, &cache_info) == AURA_BAD_ARGUMENT, "NULL");
-    for (int i = 0; i < 300; i++) { /* they come and go: no id means two */
+    for (int i = 0; i < 300; i++) { /* sequences come and go: no id is used twice */
         aura_seq id = seq_new(g.cache);
         EXPECT(id != g.seq[0] && id != g.seq[1] && !aura_seq_release(g.cache, id) &&
                aura_truncate(g.cache, id, 0) == AURA_BAD_ARGUMENT, "id %u", id);
@@ -238,7 +238,7 @@ static void append_misuse(void)
     teardown();
 }
 
-/* A vector that cannot be stored, in every place: nothing of the call is kept, not even what other jobs brought. */
+/* A vector that cannot be stored, in every place: the call stores nothing, not even the tokens of its other jobs. */
 static void bad_vectors_are_refused(void)
 {
     static const float bad[] = {NAN, INFINITY, -INFINITY, 60100, -1e30f};
@@ -277,7 +277,7 @@ static aura_status append_value(aura_kind kind, const float *x)
     return status;
 }
 
-/* The limit of 60 000 is one of length, after balance: no coordinate alone decides. Plain numbers must be finite. */
+/* The limit of 60 000 is for the length of a vector after balance, not for a coordinate. Plain numbers must be finite. */
 static void the_longest_vector(void)
 {
     static const float lengths[] = {59990, 60010};
@@ -377,7 +377,7 @@ static void attend_misuse(void)
 
 /* ---- sizes that overflow ------------------------------------------------------------------------------------------- */
 
-/* The call fails like one of the two, and changes nothing. */
+/* The call fails with one of the two errors and changes nothing. */
 static void too_large(aura_status status, aura_status other, const char *call)
 {
     EXPECT(status == AURA_TOO_LARGE || (other && status == other), "%s: %s", call, status ? aura_last_error() : "no error");
@@ -435,7 +435,7 @@ static void counts_that_overflow(void)
     teardown();
 }
 
-/* A configuration that fits no memory, with a budget that stops what one could at least try. */
+/* A configuration too large for any memory. The budget refuses what the allocator might still try. */
 static void configurations_that_overflow(void)
 {
     static const uint64_t huge[] = {UINT64_MAX, UINT64_MAX / 2, UINT64_MAX / 4 + 1};

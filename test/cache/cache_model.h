@@ -1,7 +1,6 @@
-/* What a cache must hold, slowly: a model of aura_cache in plain C, built only on the definitions of the stages in
- * src/ref.c. It keeps every token both ways, as the f16 numbers it had when it was appended and as what its codes stand
- * for, and two lengths say which of them counts. Heads and tokens are never packed: nothing here knows what a tile
- * looks like in memory. */
+/* What a cache must hold: a slow model of aura_cache in plain C, built only on the definitions of the stages in src/ref.c. It
+ * stores every token twice: as f16 numbers from when it was appended, and as the numbers that its codes stand for. Two lengths
+ * say which of both counts. Nothing is packed: the model does not know the layout of a tile. */
 #ifndef AURA_TEST_CACHE_MODEL_H
 #define AURA_TEST_CACHE_MODEL_H
 
@@ -20,7 +19,7 @@
 
 enum { PAGE = 256, TILE = 32, PINNED = 4, ROLLBACK = 16 };
 
-/* What tests cross: every kind, the packed ones first, and every dim. */
+/* What tests combine: every kind, the packed ones first, and every dim. */
 #define ONE_MORE(...) +1
 #define AS_KIND(shape, kind, ...) (aura_kind)(kind),
 static const aura_kind kinds[] = {AURA_KINDS(AS_KIND)};
@@ -155,7 +154,7 @@ static inline void model_side_put(struct model_side *s, uint64_t t, const float 
     }
 }
 
-/* What the codes of a vector stand for, its scale being stored in f16. */
+/* What the codes of a vector stand for, with the scale rounded to f16. */
 static inline void model_quantise(float *out, const float *y, const struct aura_codec_plan *codec)
 {
     uint8_t packed[AURA_MAX_DIM];
@@ -177,8 +176,8 @@ static inline void model_form_reference(struct model_side *s, uint32_t head, uin
     model_quantise(model_reference(s, head, page), mean, &s->reference_codec);
 }
 
-/* Tokens [first, end) of one tile get codes; tokens before `first` have them, unless they are pinned. The page has a
- * reference exactly when it has a closed token that is not pinned. */
+/* Encodes tokens [first, end) of one tile; the tokens before `first` have codes already, or are pinned. The page has a reference
+ * exactly when it has a closed token that is not pinned. */
 static inline void model_side_close(struct model_side *s, uint64_t first, uint64_t end, uint64_t pinned)
 {
     uint64_t page = first / PAGE, start = page * PAGE > pinned ? page * PAGE : pinned;
@@ -226,7 +225,7 @@ static inline void model_destroy(struct model *m)
     free(m);
 }
 
-/* How many tokens a sequence of that many has closed, when nothing was ever truncated. */
+/* How many of `len` tokens are closed in a sequence that was never truncated. */
 static inline uint64_t model_closed_at(const struct model *m, uint64_t len)
 {
     if (!m->open)
@@ -276,7 +275,7 @@ static inline struct model *model_clone(const struct model *m)
     return copy;
 }
 
-/* The model as it was when it had that many tokens. Only where nothing was truncated. */
+/* Makes the model one of its first `len` tokens. Only for a sequence that was never truncated. */
 static inline void model_view(struct model *m, uint64_t len)
 {
     m->len = len;

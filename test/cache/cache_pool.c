@@ -1,4 +1,4 @@
-/* Memory: every byte is counted, a budget is kept, a full pool and a failed allocation lose nothing. */
+/* Memory: the cache counts every byte and stays within its budget; a full pool and a failed allocation lose nothing. */
 #include "cache_tools.h"
 
 /* Many sequences of one cache, each beside its model, fed from one text. */
@@ -17,7 +17,7 @@ struct group {
 static void group_init(struct group *g, aura_ctx *in, aura_config config, int seqs)
 {
     uint32_t v_dim = config.v_dim ? config.v_dim : config.k_dim;
-    config.flags |= AURA_NO_SEARCH; /* most of the model's time, and nothing to memory */
+    config.flags |= AURA_NO_SEARCH; /* the search takes most of the model's time and does not change memory */
     g->config = config, g->seqs = seqs;
     g->keys = random_tokens(41, TEXT, config.kv_heads, config.k_dim, 1);
     g->values = random_tokens(42, TEXT, config.kv_heads, v_dim, 0);
@@ -44,7 +44,7 @@ static aura_append_job group_job(const struct group *g, int i, uint32_t n)
     return append_job(g->seq[i], &g->k, &g->v, (uint32_t)(g->model[i]->len + (uint64_t)i * 17) % (TEXT - n), n);
 }
 
-/* The model takes what the job gave. */
+/* Appends the tokens of the job to the model. */
 static void group_took(struct group *g, int i, uint32_t n)
 {
     struct model *m = g->model[i];
@@ -178,7 +178,7 @@ static void bytes_are_what_the_allocator_saw(void)
     EXPECT(c.bytes == 0 && c.blocks == 0 && !c.wrong, "%zu bytes not given back", c.bytes);
 }
 
-/* What a page costs is what its formats say: codes, a scale per token, a reference per page, and f16 for open tokens. */
+/* A page has the bytes that its format asks for: codes, a scale per token, a reference per page, and f16 for open tokens. */
 static void bits_per_value_are_told(void)
 {
     for (uint32_t i = 0; i < N_KINDS; i++) {
@@ -216,8 +216,8 @@ static aura_status fill_three_pages(aura_cache *cache, const struct tensor *k, c
     return status;
 }
 
-/* The least budget for three pages is found by halving. With it, everything is used to the last byte; with one byte less
- * they do not fit. */
+/* Finds the smallest budget for three pages by halving. With it, the cache uses every byte; with one byte less, three pages do
+ * not fit. */
 static void budget_is_kept_to_the_byte(void)
 {
     static struct group g;
@@ -245,7 +245,7 @@ static void budget_is_kept_to_the_byte(void)
     group_free(&g);
 }
 
-/* A full pool: an error, everything intact, and what was refused works when another sequence has gone. */
+/* A full pool is an error that changes nothing. The refused call works when another sequence is released. */
 static void full_pool_loses_nothing(void)
 {
     static struct group g;
@@ -280,7 +280,7 @@ static void full_pool_loses_nothing(void)
     group_free(&g);
 }
 
-/* What is reserved is there, whatever others take, and stays when tokens are taken back. */
+/* Reserved pages are there, whatever other sequences take, and stay reserved after a truncation. */
 static void reserved_pages_are_there(void)
 {
     static struct group g;
@@ -313,7 +313,7 @@ static void reserved_pages_are_there(void)
     group_free(&g);
 }
 
-/* Which kernels run is nothing to memory: one context will do. */
+/* Memory does not depend on which kernels run: one context is enough. */
 int main(void)
 {
     if (aura_ctx_create(NULL, &ctx))

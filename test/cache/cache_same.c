@@ -1,5 +1,5 @@
-/* What must not change a single bit of a result: threads, batch-mates, the caller's threads, what memory held before, where
- * the workspace is. And attending with a workspace allocates nothing. */
+/* What must not change a bit of a result: threads, other jobs of the batch, the caller's threads, old contents of memory, and the
+ * place of the workspace. And attending with a workspace allocates nothing. */
 #define _GNU_SOURCE
 #include "cache_attend.h"
 
@@ -9,7 +9,7 @@
 
 /* ---- a batch --------------------------------------------------------------------------------------------------------------- */
 
-/* Sequences of very different lengths with other numbers of queries: one spans several ranges of the work split. */
+/* Sequences of very different lengths with different numbers of queries; one is long enough for several splits. */
 enum { JOBS = 5 };
 static const uint32_t batch_tokens[2][JOBS] = {{3000, 1, 40, 1025, 300}, {1100, 1, 40, 260, 70}},
     batch_queries[JOBS] = {3, 1, 2, 1, 20};
@@ -22,10 +22,10 @@ struct batch {
     struct call call[JOBS];
     aura_attend_job jobs[JOBS];
     aura_attend_options options;
-    float *out[JOBS]; /* what comes out: rows, then lse */
+    float *out[JOBS]; /* the results: rows, then lse */
     size_t floats[JOBS];
     struct attention crowd_at;
-    struct call crowd;  /* so many queries that work is no longer cut by tokens */
+    struct call crowd;  /* so many queries that the work is divided by queries, not by tokens */
 };
 
 static aura_config batch_config(int pair)
@@ -112,7 +112,7 @@ static void batch_attend(struct batch *b, const aura_attend_job *jobs, size_t n)
     EXPECT(!aura_attend(b->cache, jobs, n, &b->options), "%s", aura_last_error());
 }
 
-/* Every job alone, on the caller's thread: what all else is compared with. */
+/* Runs every job alone, on the caller's thread. All other results are compared with these. */
 static void batch_reference(struct batch *b)
 {
     for (int i = 0; i < JOBS; i++) {
@@ -254,7 +254,7 @@ static void executor_of_the_caller(void)
 
 /* ---- what memory held before ------------------------------------------------------------------------------------------------ */
 
-/* Fills pages with vectors that would be seen: long ones, then none of them are left. */
+/* Fills pages with long vectors, which would show in a result, and releases them. */
 static void soil(aura_cache *cache, uint32_t tokens, int release)
 {
     aura_config config = batch_config(0);
@@ -271,7 +271,7 @@ static void soil(aura_cache *cache, uint32_t tokens, int release)
     free(x);
 }
 
-/* A cache in memory full of `fill`, and used before when `dirty`; its sequences have taken tokens back, which must leave no
+/* A cache in memory full of `fill`; with `dirty`, its pages were used before. Its sequences were truncated, which must leave no
  * trace either. */
 static void batch_fill_dirty(struct batch *b, aura_ctx *own, int dirty)
 {
@@ -338,7 +338,7 @@ static void float_modes_change_no_bit(void)
 
 /* ---- the workspace ---------------------------------------------------------------------------------------------------------- */
 
-/* Exactly as many bytes as were asked for, at 64 and at no better alignment, between canaries. */
+/* A workspace of exactly the bytes asked for, aligned to 64 and no better, between canaries. */
 static void attend_in_a_workspace(struct batch *b, struct counting *c, size_t bytes)
 {
     enum { EDGE = 256 };
@@ -425,7 +425,7 @@ static void in_place(void)
     RUN(output_over_the_queries);
 }
 
-/* A workspace is enough for fewer queries and fewer tokens than it was measured for, whatever way the work is then cut. */
+/* A workspace is also large enough for fewer queries and fewer tokens, however the work is then split. */
 static void workspaces_grow_with_the_work(void)
 {
     static const uint32_t queries[] = {1, 2, 8, 60, 100, 300, 340, 345, 400, 1000, 3000};

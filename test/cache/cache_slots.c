@@ -1,5 +1,5 @@
-/* Slots: tokens wherever the caller wants them. What is written into slots in any order is, bit for bit, what a sequence that
- * encodes at once holds; attention over a list of tiles is attention over that sequence. */
+/* Slots: the caller decides where tokens go. Slots written in any order hold the bits of a sequence that encodes at once.
+ * Attention over a list of tiles is attention over that sequence. */
 #include "cache_twins.h"
 
 enum { SLOTS = 700, TILES = (SLOTS + TILE - 1) / TILE, Q_HEADS = 4, HEADS = 2, DIM = 64 };
@@ -16,7 +16,7 @@ static aura_config slot_config(aura_kind k, aura_kind v)
     return config;
 }
 
-/* The cache of sequences that encodes as slots do where no reference is set. */
+/* A cache of sequences that encodes in the same way as slots without a reference. */
 static aura_config plain_config(aura_kind k, aura_kind v)
 {
     aura_config config = slot_config(k, v);
@@ -25,7 +25,7 @@ static aura_config plain_config(aura_kind k, aura_kind v)
     return config;
 }
 
-/* Tokens [first, first + n) of the text into slot[]. */
+/* Writes tokens [first, first + n) of the text to slot[]. */
 static aura_slot_job slot_job(const struct text *t, uint32_t first, uint32_t n, const uint64_t *slot)
 {
     aura_slot_job job = AURA_SLOT_JOB_INIT;
@@ -89,7 +89,7 @@ static struct answer attend_to(const aura_cache *cache, aura_seq seq, const uint
     return a;
 }
 
-/* The text is in tiles[0], tiles[1] ... of the slots, written in random order and in pieces; and in a sequence. */
+/* Writes the text to the tiles tiles[0], tiles[1] ... of the slots, in random order and in pieces, and to a sequence. */
 static void slots_are_a_sequence(void)
 {
     static const uint64_t lengths[] = {1, 31, 32, 33, 300, 672};
@@ -134,7 +134,7 @@ static void slots_are_a_sequence(void)
     }
 }
 
-/* Tiles in their own order need no list, and a list may name some of them, over and over. */
+/* Tiles in their own order need no list. A list may name some of the tiles, and name one several times. */
 static void lists_of_tiles(void)
 {
     struct text t = text_new(slot_config(AURA_KIND_B4, AURA_KIND_B4), SLOTS);
@@ -152,7 +152,7 @@ static void lists_of_tiles(void)
     for (uint32_t i = 0; i < 4; i++)
         tiles[i] = 20;
     a = attend_to(cache, 0, tiles, 4 * TILE, 1, NULL), b = attend_to(cache, 0, tiles, TILE, 1, NULL);
-    for (size_t i = 0; i < Q_HEADS; i++) /* four times the same tokens: the same mean of them, and log 4 more */
+    for (size_t i = 0; i < Q_HEADS; i++) /* four times the same tokens: the same output, and an lse that is log 4 larger */
         EXPECT(fabsf(a.lse[i] - b.lse[i] - logf(4)) < 1e-4f && fabsf(a.out[i * DIM] - b.out[i * DIM]) < 1e-4f, "%g, %g",
                (double)a.lse[i], (double)b.lse[i]);
     b = attend_to(cache, 0, NULL, 0, 0, NULL);
@@ -162,7 +162,7 @@ static void lists_of_tiles(void)
 
 /* ---- references --------------------------------------------------------------------------------------------------------- */
 
-/* Keys that are all alike but for a little: relative to what they have in common, that little is stored well. */
+/* Keys that differ little: relative to a reference, which holds what they have in common, the differences are stored well. */
 static void references_are_the_callers(void)
 {
     aura_config config = slot_config(AURA_KIND_B4, AURA_KIND_B4);
@@ -181,7 +181,7 @@ static void references_are_the_callers(void)
     for (uint32_t i = 0; i < SLOTS * HEADS * DIM; i++)
         keys[i] = common[i / (HEADS * DIM) % 2][i % (HEADS * DIM)] + 0.1f * random_normal(&seed);
     tensor_set(&t.k[0], keys);
-    for (int round = 0; round < 3; round++) { /* without, with, and with what belongs to the other page */
+    for (int round = 0; round < 3; round++) { /* without a reference, with it, and with the reference of the other page */
         for (uint64_t p = 0; p < 2 && round; p++) {
             EXPECT(aura_slots_reference(cache, p, &mean[p].view) == AURA_BAD_ARGUMENT, "a reference after the first write");
             EXPECT(!aura_slots_clear(cache, p) && !aura_slots_reference(cache, p, &mean[round == 1 ? p : 1 - p].view),
@@ -202,7 +202,7 @@ static void references_are_the_callers(void)
     text_free(&t);
 }
 
-/* Pages with different references in one list, their tiles mixed: the scores are those of what is decoded. */
+/* A list that mixes tiles of pages with different references: the scores are those of the decoded keys. */
 static void references_are_added_to_their_own_page(void)
 {
     aura_config config = slot_config(AURA_KIND_B6, AURA_KIND_B6);
@@ -379,7 +379,7 @@ static void references_misuse(void)
     }
 }
 
-/* Calls of sequences in a cache of slots, and jobs of one kind in a cache of the other. */
+/* Calls for sequences on a cache of slots, and the reverse. */
 static void sequences_and_slots_do_not_mix(void)
 {
     aura_seq seq = 0;
@@ -413,7 +413,7 @@ static void sequences_and_slots_do_not_mix(void)
     teardown();
 }
 
-/* All memory comes when the cache is made, within its budget or not at all. */
+/* A cache of slots allocates all memory when it is made, within its budget, or fails. */
 static void memory_comes_at_once(void)
 {
     static struct counting c;

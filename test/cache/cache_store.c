@@ -1,4 +1,4 @@
-/* What a cache holds: every format and shape against the model, bit by bit, however the tokens came. */
+/* What a cache holds: compares every format and shape with the model, bit by bit, however the tokens were appended. */
 #define _GNU_SOURCE
 #include "cache_tools.h"
 
@@ -12,7 +12,7 @@ static void grow_one_shape(const aura_config *config, const struct tensor *k, co
     aura_cache *cache = cache_new(ctx, config);
     aura_seq seq = cache ? seq_new(cache) : 0;
     uint32_t len = 0;
-    uint32_t longest = ctx == isas[0].ctx && k->dim > 128 ? 257 : k->tokens; /* the reference is the model's own, and slow */
+    uint32_t longest = ctx == isas[0].ctx && k->dim > 128 ? 257 : k->tokens; /* ref*.c, which the model uses too, is slow */
     for (size_t i = 0; seq && i < sizeof lengths / sizeof *lengths && lengths[i] <= longest; i++) {
         EXPECT(!append(cache, seq, k, v, len, lengths[i] - len), "%s", aura_last_error());
         len = lengths[i];
@@ -38,8 +38,8 @@ static void try_shape(aura_kind k_kind, aura_kind v_kind, uint32_t dim, uint32_t
     free(keys), free(values);
 }
 
-/* The values' kind is the keys' moved on by another number for every dim: each side sees every kind with every dim. A
- * third of them search for the best scale. */
+/* The kind of the values is that of the keys plus a number that depends on the dim, so each side has every kind with every dim. A
+ * third of the caches search for the best scale. */
 static void every_kind_dim_and_length(void)
 {
     for (uint32_t i = 0; i < N_KINDS; i++)
@@ -71,7 +71,7 @@ static struct twin twin_new(aura_config config, uint32_t tokens, aura_dtype k_dt
     t.k = tensor_new(tokens, config.kv_heads, config.k_dim, k_dtype, layout);
     t.v = tensor_new(tokens, config.kv_heads, v_dim, v_dtype, (enum layout)((layout + 2) % N_LAYOUTS));
     tensor_set(&t.k, t.keys), tensor_set(&t.v, t.values);
-    tensor_get(t.keys, &t.k), tensor_get(t.values, &t.v); /* as the dtype has them */
+    tensor_get(t.keys, &t.k), tensor_get(t.values, &t.v); /* rounded to the dtype */
     t.model = model_create(&config, tokens);
     model_append(t.model, t.keys, t.values, tokens);
     return t;
@@ -84,7 +84,7 @@ static void twin_free(struct twin *t)
     free(t->keys), free(t->values);
 }
 
-/* Appends all in chunks of that many tokens; 0: of 1, 2, 3 ... tokens. Then it is what the model says. */
+/* Appends all tokens in chunks of that many; 0: in chunks of 1, 2, 3 ... tokens. Then compares with the model. */
 static void append_in_chunks(struct twin *t, uint32_t chunk)
 {
     const char *what = config_text(&t->config);
@@ -130,7 +130,7 @@ static void chunks_change_no_byte(void)
     }
 }
 
-/* Compared while it grows. */
+/* Compares after every append. */
 static void grow_with_switches(struct twin *t)
 {
     aura_cache *cache = cache_new(ctx, &t->config);
@@ -216,8 +216,8 @@ static void every_number_of_heads(void)
 
 /* ---- vectors that are hard to store ------------------------------------------------------------------------------------ */
 
-/* Zeros of both signs, one coordinate, constants, f16's denormals, and vectors of nearly 60 000 of which rotation makes a
- * single coordinate. */
+/* Zeros of both signs, one coordinate, constants, denormals of f16, and vectors of length nearly 60 000 that rotation turns into
+ * a single coordinate. */
 static void strange_vectors(float *x, uint32_t tokens, uint32_t dim, uint32_t stream)
 {
     uint64_t seed = 12;
@@ -271,7 +271,7 @@ static void try_float_mode(struct twin *t, unsigned mode)
     aura_cache_destroy(cache);
 }
 
-/* The caller's float mode changes no byte, and comes back. */
+/* The caller's float mode changes no byte of the cache, and is restored. */
 static void float_modes_change_no_byte(void)
 {
     struct twin t = twin_new(config_of(AURA_KIND_B4, AURA_KIND_B8, 64, 80, 1), 300, AURA_F32, AURA_F32, DENSE);
@@ -287,7 +287,7 @@ static void float_modes_change_no_byte(void)
 
 /* ---- decode ---------------------------------------------------------------------------------------------------------------- */
 
-/* One side of a range into a tensor of that dtype and layout, the other side left out. */
+/* Decodes one side of a range into a tensor of that dtype and layout, without the other side. */
 static void decode_into(aura_cache *cache, aura_seq seq, struct model *m, int keys, uint32_t first, uint32_t n, aura_dtype dtype,
                         enum layout layout)
 {

@@ -1,6 +1,6 @@
-/* The thread rules of the cache, as the header states them: calls on different sequences at once, also where they share pages,
- * any number of readers of one, forks of it among them, sequences that come and go meanwhile; tiles of slots. What every thread
- * gets has the bits that it gets alone. Run under a thread sanitizer, this also shows that no rule is missing. */
+/* The thread rules of the cache, as the header states them: calls on different sequences at once, also where they share pages;
+ * any number of readers and forks of one sequence; sequences that come and go at the same time; tiles of slots. Every thread gets
+ * the bits that it gets alone. Under a thread sanitizer, this also shows that no rule is missing. */
 #define _GNU_SOURCE
 #include "cache_attend.h"
 
@@ -8,11 +8,11 @@
 
 enum { WRITERS = 3, READERS = 3, LIVES = 10, TOKENS = 400, SHARED_TOKENS = 700 };
 
-static struct scene scene; /* what everybody appends */
+static struct scene scene; /* what all threads append */
 static aura_cache *cache;
 static aura_seq shared;
 
-/* A running hash of everything that came back. */
+/* A running hash of all results. */
 static uint64_t hash(uint64_t h, const void *data, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i++)
@@ -20,7 +20,7 @@ static uint64_t hash(uint64_t h, const void *data, size_t bytes)
     return h;
 }
 
-/* Reads a sequence in all ways there are. */
+/* Reads a sequence in all ways. */
 static uint64_t read_seq(aura_seq seq, uint32_t queries, uint64_t h)
 {
     enum { Q_HEADS = 4, K_DIM = 64, V_DIM = 80 };
@@ -40,14 +40,14 @@ static uint64_t read_seq(aura_seq seq, uint32_t queries, uint64_t h)
     return hash(hash(hash(h, k, sizeof k), v, sizeof v), &status, sizeof status);
 }
 
-/* A new sequence, or one that begins as the shared one does, which others read and fork meanwhile. */
+/* A new sequence, or a fork of the shared one, which other threads read and fork at the same time. */
 static int begin_seq(aura_seq *seq, uint64_t *len, uint64_t *seed)
 {
     *len = random_bits(seed) % 2 ? 150 + random_bits(seed) % 200 : 0;
     return *len ? aura_seq_fork(cache, shared, *len, seq) != AURA_OK : aura_seq_create(cache, seq) != AURA_OK;
 }
 
-/* Sequences that grow, shrink and go. */
+/* Sequences that grow, shrink and are released. */
 static uint64_t write_seqs(uint64_t seed)
 {
     uint64_t h = 0;
@@ -97,7 +97,7 @@ static void *reader(void *user)
     return NULL;
 }
 
-/* First everybody alone, then all at once. */
+/* Runs each thread alone, then all at once. */
 static void share_a_cache(aura_ctx *in)
 {
     uint64_t alone[WRITERS + READERS], together[WRITERS + READERS];
@@ -147,7 +147,7 @@ struct sibling {
     pthread_barrier_t *start; /* all write to the same page at the same moment; NULL: alone */
 };
 
-/* Goes on from what all have in common. The first that write to a page copy it, the last one keeps it. */
+/* Appends to tokens that all siblings share. A holder that writes to a shared page copies it; the last holder keeps the page. */
 static void *grow_sibling(void *user)
 {
     struct sibling *s = user;
@@ -165,7 +165,7 @@ static void *grow_sibling(void *user)
     return NULL;
 }
 
-/* n siblings, one after the other or all at once; their parent is gone. */
+/* Runs n siblings, one after the other or all at once; their parent is released. */
 static void grow_siblings(uint64_t result[SIBLINGS], int n, int together)
 {
     struct sibling sibling[SIBLINGS];
@@ -210,12 +210,12 @@ static void siblings_write_at_once(void)
     aura_cache_destroy(cache);
 }
 
-/* Pages of 4 MiB, which take so long to copy that somebody who may not yet write to them would do so meanwhile. */
+/* Pages of 4 MiB take long to copy: a thread that writes to the old page too early would do so during the copy. */
 struct large {
     aura_cache *cache;
     aura_seq seq;
     const struct tensor *x;
-    uint32_t first; /* token that this one goes on with */
+    uint32_t first; /* the token that this thread appends next */
     pthread_barrier_t *start;
     uint64_t result;
 };
@@ -295,7 +295,7 @@ static uint64_t attend_to_tile(uint32_t tile)
     return hash(hash(hash(0, out, sizeof out), lse, sizeof lse), &status, sizeof status);
 }
 
-/* Tiles w and w + 4 of one page; what they hold at the end is hashed. */
+/* Writes tiles w and w + 4 of one page, and hashes what they hold at the end. */
 static void *write_tiles(void *user)
 {
     uint64_t *result = user, w = *result, h = 0;

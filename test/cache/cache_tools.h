@@ -1,5 +1,5 @@
-/* What the tests of the cache are made of: tensors with every layout and dtype, an allocator that counts, caches and
- * sequences beside their models. */
+/* Tools of the tests of the cache: tensors of every layout and dtype, an allocator that counts, caches and sequences with their
+ * models. */
 #ifndef AURA_TEST_CACHE_TOOLS_H
 #define AURA_TEST_CACHE_TOOLS_H
 
@@ -18,7 +18,7 @@ enum layout {
     N_LAYOUTS
 };
 
-/* Memory of exactly the size that a view needs, so that a sanitizer sees a byte too many. */
+/* Memory of exactly the size that a view needs, so that a sanitizer notices an access behind it. */
 struct tensor {
     uint32_t tokens, heads, dim;
     aura_view view;
@@ -90,7 +90,7 @@ static inline void tensor_fill(struct tensor *t, int byte)
     memset(t->memory, byte, t->elements * aura_dtype_bytes(t->view.dtype));
 }
 
-/* Whether the bytes between rows are all still `byte`; rows themselves are overwritten with it. */
+/* Whether all bytes between rows are still `byte`. It overwrites the rows with `byte` first. */
 static inline int tensor_gaps_are(struct tensor *t, int byte)
 {
     size_t size = aura_dtype_bytes(t->view.dtype);
@@ -103,8 +103,8 @@ static inline int tensor_gaps_are(struct tensor *t, int byte)
     return 1;
 }
 
-/* Keys and values as models have them: keys with channels that stand out and an offset that drifts from page to page, so
- * that a missing reference or a wrong one is seen. [tokens][heads][dim] */
+/* Keys and values as in real models: keys with some large channels and an offset that drifts from page to page, so that a missing
+ * or wrong reference shows. [tokens][heads][dim] */
 static inline float *random_tokens(uint64_t seed, uint32_t tokens, uint32_t heads, uint32_t dim, int keys)
 {
     float *x = malloc((size_t)tokens * heads * dim * sizeof *x + 1), *at = x;
@@ -117,7 +117,7 @@ static inline float *random_tokens(uint64_t seed, uint32_t tokens, uint32_t head
     return x;
 }
 
-/* Factors as aura_calibration would give: between 1/4 and 4, other ones for every head. */
+/* Factors as from aura_calibration: between 1/4 and 4, different for every head. */
 static inline float *some_balance(uint32_t heads, uint32_t dim)
 {
     float *balance = malloc((size_t)heads * dim * sizeof *balance);
@@ -129,8 +129,7 @@ static inline float *some_balance(uint32_t heads, uint32_t dim)
 
 /* ---- instruction sets ---------------------------------------------------------------------------------------------------- */
 
-/* Contexts for all of them at once, so that a model or an oracle, which take longer than what they are compared with, are
- * made once for all. */
+/* Contexts for all instruction sets at once, so that a model or an oracle, which is slower than the cache, is made only once. */
 static struct {
     aura_ctx *ctx;
     const char *name;
@@ -154,7 +153,7 @@ static inline int use_isa(int i)
     return i < n_isas;
 }
 
-/* derived: with those that have only integer products of their own. */
+/* derived: also the instruction sets that have kernels for integer products only. */
 static inline void isas_open(int derived)
 {
     on_isas(isas_add, derived);
@@ -174,7 +173,7 @@ enum { MAX_BLOCKS = 4096 };
 /* Blocks have exactly the alignment asked for and no better, and are full of `fill`. */
 struct counting {
     size_t bytes, calls, blocks;
-    long fail_in; /* the allocation that fails, counted down from here; negative: none */
+    long fail_in; /* how many allocations succeed before one fails; negative: none fails */
     int fill, failed, wrong;
     struct {
         void *memory, *whole;
@@ -232,7 +231,7 @@ static inline aura_ctx *counting_ctx(struct counting *c, int fill, uint32_t thre
 
 /* ---- a cache, its sequence, its model ------------------------------------------------------------------------------- */
 
-/* Without the search for the best scale, which takes the reference five times as long and changes nothing but codes. */
+/* A cache without the search for the best scale: with it, ref*.c takes five times as long, and only codes change. */
 static inline aura_config config_of(aura_kind k, aura_kind v, uint32_t k_dim, uint32_t v_dim, uint32_t kv_heads)
 {
     aura_config c = AURA_CONFIG_INIT;

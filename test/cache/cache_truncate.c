@@ -1,8 +1,8 @@
-/* Taking tokens back: what was not closed is as if it had never been, what was closed stays as it was. */
+/* Taking tokens back: tokens that were not closed leave no trace; tokens that were closed do not change. */
 #include "cache_tools.h"
 
-/* Two texts of the same shape: what is appended first, and what comes instead. The second has another offset, so that
- * the reference of a page depends on which of them was there when its first tile closed. */
+/* Two texts of the same shape: the first is appended, the second replaces some of it. The second has another offset, so the
+ * reference of a page shows which text was there when its first tile closed. */
 enum { FIRST = 336, SECOND = 450 };
 
 struct texts {
@@ -36,7 +36,7 @@ static void texts_free(struct texts *t)
     }
 }
 
-/* Tokens [first, first + n) of text i, to the model. */
+/* Appends tokens [first, first + n) of text i to the model. */
 static void model_take(struct model *m, const struct texts *t, int i, uint32_t first, uint32_t n)
 {
     model_append(m, t->keys[i] + (size_t)first * m->k.heads * m->k.dim, t->values[i] + (size_t)first * m->v.heads * m->v.dim, n);
@@ -52,7 +52,7 @@ static const struct {
              {AURA_KIND_B8, AURA_KIND_BF16, 64, 64, AURA_NO_OPEN | AURA_NO_REFERENCE, 0}};
 enum { N_CASES = sizeof cases / sizeof *cases };
 
-/* From one place to the next: the first case is tried everywhere, the others at every residue of a tile. */
+/* The step between tested lengths: 1 in the first case; 5 in the others, which still reaches every place in a tile. */
 static uint32_t step_of(int i)
 {
     return small_run() ? 19 : i ? 5 : 1;
@@ -65,8 +65,8 @@ static aura_config case_config(int i)
     return config;
 }
 
-/* n tokens, then as many of the other text as can be taken back without loss, then back to n, then on: the same as never
- * having seen the other text. A tile that the other text closed stays closed, with the codes it would have got anyway. */
+/* Appends n tokens, then as many of the other text as can be taken back without loss, truncates to n and goes on. The result is
+ * the same as without the other text. A tile that the other text closed stays closed; it has the same codes. */
 static void try_open(aura_cache *cache, const struct texts *t, struct model *m, uint32_t n)
 {
     aura_seq seq = seq_new(cache);
@@ -101,8 +101,8 @@ static void what_was_open_was_never_there(void)
     }
 }
 
-/* Anywhere in the first text, closed or not: what is kept does not change, and the second text is encoded against the
- * references that still stand. */
+/* Truncates anywhere in the first text, closed or not: the tokens before do not change, and the second text is encoded relative
+ * to the references that are still there. */
 static void try_closed(aura_cache *cache, const struct texts *t, const struct model *whole, uint32_t n)
 {
     struct model *m = model_clone(whole);
@@ -135,7 +135,7 @@ static void what_was_closed_stays(void)
     }
 }
 
-/* Nothing is lost by asking for more than there is, nor by keeping all. */
+/* Truncating to more tokens than there are is an error, and truncating to all of them does nothing. */
 static void truncate_to_more_is_refused(void)
 {
     struct texts t = texts_new(case_config(0));

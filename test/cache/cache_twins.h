@@ -1,10 +1,10 @@
-/* Two sequences, of one cache or of two, that must hold the same: bit by bit, through every way of reading them. */
+/* Two sequences, of one cache or of two, that must hold the same bits, however they are read. */
 #ifndef AURA_TEST_CACHE_TWINS_H
 #define AURA_TEST_CACHE_TWINS_H
 
 #include "cache_tools.h"
 
-/* A text that everybody appends from: two of them, so that one can go on where another would have gone on differently. */
+/* The texts that sequences append from: two, so that sequences with a common beginning can differ afterwards. */
 struct text {
     aura_config config;
     uint32_t tokens;
@@ -36,7 +36,7 @@ static inline void text_free(struct text *t)
     }
 }
 
-/* n tokens of text i from token `first` of it on; the text begins again where it ends. */
+/* A job with n tokens of text i from token `first` on; the text repeats after its end. */
 static inline aura_append_job text_job(const struct text *t, int i, uint64_t first, uint32_t n, aura_seq seq)
 {
     return append_job(seq, &t->k[i], &t->v[i], (uint32_t)(first % (t->tokens - n + 1)), n);
@@ -48,7 +48,7 @@ static inline aura_status text_append(aura_cache *cache, aura_seq seq, const str
     return aura_append(cache, &job, 1);
 }
 
-/* The same to a model. */
+/* Appends the same tokens to a model. */
 static inline void text_to_model(struct model *m, const struct text *t, int i, uint64_t first, uint32_t n)
 {
     size_t at = first % (t->tokens - n + 1);
@@ -102,7 +102,7 @@ static inline float *ask(const aura_cache *cache, aura_seq seq, uint32_t queries
     return x;
 }
 
-/* `other` holds what `seq` does, from token `first` on, and answers as it does. */
+/* Expects that `other` holds the same tokens as `seq` from token `first` on, and gives the same attention. */
 static inline void expect_twins_from(const aura_cache *cache, aura_seq seq, const aura_cache *others, aura_seq other,
                                      uint64_t first,
                                      uint32_t queries, const aura_attend_options *options, const char *what)

@@ -1,9 +1,9 @@
-/* Random walks of a cache, beside a plain array implementation: create, append, truncate, fork, remove, copy, reserve, release,
- * save, load, decode, attend, in pools that are often full, with windows and without, and with allocations that fail.
+/* Random walks of a cache, compared with a plain array implementation: create, append, truncate, fork, remove, copy, reserve,
+ * release, save, load, decode, attend, in pools that are often full, with windows and without, and with allocations that fail.
  *
  *     test_cache_walk                 some seconds of it
- *     test_cache_walk STEPS [SEED]    so many steps, from a seed on; `make test-long` takes a million
- *     test_cache_walk STEPS SEED 1    one walk that went wrong, with everything looked at after every step */
+ *     test_cache_walk STEPS [SEED]    STEPS steps, from a seed on; `make test-long` takes a million
+ *     test_cache_walk STEPS SEED 1    repeats one failed walk, and compares everything after every step */
 #define _DEFAULT_SOURCE /* mkdtemp */
 #include "cache_walk.h"
 
@@ -18,7 +18,7 @@ static struct choices from_seed(uint64_t seed)
     return c;
 }
 
-/* The shortest beginning of a walk that shows what went wrong: where it is seen by one who looks at everything. */
+/* Finds the shortest beginning of a failed walk that still fails when everything is compared after every step. */
 static void repeat(uint64_t seed, long seen)
 {
     int bad = test_bad_lines;

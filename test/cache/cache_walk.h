@@ -1,6 +1,6 @@
-/* A cache beside a plain array implementation of it, both driven by one list of choices: what every sequence should hold,
- * token by token, and which pages of the pool it should have, as numbers in an array. After every step the two are compared.
- * Choices come from a seed, or from bytes, as a fuzzer has them. */
+/* A cache and a plain array implementation of it, both driven by the same choices. The arrays say what every sequence should
+ * hold, token by token, and which pages of the pool it should have. After every step the two are compared. Choices come from a
+ * seed, or from the bytes of a fuzzer. */
 #ifndef AURA_TEST_CACHE_WALK_H
 #define AURA_TEST_CACHE_WALK_H
 
@@ -51,23 +51,23 @@ static inline uint32_t choose(struct choices *c, uint32_t n)
 
 static inline int once_in(struct choices *c, uint32_t n)
 {
-    return choose(c, n) == n - 1; /* not 0, which is what bytes that have run out say */
+    return choose(c, n) == n - 1; /* not 0: choose() returns 0 when there are no bytes left */
 }
 
 /* ---- what should be ------------------------------------------------------------------------------------------------- */
 
-/* A sequence. Pages below `kept` of the walk, as far as there are any, and [first, end) are there. */
+/* A sequence. It has the pages below `kept` of the walk, as far as they exist, and the pages [first, end). */
 struct walker {
     aura_seq seq;        /* 0: none */
     struct model *model; /* what its tokens are */
     size_t first, end, reserved;
-    int page[MOST_PAGES]; /* the number of the pool's page; two that share it have the same */
+    int page[MOST_PAGES]; /* the number of a page of the pool; sequences that share it have the same number */
 };
 
 struct walk {
     struct choices choices;
-    uint64_t checks;     /* a seed of their own: what is looked at changes nothing that is done */
-    int thorough;        /* look at every token after every step */
+    uint64_t checks;     /* the seed of the comparisons: they do not change the steps */
+    int thorough;        /* compare every token after every step */
     long step;
     const char *doing;
     aura_config config;
@@ -79,11 +79,11 @@ struct walk {
     size_t kept, ring;
     uint64_t slack;
     int plain;           /* nothing is ever encoded */
-    aura_seq gone;       /* one that was released */
+    aura_seq gone;       /* a released sequence */
     struct walker walker[WALKERS];
 };
 
-/* What walks have met with, in all: a walk that never fills its pool says little. */
+/* Counts what all walks have met: a walk that never fills its pool tests little. */
 static struct {
     long full, failed, copied, slid, removed, joined, reloaded;
 } walked;
@@ -107,7 +107,7 @@ static inline int has_page(const struct walk *w, const struct walker *a, size_t 
     return p < a->end && (p < w->kept || p >= a->first);
 }
 
-/* How many sequences have each page of the pool. */
+/* Counts the holders of each page of the pool. */
 struct pool {
     int sharers[WALKERS * MOST_PAGES + 1];
     size_t used, shared, references;
@@ -125,7 +125,7 @@ static inline struct pool pool_of(const struct walk *w)
     return pool;
 }
 
-/* The number of a page that nobody has. */
+/* The number of a page without a holder. */
 static inline int unused_page(const struct walk *w)
 {
     struct pool pool = pool_of(w);
@@ -151,7 +151,7 @@ static inline int has_pinned(const struct walk *w)
     return !w->plain && !(w->config.flags & AURA_NO_PINNED);
 }
 
-/* That tokens [first, end) have not slid out. */
+/* Whether tokens [first, end) are still in the window. */
 static inline int exist(const struct walk *w, const struct walker *a, uint64_t first, uint64_t end)
 {
     return a->first == w->kept || first >= (uint64_t)a->first * PAGE || end <= (uint64_t)w->kept * PAGE;
@@ -163,14 +163,14 @@ static inline int can_cut(const struct walk *w, const struct walker *a, uint64_t
     return tokens <= a->model->len && exist(w, a, tokens > window ? tokens - window : 0, tokens);
 }
 
-/* One past the last page of so many tokens and of what is reserved. */
+/* One past the last page that the tokens and the reservation need. */
 static inline size_t end_for(const struct walk *w, size_t first, uint64_t tokens, size_t reserved)
 {
     size_t promised = reserved <= w->kept ? reserved : first + reserved - w->kept;
     return promised > pages_for(tokens) ? promised : pages_for(tokens);
 }
 
-/* The first page besides those that are kept that is needed at so many tokens. */
+/* The first page that a sequence of that length needs, apart from the kept pages. */
 static inline size_t first_for(const struct walk *w, uint64_t tokens)
 {
     uint64_t span = w->config.window + w->slack;
@@ -178,7 +178,7 @@ static inline size_t first_for(const struct walk *w, uint64_t tokens)
     return first > w->kept ? first : w->kept;
 }
 
-/* Whether growing to so many tokens writes to a page: encodes one of its tokens, or stores a plain one. */
+/* Whether growing to that many tokens writes to a page: encodes one of its tokens, or stores a plain one. */
 static inline int writes_to(const struct walk *w, const struct walker *a, uint64_t tokens, size_t p)
 {
     const struct model *m = a->model;
@@ -189,7 +189,7 @@ static inline int writes_to(const struct walk *w, const struct walker *a, uint64
     return encodes || stores;
 }
 
-/* Pages of its own for all that it shares and `tokens` would write to, or that are to slide out if `all` is set. */
+/* Copies every shared page that growing to `tokens` writes to; if `all` is set, also the pages that slide out. */
 static inline void own_pages(struct walk *w, struct walker *a, uint64_t tokens, int all)
 {
     for (size_t p = 0; p < a->end; p++)
@@ -205,7 +205,7 @@ static inline void trim(struct walk *w, struct walker *a, size_t free_pages)
         free_pages += used - pool_of(w).used;
     }
     size_t end = end_for(w, a->first, a->model->len, a->reserved);
-    for (; a->end < end && free_pages; free_pages--) /* what was reserved, as far as it is to be had */
+    for (; a->end < end && free_pages; free_pages--) /* takes reserved pages as long as there are free ones */
         add_page(w, a);
     a->end = a->end < end ? a->end : end;
 }
@@ -299,7 +299,7 @@ static inline void expect_tokens(struct walk *w, const struct walker *a, uint64_
     }
 }
 
-/* All that is there; or a few tokens of it: the newest, those around a border, any. */
+/* Compares all tokens, or a few: the newest, those around a border, or any. */
 static inline void expect_walker(struct walk *w, const struct walker *a, int all)
 {
     uint64_t len = a->model->len, first = a->first == w->kept ? 0 : (uint64_t)a->first * PAGE, n = len - first;
@@ -320,7 +320,7 @@ static inline void expect_walker(struct walk *w, const struct walker *a, int all
         expect_tokens(w, a, random_bits(&w->checks) % kept, 1);
 }
 
-/* After a step that was about `a`. */
+/* Compares after a step that changed `a`. */
 static inline void expect_walk(struct walk *w, const struct walker *a)
 {
     int all = w->thorough || random_bits(&w->checks) % 128 == 0;
@@ -334,7 +334,7 @@ static inline void expect_walk(struct walk *w, const struct walker *a)
 
 /* ---- steps ---------------------------------------------------------------------------------------------------------- */
 
-/* Half of the time the first, so that one grows long. */
+/* Chooses the first sequence half of the time, so that it grows long. */
 static inline struct walker *any_walker(struct walk *w)
 {
     int at = (int)choose(&w->choices, 2 * WALKERS);
@@ -360,10 +360,10 @@ static inline void walker_begin(struct walk *w, struct walker *a, aura_seq seq)
     a->first = w->kept, a->end = a->reserved = 0;
 }
 
-/* What is there before a call that may want memory. */
+/* The state before a call that may need memory. */
 struct room {
     size_t pages, free_pages, bytes;
-    int may_fail; /* an allocation of the call is to fail */
+    int may_fail; /* the test lets an allocation of the call fail */
 };
 
 static inline struct room room_of(struct walk *w)
@@ -375,8 +375,8 @@ static inline struct room room_of(struct walk *w)
     return room;
 }
 
-/* Whether the call was right to end like that: with success, or without memory where there was none for so many more pages
- * and other bytes. Then everything must be as before, which expect_walk() looks at. */
+/* Expects the right status: success, or out of memory if there was no room for `more` pages and the other bytes. After a failure
+ * nothing may have changed, which expect_walk() checks. */
 static inline int went_well(struct walk *w, aura_status status, struct room room, size_t more, size_t other_bytes)
 {
     aura_cache_info info = AURA_CACHE_INFO_INIT;
@@ -419,7 +419,7 @@ static inline struct walker *walk_create(struct walk *w)
     return a;
 }
 
-/* Sizes that are small, sometimes a few tiles, at times more than a page. */
+/* A size: mostly small, sometimes a few tiles, at times more than a page. */
 static inline uint32_t some_tokens(struct walk *w)
 {
     uint32_t kind = choose(&w->choices, 16), n = 1 + choose(&w->choices, kind < 9 ? 6 : kind < 14 ? 70 : 300);
@@ -432,11 +432,11 @@ static inline void walker_append(struct walker *a, uint32_t first, uint32_t n)
     model_append(a->model, walk_keys + first * k, walk_values + first * v, n);
 }
 
-/* The pages of walkers[n] that grow to lengths[n]; the tokens follow. */
+/* Gives walkers[n] the pages to grow to lengths[n]; the tokens follow later. */
 static inline void walkers_grow(struct walk *w, struct walker **a, const uint64_t *length, size_t n)
 {
     size_t end[MOST_JOBS];
-    for (size_t i = 0; i < n; i++) { /* all of them first lose what slides out */
+    for (size_t i = 0; i < n; i++) { /* first, pages that slide out leave all sequences */
         size_t first = first_for(w, length[i]);
         first = first > a[i]->first ? first : a[i]->first;
         end[i] = end_for(w, first, length[i], a[i]->reserved);
@@ -763,7 +763,7 @@ static inline struct walker *walk_attend(struct walk *w)
 
 /* ---- files ---- */
 
-/* A sequence to a file, and back as another one. */
+/* Saves a sequence to a file and loads it as another one. */
 static inline struct walker *walk_save(struct walk *w)
 {
     struct walker *from = any_walker(w), *to = free_walker(w);
@@ -791,7 +791,7 @@ static inline struct walker *walk_save(struct walk *w)
     return to;
 }
 
-/* The whole cache to a file, and another one in its place. */
+/* Saves the whole cache to a file, loads it, and goes on with the loaded one. */
 static inline struct walker *walk_reload(struct walk *w)
 {
     aura_snapshot_options options = AURA_SNAPSHOT_OPTIONS_INIT;
@@ -858,7 +858,7 @@ static inline aura_config walk_config(struct choices *c)
     return config;
 }
 
-/* A budget for so many pages, about. */
+/* A budget for about that many pages. */
 static inline size_t walk_budget(struct walk *w, size_t pages)
 {
     aura_cache_info info = AURA_CACHE_INFO_INIT;
@@ -905,7 +905,7 @@ static inline void walk_end(struct walk *w)
     free(w->balance);
 }
 
-/* Steps until there are so many, or no choices left, or one went wrong; returns how many. */
+/* Makes up to `steps` steps, until no choices are left or a step fails; returns how many it made. */
 static inline long walk(struct choices choices, long steps, int thorough)
 {
     struct walk w;

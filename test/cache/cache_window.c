@@ -1,5 +1,5 @@
-/* Sliding windows: a ring of pages gives bit for bit what a cache that keeps everything gives when it is asked with a window;
- * its memory does not grow; what is gone is an error, never a wrong number. */
+/* Sliding windows: attention to a ring of pages gives the bits of windowed attention to a cache with all tokens. The memory of a
+ * ring does not grow. Asking for a token that has left it is an error, never a wrong number. */
 #include "cache_twins.h"
 
 enum { TEXT_TOKENS = 900 };
@@ -13,7 +13,7 @@ static const struct {
              {AURA_KIND_B3, AURA_KIND_F16, AURA_NO_PINNED, 32, 1, 1, 0},
              {AURA_KIND_B8, AURA_KIND_B2, AURA_NO_OPEN | AURA_NO_REFERENCE, 0, 512, 256, 0},
              {AURA_KIND_BF16, AURA_KIND_B6, AURA_NO_ROLLBACK, 0, 40, 300, 0},
-             {AURA_KIND_B4, AURA_KIND_B5, AURA_NO_ROLLBACK, 0, 2, 600, 0}, /* whole pages are gone before they are encoded */
+             {AURA_KIND_B4, AURA_KIND_B5, AURA_NO_ROLLBACK, 0, 2, 600, 0}, /* whole pages leave the ring before they are encoded */
              {AURA_KIND_F32, AURA_KIND_F16, 0, 0, 1100, 100, 0},
              {AURA_KIND_B4, AURA_KIND_B4, 0, 0, 200, 40, 4},
              {AURA_KIND_B5, AURA_KIND_B3, 0, 16, 260, 20, 300},
@@ -55,7 +55,7 @@ struct pair {
     aura_seq seq, twin;
 };
 
-/* What a mask says to a cache without a ring: rows see the window and the first keep_first tokens. */
+/* The mask for a cache without a ring: query rows see the window and the first keep_first tokens. */
 static float *mask_of(const aura_config *c, uint64_t len, uint32_t queries, uint64_t window)
 {
     float *mask = malloc((size_t)queries * len * sizeof *mask + 1);
@@ -67,7 +67,7 @@ static float *mask_of(const aura_config *c, uint64_t len, uint32_t queries, uint
     return mask;
 }
 
-/* With kept tokens, against the whole cache and a mask: other tiles are added up, so that bits may differ, but no more. */
+/* With kept tokens, the ring is compared with the whole cache and a mask. Other tiles are added up, so the last bits may differ. */
 static void expect_masked(const struct pair *p, const aura_config *c, uint32_t queries, uint64_t window, const char *what)
 {
     uint64_t len = seq_info(p->whole, p->twin).tokens;
@@ -169,7 +169,7 @@ static void release_pair(const struct pair *p)
     EXPECT(!aura_seq_release(p->ring, p->seq) && !aura_seq_release(p->whole, p->twin), "%s", aura_last_error());
 }
 
-/* A long append after which a page is gone whose newest tokens were still open: they are never encoded. */
+/* A long append pushes a page out of the ring whose newest tokens were still open: they are never encoded. */
 static void tokens_may_go_before_they_are_encoded(void)
 {
     aura_config config = case_config(0), all;
@@ -200,7 +200,7 @@ static void tokens_may_go_before_they_are_encoded(void)
     text_free(&t);
 }
 
-/* In the same call, a page that goes becomes the copy that another sequence needs: who had it writes to it no more. */
+/* In one call, a page leaves one sequence and becomes the copy that another sequence needs: the first must not write to it. */
 static void what_goes_may_be_somebodys_at_once(void)
 {
     aura_config config = config_of(AURA_KIND_F16, AURA_KIND_B4, 64, 64, 1), all;
@@ -210,7 +210,7 @@ static void what_goes_may_be_somebodys_at_once(void)
     p.seq = seq_new(p.ring), p.twin = seq_new(p.whole);
     parent.seq = seq_new(p.ring), parent.twin = seq_new(p.whole);
     append_pair(&p, &t, 0, 520);      /* tokens 480 to 519 are open, and page 1 goes with the next 600 */
-    append_pair(&parent, &t, 1, 300); /* 244 tokens of it, the last tile half of them, and one more: a copy */
+    append_pair(&parent, &t, 1, 300); /* forked at 244 tokens, inside a tile; one more token makes the fork copy the page */
     EXPECT(!aura_seq_fork(p.ring, parent.seq, 244, &other.seq) && !aura_seq_fork(p.whole, parent.twin, 244, &other.twin),
            "%s", aura_last_error());
     for (int whole = 0; whole < 2; whole++) {
@@ -224,8 +224,8 @@ static void what_goes_may_be_somebodys_at_once(void)
     text_free(&t);
 }
 
-/* The window slides over the end of the kept tokens, which are more than a split of 1024: first it covers them, then it shares
- * tiles with them, then there is something between. */
+/* The window slides over the end of the kept tokens, which are longer than a split of 1024. First it covers them, then both share
+ * tiles, then there are tokens between them. */
 static void the_window_leaves_the_kept_tokens(void)
 {
     aura_config config = case_config(6), all;
@@ -271,7 +271,7 @@ static void walk_append(struct walk *w)
     EXPECT(!aura_append(w->pair->ring, ring, count) && !aura_append(w->pair->whole, whole, count), "%s", aura_last_error());
 }
 
-/* Whether everything that the next query sees after a cut to n is there. */
+/* Whether all tokens that the next query sees after a truncation to n are there. */
 static int can_cut(const struct pair *p, const aura_config *c, uint64_t n)
 {
     uint64_t first = seq_info(p->ring, p->seq).first, begin = n > c->window ? n - c->window : 0;
@@ -345,7 +345,7 @@ static void random_walks(void)
 
 /* ---- memory ---------------------------------------------------------------------------------------------------------- */
 
-/* As much at the end as after one round, and within a budget of exactly that much. */
+/* A ring has as much memory at the end as after one round, and works with a budget of exactly that. */
 static void memory_does_not_grow(void)
 {
     for (int i = 0; i < N_CASES; i += 3) {
@@ -379,7 +379,7 @@ static void memory_does_not_grow(void)
     }
 }
 
-/* A stream whose pages are reserved goes on for ever, whatever others take; also when it had shared them. */
+/* A stream with reserved pages goes on for ever, whatever others take, also if its pages were shared. */
 static void a_reserved_ring_never_fails(void)
 {
     for (int forked = 0; forked < 2; forked++) {

@@ -141,7 +141,7 @@ static void is_what_double_says(void)
     }
 }
 
-/* A large constant and a little signal: sums of k and of k^2 would not do. */
+/* A large constant and a small signal: sums of k and of k^2 would lose the signal. */
 static void constants_do_not_drown_the_signal(void)
 {
     balance_t balance;
@@ -363,7 +363,7 @@ static void bad_configs(void)
     aura_calibration_destroy(NULL);
 }
 
-/* A bad tensor, given where the calibration already knows something; that must stay as it is. */
+/* A bad tensor for a calibration that already has data: the data must not change. */
 static void refuse(const aura_view *view, uint32_t tokens, int queries, aura_status want, const char *text)
 {
     balance_t before, after;
@@ -417,7 +417,7 @@ static void bad_calls(void)
     aura_calibration *c = create();
     EXPECT(aura_calibration_balance(c, NULL) == AURA_BAD_ARGUMENT, "balance NULL");
     give_queries(c, QUERIES);
-    give_text(c, 0, 31, 31); /* twice a tile less one token: never a whole one */
+    give_text(c, 0, 31, 31); /* twice one token less than a tile: no tile is complete */
     aura_calibration_next_text(c);
     give_text(c, 0, 31, 31);
     EXPECT(aura_calibration_balance(c, balance[0]) == AURA_BAD_ARGUMENT && strstr(aura_last_error(), "no keys"), "%s",

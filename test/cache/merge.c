@@ -1,4 +1,4 @@
-/* aura_merge against double: parts of an attention make the whole, whatever the split. */
+/* aura_merge compared with double: merging the parts of an attention gives the whole, wherever it is split. */
 #include "../base/modes.h"
 #include "../oracle.h"
 
@@ -50,7 +50,7 @@ static void merge(struct part *out, const struct part *a, const struct part *b, 
     part_load(out, dtype);
 }
 
-/* The definition, in long form. */
+/* What merge computes, in double. */
 static void want_row(double *x, double *lse, const struct part *a, const struct part *b, int r)
 {
     double m = fmax(a->lse[r], b->lse[r]), wa = exp(a->lse[r] - m), wb = exp(b->lse[r] - m);
@@ -162,7 +162,7 @@ static void empty_and_infinite_parts(void)
     a.lse[0] = -INFINITY;
     b.lse[1] = -INFINITY;
     a.lse[2] = b.lse[2] = -INFINITY;
-    ((float *)a.bytes)[3] = NAN;             /* row 0: nobody looks at the row of an empty part */
+    ((float *)a.bytes)[3] = NAN;             /* row 0: merge does not read the row of an empty part */
     ((float *)b.bytes)[2 * DIM] = INFINITY;  /* row 2: both are empty */
     a.lse[3] = 3.4e38f, b.lse[3] = 3.4e38f;
     a.lse[4] = -3.4e38f, b.lse[4] = 3.4e38f;
@@ -180,7 +180,7 @@ static void empty_and_infinite_parts(void)
     EXPECT(aura_merge(ctx, &args) == AURA_OK, "without out_lse: %s", aura_last_error());
 }
 
-/* Rows that are not finite are NaN and reported; all others are good. */
+/* Rows that are not finite become NaN, and the status says so; all others are right. */
 static void bad_rows(void)
 {
     static struct part a, b, out, good;

@@ -1,4 +1,4 @@
-/* Many layers: one budget, sequences that are in all of them or in none, one file. */
+/* Many layers: one budget, one file, and every sequence in all layers or in none. */
 #define _DEFAULT_SOURCE /* mkdtemp */
 #include "../file/snapshot_tools.h"
 
@@ -71,7 +71,7 @@ static aura_model_cache_info model_info(const aura_model_cache *model)
     return info;
 }
 
-/* So many sequences in each layer. */
+/* Expects n sequences in each layer. */
 static void expect_seqs(const aura_model_cache *model, size_t n, const char *what)
 {
     for (uint32_t i = 0; i < LAYERS; i++) {
@@ -137,7 +137,7 @@ static void sequences_are_in_all_layers(void)
            strstr(aura_last_error(), "aura_model_seq_fork"), "%s", aura_last_error());
     EXPECT(aura_seq_release(layer, seq[0]) == AURA_BAD_ARGUMENT && strstr(aura_last_error(), "aura_model_seq_release"),
            "%s", aura_last_error());
-    aura_cache_destroy(layer); /* the model's: nothing happens */
+    aura_cache_destroy(layer); /* the model owns the layer: nothing happens */
     EXPECT(other == 7 && !aura_model_seq_truncate(model, seq[0], 0), "%s", aura_last_error());
     EXPECT(!aura_model_seq_release(model, seq[5]) && aura_model_seq_release(model, seq[5]) == AURA_BAD_ARGUMENT, "released twice");
     EXPECT(aura_model_seq_fork(model, seq[5], 0, &other) == AURA_BAD_ARGUMENT &&
@@ -172,7 +172,7 @@ static void bytes_are_what_the_allocator_saw(void)
     aura_ctx_destroy(own), texts_free(&t);
 }
 
-/* One budget for all: what a layer takes, others lack; and nothing is half done. */
+/* One budget for all layers: memory that one layer takes, the others lack. A failed call changes no layer. */
 static void one_budget(void)
 {
     struct texts t = texts_new();
@@ -220,7 +220,7 @@ static void one_budget(void)
     texts_free(&t);
 }
 
-/* With equal layers, nearly all of a budget can be used by sequences that grow together. */
+/* With equal layers, sequences that grow together can use nearly all of a budget. */
 static void budget_is_not_hoarded(void)
 {
     enum { N = 8 };
@@ -246,7 +246,7 @@ static void budget_is_not_hoarded(void)
     aura_model_cache_destroy(model), text_free(&t);
 }
 
-/* A model whose layers need different amounts: one keeps everything, one has a window. */
+/* A model whose layers need different amounts of memory: one holds all tokens, one has a window. */
 static aura_model_cache *uneven_new(size_t budget)
 {
     aura_config configs[2] = {config_of(AURA_KIND_B4, AURA_KIND_B4, 64, 64, 1), config_of(AURA_KIND_B4, AURA_KIND_B4, 64, 64, 1)};
@@ -267,7 +267,7 @@ static int short_ones(aura_model_cache *model)
     return made;
 }
 
-/* What a reservation that failed, or a sequence that is gone, had in one layer is there for all others, and for sequences. */
+/* After a failed reservation or a release, the memory of one layer is there for the other layers and sequences. */
 static void idle_pages_go_to_others(void)
 {
     enum { BUDGET = 2 << 20 };
@@ -503,7 +503,7 @@ static void misuse(void)
                aura_model_load(ctx, "x", NULL, NULL) == AURA_BAD_ARGUMENT &&
                aura_model_seq_load(NULL, "x", NULL, &seq) == AURA_BAD_ARGUMENT &&
                aura_model_seq_save(NULL, 1, "x", NULL) == AURA_BAD_ARGUMENT, "NULLs");
-    /* all layers must have the tokens: one that is behind holds the others */
+    /* all layers must have the tokens: a shorter layer limits the others */
     aura_seq mine = model_seq(model);
     struct texts t = texts_new();
     model_grow(model, mine, &t, 10, 0);

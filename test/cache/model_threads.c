@@ -1,4 +1,4 @@
-/* A model used by several threads: layers append at once out of one budget, while sequences come and go and one is saved. */
+/* Several threads use a model: layers append at once from one budget, while sequences come and go and one is saved. */
 #define _DEFAULT_SOURCE /* mkdtemp */
 #include "../file/snapshot_tools.h"
 
@@ -8,7 +8,7 @@ enum { LAYERS = 3, ROUNDS = 12 };
 
 static aura_model_cache *model;
 static struct text text;
-static aura_seq growing, still; /* the one that every layer's thread appends to, and one that is only read */
+static aura_seq growing, still; /* growing: the threads of all layers append to it; still: it is only read */
 
 static void *grow_layer(void *user)
 {
@@ -63,7 +63,7 @@ static void layers_at_once(void)
     EXPECT(!aura_model_seq_create(model, &growing) && !aura_model_seq_create(model, &still), "%s", aura_last_error());
     for (uint32_t i = 0; i < LAYERS; i++)
         grow(aura_model_cache_layer(model, i), still, &text, 100, 0);
-    EXPECT(!aura_model_seq_reserve(model, growing, 256), "%s", aura_last_error()); /* a page that can be had again at the end */
+    EXPECT(!aura_model_seq_reserve(model, growing, 256), "%s", aura_last_error()); /* a page that is free again at the end */
     for (uint32_t i = 0; i < LAYERS; i++)
         pthread_create(&thread[i], NULL, grow_layer, aura_model_cache_layer(model, i));
     pthread_create(&thread[LAYERS], NULL, come_and_go, NULL);

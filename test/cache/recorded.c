@@ -1,5 +1,5 @@
-/* The recording of a real model through the cache: as near to exact attention as data/README.md says, with every part of
- * the codec worth what it is there for. */
+/* The recording of a real model goes through the cache. The result is as near to exact attention as data/README.md says, and
+ * every part of the codec makes it nearer. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,7 +47,7 @@ static struct recording_errors errors_of(int i, const struct recording_options *
     return errors;
 }
 
-/* The exact attention that came with the recording, and ours: of the rounding of a float. */
+/* The exact attention in the recording and ours differ only by the rounding of a float. */
 static void exact_attention_is_the_recorded_one(void)
 {
     for (int i = first; i <= last; i++) {
@@ -72,7 +72,7 @@ static void exact_attention_is_the_recorded_one(void)
     }
 }
 
-/* A cache that stores what it is given has only the error of its arithmetic. f16 is what the file has. */
+/* A cache that stores the numbers exactly has only the error of its arithmetic. The file has f16. */
 static void plain_caches_are_exact(void)
 {
     static const char *const names[] = {"kf32vf32", "kf16vf16", "kf16vf32"};
@@ -105,15 +105,15 @@ enum { ROWS = sizeof table / sizeof *table };
 
 static double kl_of[SEEDS][ROWS][LAYERS]; /* for the law below */
 
-/* Better than the table is wrong too: then something is not encoded that should be. */
+/* Better than the table is wrong, too: then the cache did not encode something. */
 static void expect_near(const char *what, double got, double wanted, double factor, int row, int i)
 {
     EXPECT(got <= wanted * factor && got * factor >= wanted, "%s, flags %u, balance %d, layer %u: %s %g, not %g",
            table[row].cache, table[row].flags, table[row].balance, layers[i], what, got, wanted);
 }
 
-/* One choice of signs may be a third off: of 8 seeds the worst had 1.37 times the table's KL, the best 0.82. The mean of
- * three is nearer. */
+/* One choice of signs may be a third off: of 8 seeds the worst had 1.37 times the table's KL, the best 0.82. The mean of three
+ * seeds is nearer. */
 static void errors_are_those_of_the_table(void)
 {
     const double one = 1.45, mean = seeds == SEEDS ? 1.2 : one;
@@ -144,12 +144,13 @@ static void the_parts_of_the_codec_pay(void)
         }
 }
 
-/* ||row error|| / sum of p * |value| against exact attention over the same codes: what the integer arithmetic costs. Planes
- * are no part of what is stored, so one exact result serves both. */
+/* ||row error|| / sum of p * |value|, relative to exact attention over the same codes: the cost of integer arithmetic. The stored
+ * codes do not depend on planes, so one exact result serves both. */
 static void accuracy(const char *cache, int i, const struct recording_result *result, const struct recording_exact *want,
                      uint32_t planes)
 {
-    /* The design allows one plane 1 % in the mean and 12 % at worst, two planes a thousandth. Twice what was seen is less. */
+    /* The design allows one plane 1 % in the mean and 12 % at worst, two planes a thousandth. The bounds here are twice the
+     * measured errors, which is less. */
     double mean_limit = planes == 1 ? 0.005 : 5e-5, worst_limit = planes == 1 ? 0.06 : 5e-4, mean = 0, worst = 0;
     uint32_t dim = g[i].r.v_dim;
     for (size_t row = 0; row < g[i].rows; row++) {

@@ -1,5 +1,5 @@
-/* Profiles: what is saved is what is loaded, and nothing else is loaded. Most of what is true of every file of the library
- * is tested here, where the file is small. */
+/* Profiles: loading gives what was saved, and refuses everything else. Most tests that concern every file of the library are
+ * here, because a profile is small. */
 #define _DEFAULT_SOURCE /* mkdtemp */
 #include "file_tools.h"
 
@@ -54,7 +54,7 @@ static void what_is_saved_is_loaded(void)
     unlink(path);
 }
 
-/* A relative path has no directory to be found in it. */
+/* A relative path without a directory in it. */
 static void relative_paths(void)
 {
     aura_profile *p = some_profile(ctx, 2), *q = NULL;
@@ -96,7 +96,7 @@ static void misuse(void)
     aura_profile_destroy(p);
 }
 
-/* What the system refuses, and that it says why. */
+/* The system refuses a file: the message says why. */
 static void system_errors(void)
 {
     aura_profile *p = some_profile(ctx, 2), *q = NULL;
@@ -182,7 +182,7 @@ static void other_versions(void)
     free(more.data), free(good.data);
 }
 
-/* Headers that are well sealed and make no sense. */
+/* Headers with right checksums that make no sense. */
 static void made_up_headers(void)
 {
     struct bytes good = good_file(), bad = {malloc(good.size), good.size};
@@ -233,7 +233,7 @@ static void made_up_headers(void)
     free(good.data), free(bad.data);
 }
 
-/* Files whose header knows that bytes were added at the end, or padding cut off. */
+/* Files with bytes added at the end, or padding cut off, and a header that agrees. */
 static void made_up_ends(void)
 {
     struct bytes good = good_file(), longer = {calloc(1, good.size + 64), good.size + 64};
@@ -264,7 +264,7 @@ static int files_there(void)
     return n;
 }
 
-/* A disk that is full after so many bytes. */
+/* A disk that is full after a given number of bytes. */
 static void full_disk_keeps_the_old_file(void)
 {
     const char *path = file_path("kept");
@@ -296,7 +296,7 @@ static void save_by_turns(void *user, int i)
     aura_profile_save(two[i % 2], file_path("killed"));
 }
 
-/* A writer that is killed, at any moment, leaves the old file or the new one; what else it leaves does no harm. */
+/* A writer that is killed at any moment leaves the old file or the new one. A temporary file that it leaves does no harm. */
 static void killed_writer_leaves_a_whole_file(void)
 {
     char path[256];
@@ -314,7 +314,7 @@ static void killed_writer_leaves_a_whole_file(void)
     }
     EXPECT(ones > 5 && twos > 5, "%d times one, %d times the other: nobody was killed in between", ones, twos);
     snprintf(command, sizeof command, "touch '%s.tmp-%ld-0' '%s.tmp-%ld-1'", path, (long)getpid(), path, (long)getpid());
-    EXPECT(!system(command), "touch"); /* as if one with our number had been killed */
+    EXPECT(!system(command), "touch"); /* as if a writer with our process number had been killed */
     left = files_there();
     EXPECT(!aura_profile_save(two, path) && !aura_profile_load(ctx, path, &got) && same_profile(got, two), "%s", aura_last_error());
     EXPECT(files_there() == left, "%d files, %d before", files_there(), left);

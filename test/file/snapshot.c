@@ -3,7 +3,7 @@
 #define _DEFAULT_SOURCE /* mkdtemp */
 #include "snapshot_tools.h"
 
-/* Saves, loads and compares; then both go on, in all sequences, and are compared again. */
+/* Saves, loads and compares. Then all sequences of both caches grow, and the caches are compared again. */
 static void expect_round_trip(aura_ctx *in, const aura_config *config, uint32_t tokens)
 {
     struct text t = text_new(config, 900);
@@ -83,7 +83,7 @@ static void shared_pages_are_saved_once(void)
     seq[0] = seq_new(a);
     grow(a, seq[0], &t, 800, 0);
     struct bytes alone = saved(a, "alone");
-    for (uint64_t i = 1; i < 20; i++) /* of a page, the parent has more than its forks */
+    for (uint64_t i = 1; i < 20; i++) /* the parent has more tokens of a page than its forks */
         EXPECT(!aura_seq_fork(a, seq[0], 813 - 13 * i, &seq[i]), "%s", aura_last_error());
     struct bytes all = saved(a, "all");
     EXPECT(all.size - alone.size < 19 * (10 * 1024), "%zu bytes for one, %zu for twenty", alone.size, all.size);
@@ -93,7 +93,7 @@ static void shared_pages_are_saved_once(void)
            y.pages - y.free_pages == x.pages - x.free_pages && y.shared_pages == 4 &&
                y.tokens == x.tokens && y.seqs == 20, "%zu pages shared, %zu references, %zu pages", y.shared_pages,
                y.references, y.pages - y.free_pages);
-    grow(b, seq[3], &t, 100, 1), grow(a, seq[3], &t, 100, 1); /* one goes its way, the others do not notice */
+    grow(b, seq[3], &t, 100, 1), grow(a, seq[3], &t, 100, 1); /* one sequence changes, the others do not */
     for (int i = 0; i < 20; i++)
         expect_same(a, seq[i], b, seq[i], "shared");
     for (int i = 0; i < 20; i++)
@@ -106,7 +106,7 @@ static void shared_pages_are_saved_once(void)
     unlink(file_path("alone")), unlink(file_path("all"));
 }
 
-/* Stale bytes, in columns that were truncated or in pages that were used before, are in no file. */
+/* No file has stale bytes, of columns that were truncated or of pages that were used before. */
 static void the_past_is_not_saved(void)
 {
     static const aura_kind pairs[][2] = {{AURA_KIND_B3, AURA_KIND_B5}, {AURA_KIND_B8, AURA_KIND_F32},
@@ -182,7 +182,7 @@ static void refuses_other_configurations(void)
     unlink(file_path("a")), text_free(&t), free(balance), free(other);
 }
 
-/* A budget is kept, and a load that it does not allow changes nothing. */
+/* Loading stays within the budget; a load that does not fit changes nothing. */
 static void budgets(void)
 {
     aura_config config = config_of(AURA_KIND_B4, AURA_KIND_B4, 64, 64, 1);

@@ -1,5 +1,5 @@
-/* Snapshots that are not as they were saved: each is refused, and the cache that it was to go into is as it was. And the one
- * in test/golden, which must be read for ever. */
+/* Damaged snapshots: loading refuses each of them and leaves the cache unchanged. And the snapshot in test/golden, which every
+ * later version must read. */
 #define _DEFAULT_SOURCE /* mkdtemp */
 #include "snapshot_tools.h"
 
@@ -33,14 +33,14 @@ static void small_file(const char *path, aura_kind v, aura_seq seq[2])
     text_free(&t), free(balance);
 }
 
-/* A cache that such a file fits, in use. */
+/* A cache in use that a good file fits. */
 struct target {
     aura_cache *cache;
     aura_seq seq;
     aura_snapshot_options which;
     aura_seq wanted;
     struct state before;
-    int whole; /* load a cache of its own too */
+    int whole; /* also load the file as a cache of its own */
 };
 
 static void target_init(struct target *t, aura_kind v, aura_seq wanted)
@@ -150,7 +150,7 @@ static void expect_change_refused(uint32_t type, size_t at, const void *with, si
     free(bad.data);
 }
 
-/* Whatever a field says that it did not say before. BAD_ARGUMENT would be a fault of the caller's. */
+/* Loading refuses any other value of a field. BAD_ARGUMENT would blame the caller. */
 static void expect_field_refused(uint32_t type, size_t at, size_t size, const char *what)
 {
     const uint64_t values[] = {0, 1, 2, 3, 31, 33, 63, 64, 65, 255, 257, 65537, UINT32_MAX - 1, UINT32_MAX,
@@ -168,7 +168,7 @@ static void expect_field_refused(uint32_t type, size_t at, size_t size, const ch
     expect_field_refused(AURA_SECTION_SEQS, offsetof(struct aura_file_seq, field), \
                          sizeof((struct aura_file_seq *)0)->field, "sequence " #field)
 
-/* The sequence that is loaded must be damaged too where a file could as well be one of another cache. */
+/* Some values are right for another cache: only loading a whole cache from the file can show that they are damage. */
 static int refused_whole(const struct bytes *bad)
 {
     aura_cache *cache = NULL;
@@ -248,7 +248,7 @@ static void lengths_and_pages_that_cannot_be(void)
     free(good.data), unlink(file_path("good")), unlink(file_path("made"));
 }
 
-/* A cache of slots allocates all of them, so their number must not be believed. */
+/* A cache of slots allocates all of them at once, so loading must check their number first. */
 static void slots_that_are_not_there(void)
 {
     const uint64_t numbers[] = {299, 301, 256, 512, 513, 100000, (uint64_t)1 << 40, (uint64_t)1 << 63, UINT64_MAX - 254,
@@ -268,7 +268,7 @@ static void slots_that_are_not_there(void)
     free(file.data), unlink(file_path("good")), unlink(file_path("made"));
 }
 
-/* A tile that should have been encoded long ago would be encoded together with the next one. */
+/* A file with a tile that is still open although it must have closed: it would be encoded together with the next one. */
 static void tokens_open_for_too_long(void)
 {
     aura_config config = small_config(NULL);
@@ -286,7 +286,7 @@ static void tokens_open_for_too_long(void)
     free(file.data), text_free(&t), unlink(file_path("good")), unlink(file_path("made"));
 }
 
-/* In the sides that the small file does not have. */
+/* Damage in kinds of sides that the small file does not have. */
 static void numbers_that_cannot_be(void)
 {
     static const struct {
@@ -410,8 +410,8 @@ static void full_disk_keeps_the_old_file(void)
 
 /* ---- for ever ---------------------------------------------------------------------------------------------------------- */
 
-/* A cache with everything: kinds of two planes and of none, a balance, a fork, pinned and open tokens. Its numbers are whole
- * multiples of 1/16, so that every compiler and machine has the same ones. */
+/* A cache with everything: packed and plain kinds, a balance, a fork, pinned and open tokens. Its numbers are multiples of 1/16,
+ * so that they are the same with every compiler and on every machine. */
 static aura_cache *golden_cache(aura_seq seq[2])
 {
     float *balance = some_balance(1, 64);

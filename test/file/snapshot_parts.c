@@ -52,7 +52,7 @@ static void some_sequences(void)
     unlink(file_path("all")), unlink(file_path("one")), unlink(file_path("two")), text_free(&t);
 }
 
-/* Tokens of some heads of a, decoded, are those of b, which has only these. */
+/* Cache b has some of the heads of cache a: both decode the same tokens for these heads. */
 static void expect_heads(const aura_cache *a, const aura_cache *b, aura_seq seq, uint32_t first, uint32_t heads, const char *what)
 {
     aura_cache_info info = AURA_CACHE_INFO_INIT;

@@ -1,4 +1,4 @@
-/* Caches to be saved, and whether two of them are the same. */
+/* Caches for the tests of snapshots, and comparisons of two caches. */
 #ifndef AURA_TEST_SNAPSHOT_TOOLS_H
 #define AURA_TEST_SNAPSHOT_TOOLS_H
 
@@ -7,7 +7,7 @@
 #include "../../include/aura_file.h"
 #include "../cache/cache_tools.h"
 
-/* The text that all sequences are made of: token i is the same in every test of one shape. */
+/* The text that all sequences append from: token i is the same in every test of one shape. */
 struct text {
     uint32_t tokens;
     struct tensor k, v;
@@ -29,7 +29,7 @@ static inline void text_free(struct text *t)
     tensor_free(&t->k), tensor_free(&t->v);
 }
 
-/* Tokens that depend on how long the sequence is and on `salt`, a few at a time. */
+/* Appends tokens of the text, a few at a time. Which ones depends on the length of the sequence and on `salt`. */
 static inline void grow(aura_cache *cache, aura_seq seq, const struct text *t, uint32_t tokens, uint32_t salt)
 {
     while (tokens) {
@@ -39,8 +39,8 @@ static inline void grow(aura_cache *cache, aura_seq seq, const struct text *t, u
     }
 }
 
-/* The last tokens of a sequence asked by all heads: what attention makes of it, in *out (q_heads * v_dim + q_heads floats a
- * query; the caller's). */
+/* Attends from the last tokens of a sequence with all heads. *out has q_heads * v_dim + q_heads floats for each query; the caller
+ * frees it. */
 static inline size_t ask(const aura_cache *cache, aura_seq seq, uint32_t queries, float **out)
 {
     aura_cache_info info = AURA_CACHE_INFO_INIT;
@@ -93,7 +93,7 @@ static inline void expect_same(const aura_cache *a, aura_seq seq_a, const aura_c
         free(k[i]), free(v[i]), free(out[i]);
 }
 
-/* Everything about a cache that a refused load must leave as it was. */
+/* Everything about a cache that a refused load must not change. */
 struct state {
     aura_cache_info info;
     float *out;
@@ -116,7 +116,7 @@ static inline int is_state(const struct state *s, const aura_cache *cache, aura_
     return same;
 }
 
-/* A cache with a sequence, a fork that went another way, one that shares everything, and an empty one. */
+/* A cache with a sequence, a fork that has other tokens at its end, a fork that shares all tokens, and an empty sequence. */
 enum { SEQS = 4 };
 
 static inline aura_cache *some_cache(aura_ctx *in, const aura_config *config, const struct text *t, uint32_t tokens,

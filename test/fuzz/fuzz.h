@@ -1,7 +1,7 @@
-/* What the fuzz targets share. fuzz/NAME.c is one function, LLVMFuzzerTestOneInput(); `make fuzz` builds them with libFuzzer,
- * and every build of the tests with test/fuzz/replay.c, which runs the files of fuzz/corpus/NAME and changes of them.
+/* What the fuzz targets share. test/fuzz/NAME.c is one function, LLVMFuzzerTestOneInput(). `make fuzz` builds it with libFuzzer.
+ * Every build of the tests builds it with test/fuzz/replay.c, which runs the files of test/fuzz/corpus/NAME and changes of them.
  *
- * A target ends the program when something is wrong that a sanitizer would not see. */
+ * A target ends the program when something is wrong that a sanitizer does not notice. */
 #ifndef AURA_FUZZ_H
 #define AURA_FUZZ_H
 
@@ -94,8 +94,8 @@ static inline void fuzz_begin(void)
         fuzz_numbers[i] = (float)(i * 7919 % 1001) / 250.f - 2.f;
 }
 
-/* Uses a sequence in every way that there is: none may fail, whatever it came from. A file may hold any numbers, so that
- * attention may say that rows are not finite. */
+/* Uses a sequence in all ways: none may fail, wherever the sequence comes from. Only attention may report rows that are not
+ * finite, because a file may hold any numbers. */
 static inline void fuzz_use(aura_cache *cache, aura_seq seq)
 {
     static float out[2][4 * 512 * 16];

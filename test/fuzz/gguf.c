@@ -1,5 +1,5 @@
-/* Files of models. What opens is read to its last byte; if a tokenizer can be made of it, text goes through it and back, and so
- * do turns of a conversation; if a model can, it computes some tokens. */
+/* Files of models. The target reads a file that opens to its last byte. If the file gives a tokenizer, text and turns of a
+ * conversation go through it and back. If it gives a model, the model computes some tokens. */
 #include "fuzz.h"
 
 #include "../../model/chat.h"
@@ -73,7 +73,7 @@ static void encode(const struct tokenizer *t, const char *text, size_t size)
     }
 }
 
-/* Text that the corpus' vocabularies know, bytes that are no text, and the end of the input, which mutations can write. */
+/* Text that the vocabularies of the corpus know, bytes that are no text, and the end of the input, which the fuzzer can write. */
 static void use_tokenizer(const struct gguf *file, const uint8_t *data, size_t size)
 {
     static const char some[] = "hello wo, I'll say: 12345  \n\n\t<|im_start|>abc</s> \xc3\xa9\xe4\xbd\xa0\xf0\x9f\x98\x80 \xff\xc3";
@@ -105,7 +105,7 @@ static void use_template(const struct gguf *file)
     }
 }
 
-/* Weights may be any numbers, so that the result may be refused as not finite. */
+/* Weights may be any numbers, so the result may be an error: not finite. */
 static void use_model(const struct gguf *file)
 {
     static const uint32_t tokens[] = {0, 0, 0};

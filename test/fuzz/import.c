@@ -1,5 +1,5 @@
-/* Rows of the public families, in every shape, into a cache and out again. Buffers have exactly the documented sizes. What is
- * refused has changed nothing; what is taken can be used. */
+/* Imports rows of the public families, in every shape, into a cache, and exports them again. Buffers have exactly the documented
+ * sizes. A refused import changes nothing; after a good one the cache can be used. */
 #include "../../include/aura_rows.h"
 #include "fuzz.h"
 
@@ -7,7 +7,7 @@ enum { MOST_TOKENS = 70, HEADS = 2 };
 
 static const aura_dtype dtypes[] = {AURA_F32, AURA_F16, AURA_BF16, (aura_dtype)3};
 
-/* Bytes of the input, or zeros, in memory of their own, so that a sanitizer sees one too many. */
+/* Bytes of the input, or zeros, in memory of their own, so that a sanitizer notices an access behind the end. */
 static void *buffer(struct source *s, size_t bytes)
 {
     void *memory = malloc(bytes + 1);
@@ -15,7 +15,7 @@ static void *buffer(struct source *s, size_t bytes)
     return realloc(memory, bytes ? bytes : 1);
 }
 
-/* Numbers of a dtype that are ordinary, all but one. */
+/* Numbers of a dtype; all but one are ordinary. */
 static void *numbers(struct source *s, aura_dtype dtype, size_t n)
 {
     uint8_t *memory = buffer(s, 0);
@@ -47,7 +47,7 @@ static aura_cache *cache_of(struct source *s, uint32_t dim, aura_seq *seq)
     return cache;
 }
 
-/* That an import either happened or did not. */
+/* Demands that an import stored all tokens, or failed and stored none. */
 static void expect_import(aura_cache *cache, aura_seq seq, aura_status status, uint32_t tokens)
 {
     aura_seq_info info = AURA_SEQ_INFO_INIT;

@@ -1,5 +1,5 @@
-/* Configurations and the options and jobs of attention, every field out of bytes. Pointers are to memory that is as large as
- * the fields say, where they say anything possible. */
+/* Configurations, and the options and jobs of attention; every field comes from bytes of the input. Pointers point to memory that
+ * is as large as the fields say, if the fields are possible at all. */
 #include "../../src/variants.h"
 #include "fuzz.h"
 
@@ -27,7 +27,7 @@ static aura_config config_of(struct source *s)
     c.flags = one_of(s, small, 6), c.rollback = one_of(s, small, 7);
     c.seed = take_u64(s);
     c.balance = take_u8(s) % 4 || (uint64_t)c.kv_heads * c.k_dim > FUZZ_FLOATS ? NULL : fuzz_numbers;
-    c.budget_bytes = FUZZ_BUDGET; /* or a page of 65536 heads is all that is tried */
+    c.budget_bytes = FUZZ_BUDGET; /* without a budget, pages of 65536 heads would take all the time */
     c.window = take_u8(s) % 4 ? one_of(s, small, 8) : take_u64(s);
     c.max_queries = one_of(s, small, 8), c.keep_first = one_of(s, small, 8);
     c.slots = take_u8(s) % 4 ? 0 : take_u8(s) % 2 ? take_u16(s) : take_u64(s);

@@ -1,5 +1,5 @@
-/* Files of profiles, with the checksums made right, but for those whose first byte is odd. What loads is saved and loaded
- * again: the same. */
+/* Files of profiles. The target makes their checksums right, unless the first byte is odd. A profile that loads is saved and
+ * loaded again, and must be the same. */
 #include "fuzz.h"
 
 #include "../../include/aura_file.h"

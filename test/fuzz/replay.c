@@ -4,7 +4,7 @@
  *     fuzz_NAME FILE                   one input
  *     fuzz_NAME DIRECTORY 0 NUMBER     one change, by its number, written to crash-NUMBER first
  *
- * All of it runs in a child, so that the number of the change that ended it can be told. */
+ * All of it runs in a child process, so that the parent can print the number of the change that ended it. */
 #define _DEFAULT_SOURCE
 #include <dirent.h>
 #include <sys/mman.h>
@@ -60,7 +60,7 @@ static int read_all(const char *path)
     return files;
 }
 
-/* One change: a bit, a byte, a number that matters, a piece of another place, or another length. */
+/* One change: another bit, byte or length, an interesting number, or a copy of another place of the input. */
 static size_t change(uint8_t *data, size_t size, uint64_t *state)
 {
     static const uint64_t numbers[] = {0, 1, 255, 0xffff, 0x7fffffff, 0x80000000, 0xffffffff, UINT64_MAX, INT64_MAX,
@@ -101,7 +101,7 @@ static void run(uint64_t number, int keep)
         if (f)
             fclose(f);
     }
-    data = realloc(data, size ? size : 1); /* nothing behind it, for sanitizers */
+    data = realloc(data, size ? size : 1); /* exact size, so that sanitizers notice an access behind it */
     LLVMFuzzerTestOneInput(data, size);
     free(data);
 }

@@ -1,5 +1,5 @@
-/* Files of caches, sequences and models. The first byte says whether the checksums are made right first, so that what lies
- * behind them is reached. Whatever loads can be used, saved and loaded again; what does not leaves the cache as it was. */
+/* Files of caches, sequences and models. The first byte says whether the target makes the checksums right first, so that the code
+ * behind the checksums is reached. A file that loads can be used, saved and loaded again; one that fails changes nothing. */
 #include "fuzz.h"
 
 #include "../../include/aura_file.h"
@@ -14,7 +14,7 @@ static void begin(void)
         return;
     fuzz_begin();
     MUST(files_begin() && !atexit(files_end));
-    config.format.k = config.format.v = AURA_KIND_B2; /* as the sequences of the first files of the corpus have it */
+    config.format.k = config.format.v = AURA_KIND_B2; /* the format of the sequences in the first files of the corpus */
     config.q_heads = 2, config.kv_heads = 1, config.k_dim = 64, config.seed = 5;
     config.budget_bytes = FUZZ_BUDGET;
     MUST(!aura_cache_create(fuzz_ctx, &config, &target));
@@ -83,7 +83,7 @@ static void load_model(const char *path, const aura_snapshot_options *options)
     aura_model_cache_destroy(model);
 }
 
-/* The file, with what stops most changes at the door put right. */
+/* The file with right checksums and sizes, which would stop most changes early. */
 static void write_input(const char *path, const uint8_t *data, size_t size, int sealed)
 {
     struct bytes file = {malloc(size + 1), size};

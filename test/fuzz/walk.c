@@ -1,4 +1,4 @@
-/* The walks of test/cache/cache_walk.h, with choices out of bytes. */
+/* The walks of test/cache/cache_walk.h; the bytes of the input make the choices. */
 #include "fuzz.h"
 
 #define WALK_CAPACITY 800

@@ -1,5 +1,5 @@
-/* Conversations as text: for each family of templates what its model was taught, and what is no template that is known. The
- * templates here are the parts of the models' own that the text depends on. */
+/* Conversations as text: for each family of templates the text that its models were trained on, and templates of no known family.
+ * The templates here are the parts of the models' templates that decide the text. */
 #define _DEFAULT_SOURCE
 #include "../../model/chat.h"
 
@@ -34,7 +34,7 @@ static const char zephyr[] =
 
 static const struct chat_turn turns[] = {{"system", "Be short. "}, {"user", " Hi"}, {"assistant", "Hello "}, {"user", "Bye"}};
 
-/* The text of turns first to first + n - 1; to be freed. NULL: refused, with `error`. */
+/* The text of turns first to first + n - 1; the caller frees it. NULL: refused, with `error`. */
 static char *render(const char *template, size_t first, size_t n, char error[GGUF_ERROR_BYTES])
 {
     static const char *const tokens[] = {"<unk>", "<b>", "<e>"};

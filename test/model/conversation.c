@@ -24,7 +24,7 @@ static void edit_tokens(const char *text)
         fputs(text, file), fclose(file);
 }
 
-/* What loading says, into a state that must stay empty. */
+/* The message of a load that fails; the state must stay empty. */
 static void refused(uint64_t model, const char *why)
 {
     struct conversation c = {0};
@@ -35,7 +35,7 @@ static void refused(uint64_t model, const char *why)
     llm_state_destroy(state);
 }
 
-/* Tokens that the cache has, and one more that it has not. */
+/* Tokens that are in the cache, and one more that is not. */
 static void kept(void)
 {
     struct conversation c = {0}, back = {0};
@@ -52,7 +52,7 @@ static void kept(void)
     llm_state_destroy(other);
     refused(78, "another model");
 
-    /* A later snapshot under the old list. */
+    /* A newer snapshot beside an old list of tokens. */
     char name[sizeof tokens_path + 4];
     snprintf(name, sizeof name, "%s.old", tokens_path);
     EXPECT(!rename(tokens_path, name) && !llm_forward(state, c.tokens + 38, 1, 0, NULL, error), "%s", error);
@@ -79,7 +79,7 @@ static void damaged(void)
     unlink(path);
 }
 
-/* The count says more than there are, and fewer than the cache has. */
+/* The list counts more tokens than it has, and fewer than the cache has. */
 static void wrong_count(void)
 {
     struct conversation c = {0};
@@ -105,7 +105,7 @@ static void wrong_count(void)
 
 /* ---- text in pieces ------------------------------------------------------------------------------------------------------- */
 
-/* After each piece, so many bytes are shown. */
+/* How many bytes are shown after each piece. */
 static void pieces(void)
 {
     static const struct {

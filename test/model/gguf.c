@@ -1,4 +1,4 @@
-/* GGUF files: what a reader hands out, and that every file which is not whole or not what it says is refused. */
+/* GGUF files: what the reader returns, and that it refuses every file that is cut off or contradicts itself. */
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -8,7 +8,7 @@
 
 static char error[GGUF_ERROR_BYTES];
 
-/* A reader over memory of exactly the file's size, so that sanitizers see a byte too many. NULL: refused. */
+/* Reads from memory of exactly the file's size, so that sanitizers notice a read behind its end. NULL: refused. */
 static struct gguf *read_bytes(const void *data, size_t size, void **copy)
 {
     struct gguf *file = NULL;
@@ -129,7 +129,7 @@ static void tensors(void)
     free(part.data);
 }
 
-/* A file that ends anywhere before its last tensor does is refused, and nothing behind the end is looked at. */
+/* The reader refuses a file that ends anywhere before the end of its last tensor, and reads nothing behind the file's end. */
 static void cut_off(void)
 {
     struct gguf_part part = whole_file();
@@ -144,7 +144,7 @@ static void cut_off(void)
     free(part.data);
 }
 
-/* Every byte changed, to several others: refused, or read without touching what is not the file's. */
+/* Every byte is changed to several others: the reader refuses the file, or reads nothing outside it. */
 static void any_byte(void)
 {
     static const uint8_t changes[] = {0x01, 0x80, 0xff};
@@ -197,7 +197,7 @@ static void headers(void)
     free(part.data);
 }
 
-/* A file with one key or tensor that cannot be. */
+/* A file with one key or tensor that is impossible. */
 static void contents(void)
 {
     static const struct {
@@ -256,7 +256,7 @@ static void names_and_places(void)
     }
 }
 
-/* A type that cannot be read here is no reason to refuse the file: a tokenizer may be all that is wanted. */
+/* A tensor of an unknown type is no reason to refuse the file: the caller may want only the tokenizer. */
 static void unknown_type(void)
 {
     struct gguf_writer w = {0};

@@ -109,7 +109,7 @@ static inline void gguf_put_tensor(struct gguf_writer *w, const char *name, uint
     gguf_part_add(&w->data, zeros, -w->data.size % GGUF_WRITER_ALIGNMENT);
 }
 
-/* The file, in memory of exactly its size, to be freed by the caller. The writer is empty again. */
+/* The file, in memory of exactly its size, which the caller frees. The writer is empty again. */
 static inline struct gguf_part gguf_finish(struct gguf_writer *w)
 {
     static const uint8_t zeros[GGUF_WRITER_ALIGNMENT];

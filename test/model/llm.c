@@ -1,4 +1,4 @@
-/* Transformers: small ones of every architecture beside the same in double, and what a state promises. */
+/* Transformers: compares small models of every architecture with the same models in double, and tests what a state promises. */
 #define _POSIX_C_SOURCE 200809L
 #include <unistd.h>
 
@@ -61,7 +61,7 @@ static void some_tokens(uint32_t *tokens, size_t n)
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
 
-/* All logits of a text in calls of so many tokens, beside those in double. */
+/* Compares all logits of a text with those in double; each call reads `step` tokens. */
 static void compare(const struct tiny *t, size_t step, uint32_t threads, const char *what)
 {
     static double want[MOST * VOCAB];
@@ -99,7 +99,7 @@ static void architectures(void)
     compare(&t, 3, 1, "qwen3");
 }
 
-/* A cache of bits is near, and each width nearer than the one before. */
+/* A packed cache is near the exact one, and each width is nearer than the one before. */
 static void formats(void)
 {
     static const char *const names[] = {"k3v3", "k4v4", "k6v6", "k8v8", "kf16vf16"};
@@ -140,7 +140,7 @@ static void look(void *arg, uint32_t layer, uint64_t first, uint32_t tokens, flo
         v[i] = 0;
 }
 
-/* The hook sees every layer, and what it changes is what is attended to. */
+/* The hook sees every layer, and attention uses what it changes. */
 static void hook(void)
 {
     struct tiny t = tiny_model("llama");
@@ -187,8 +187,8 @@ static void limits(void)
     close_all(&o);
 }
 
-/* A weight that is not finite: in the embedding, so that the cache refuses its key; in the output, where only logits show it,
- * after all layers. Both are said, and the state has the tokens that it had. */
+/* A weight that is not finite. In the embedding, the cache refuses its key; in the output, only the logits show it, after all
+ * layers. Both are errors, and the state keeps its tokens. */
 static void not_finite(void)
 {
     struct tiny t = tiny_model("llama");
@@ -247,7 +247,7 @@ static void back_again(void)
 
 /* ---- files that are something else ----------------------------------------------------------------------------------- */
 
-/* What opening a changed file says. */
+/* The message when a changed file is opened. */
 static void refuses(const struct tiny *t, void (*change)(struct gguf_writer *w), const char *why)
 {
     struct gguf_writer w = {0};
@@ -285,7 +285,7 @@ static void others(void)
     refuses(&t, NULL, "4 query heads");
 }
 
-/* A head that the cache has no kernels for is its error, and comes when the state is made. */
+/* A head size without kernels is an error of the cache, when the state is made. */
 static void unknown_dim(void)
 {
     struct tiny t = tiny_model("llama");
@@ -295,7 +295,7 @@ static void unknown_dim(void)
     close_all(&o);
 }
 
-/* --write FILE: a model of bytes, whose tokenizer and chat template make it one that `aura run` can talk with. */
+/* --write FILE: writes a model whose tokens are bytes, with a tokenizer and a chat template, so that `aura run` can use it. */
 static int write_model(const char *path)
 {
     static char byte[256][3];

@@ -88,7 +88,7 @@ static inline void tiny_u32(const struct tiny *t, struct gguf_writer *w, const c
     gguf_put_u32(w, key, value);
 }
 
-/* Keys of the shape, and all tensors, into a file that the caller has begun. */
+/* Writes the keys of the shape, and all tensors, into a file that the caller has begun. */
 static inline void tiny_write(const struct tiny *t, struct gguf_writer *w)
 {
     char key[96];
@@ -147,7 +147,7 @@ static inline void tiny_rms_norm(const struct tiny *t, const char *name, const d
         out[i] = x[i] / sqrt(sum / n + (double)1e-5f) * (double)tiny_weight(t, name, i);
 }
 
-/* Bias, norm and turn of all heads of q or k. */
+/* Bias, norm and RoPE of all heads of q or k. */
 static inline void tiny_heads(const struct tiny *t, uint32_t layer, char which, double *x, uint32_t heads, uint64_t position)
 {
     char name[64], part[32];
@@ -170,7 +170,7 @@ static inline void tiny_heads(const struct tiny *t, uint32_t layer, char which, 
     }
 }
 
-/* One position's heads to the first n keys and values, [n][kv_heads * head_dim]. */
+/* Attention of all heads of one position over the first n keys and values, [n][kv_heads * head_dim]. */
 static inline void tiny_attend(const struct tiny *t, const double *q, const double *k, const double *v, uint64_t n, double *out)
 {
     uint32_t d = t->head_dim, kv = t->kv_heads * d;

@@ -1,5 +1,5 @@
-/* Products of weights: every type unpacked as another implementation does, and every instruction set's products beside sums in
- * double of the same numbers. */
+/* Products of weights: compares every type as it is unpacked with another implementation, and the products of every instruction
+ * set with sums in double of the same numbers. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -9,7 +9,8 @@
 
 /* ---- what the types mean --------------------------------------------------------------------------------------------- */
 
-/* A block of bytes 37 i + 11, but d = 0.1 and m = -0.175 in f16 at these places; numbers of it as ggml 0.25 decodes them. */
+/* A block of bytes 37 i + 11, but with d = 0.1 and m = -0.175 in f16 at the given places; some of its numbers as ggml 0.25
+ * decodes them. */
 static const struct golden {
     uint32_t type;
     int d, m;
@@ -118,8 +119,8 @@ static void fill_weights(uint32_t type, uint8_t *data, size_t rows, size_t cols,
     }
 }
 
-/* The product of a row with a token as it was rounded, and the sum of the sizes of all that is added: a number may be the small
- * difference of a code and a min. */
+/* The product of a row with the rounded vector of a token, and the sum of the magnitudes added up. Code and min count one by one:
+ * a number may be the small difference of both. */
 static double double_product(uint32_t type, const uint8_t *row, size_t cols, const struct acts *acts, size_t t, double *size)
 {
     const struct gguf_type_info *info = gguf_type_info(type);
@@ -150,7 +151,7 @@ static void compare(const uint8_t *data, const struct matrix *m, const struct ac
 {
     const struct gguf_type_info *info = gguf_type_info(m->type);
     size_t row_bytes = m->cols / info->block * info->bytes;
-    double eps = 0x1p-24 * (8 + (double)m->cols / (info->block == 1 ? 1 : 16)); /* as many roundings as sums of a part */
+    double eps = 0x1p-24 * (8 + (double)m->cols / (info->block == 1 ? 1 : 16)); /* a rounding for the sum of each part */
     for (size_t t = 0; t < acts->tokens; t++)
         for (size_t r = 0; r < m->rows; r++) {
             double size, want = double_product(m->type, data + r * row_bytes, m->cols, acts, t, &size), got = out[t * stride + r];
@@ -161,7 +162,7 @@ static void compare(const uint8_t *data, const struct matrix *m, const struct ac
         }
 }
 
-/* One matrix: stored alone, and added with a bias to what is there; what is not theirs stays. */
+/* One matrix: its product is stored, and then added with a bias to old numbers. Numbers behind its rows must not change. */
 static void one_product(uint32_t type, size_t rows, size_t cols, size_t tokens, unsigned top)
 {
     const struct gguf_type_info *info = gguf_type_info(type);
@@ -206,14 +207,14 @@ static void products(void)
             one_product(all_types[k], 37, 256 * (1 + i % 2), tokens[i], 1), one_product(all_types[k], 16, 256, tokens[i], 16);
 }
 
-/* Rows of floats need not be whole blocks. */
+/* Rows of floats need not be a multiple of 32 long. */
 static void odd_rows(void)
 {
     one_product(GGUF_TYPE_F16, 5, 40, 3, 1);
     one_product(GGUF_TYPE_F32, 17, 33, 1, 1);
 }
 
-/* Every code the highest and every byte of a token the largest: what could overflow. */
+/* Every code is the highest and every byte of a token the largest: sums must not overflow. */
 static void extremes(void)
 {
     for (size_t k = 0; k < sizeof goldens / sizeof goldens[0]; k++)
@@ -240,7 +241,7 @@ static void extremes(void)
         }
 }
 
-/* Several matrices at once are each as alone, and the gate of a feed-forward block is what it is in double. */
+/* Several matrices at once give the bits that each gives alone. The gate of a feed-forward block is near that in double. */
 static void together(void)
 {
     enum { COLS = 64, TOKENS = 11 };
@@ -279,7 +280,7 @@ static void together(void)
         matrix_destroy(&m[i]), free(data[i]);
 }
 
-/* Bytes of a token are the nearest; nothing at all is 0; what is not finite makes every product so. */
+/* Rounding a token gives the nearest bytes; a block of zeros has scale 0; a number that is not finite makes the scale NaN. */
 static void rounding(void)
 {
     float x[32], zero[32] = {0};

@@ -1,4 +1,4 @@
-/* Sampling: what is kept, how often it is drawn, and that the same seed gives the same tokens everywhere. */
+/* Sampling: which tokens stay, how often they are drawn, and that the same seed gives the same tokens everywhere. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -8,7 +8,7 @@
 enum { VOCAB = 50 };
 static float logits[VOCAB];
 
-/* 50 logits, of which the largest is token 7 and tokens 3 and 30 share the second place. */
+/* 50 logits: token 7 has the largest, tokens 3 and 30 share the second place. */
 static void make_logits(void)
 {
     for (int i = 0; i < VOCAB; i++)
@@ -36,7 +36,7 @@ static void greedy(void)
     make_logits();
 }
 
-/* Frequencies against the probabilities in double: within five standard deviations. `kept` is how many can come at all. */
+/* Compares frequencies with the probabilities in double: within five standard deviations. `kept`: how many tokens can be drawn. */
 static void frequencies(const struct sample_options *options, const int *order, int kept, const char *name)
 {
     enum { DRAWS = 40000 };
@@ -99,7 +99,7 @@ static void same_everywhere(void)
     sampler_destroy(b);
 }
 
-/* Logits so far apart that all others have no weight, and a draw can only be the first. */
+/* Logits so far apart that only the first token has a weight. */
 static void far_apart(void)
 {
     static const float far[3] = {-3e38f, 3e38f, 0};

@@ -1,5 +1,5 @@
-/* Tokenizers: the words of each rule, merges and scores on vocabularies small enough to see through, special tokens, files that
- * are wrong; and, where SmolLM2 is, the tokens that llama.cpp makes of a page of awkward text. */
+/* Tokenizers: the words of each rule, merges and scores on small vocabularies, special tokens, wrong files; and, if the file of
+ * SmolLM2 is there, the tokens that llama.cpp makes of a page of awkward text. */
 #define _DEFAULT_SOURCE
 #include "../../model/tokenizer.h"
 
@@ -131,7 +131,7 @@ static void close_made(struct made *m)
     free(m->bytes.data);
 }
 
-/* Tokens 0 to 255 are the bytes; then come those of `more`, of the types given, normal where types is NULL. */
+/* Tokens 0 to 255 are the bytes. Then follow the tokens of `more`, with the given types; types NULL: all normal. */
 static void put_bytes_and(struct gguf_writer *w, const char *pre, const char *const *more, const int32_t *types, size_t n)
 {
     static char byte[256][3];
@@ -149,7 +149,7 @@ static void put_bytes_and(struct gguf_writer *w, const char *pre, const char *co
     gguf_put_i32s(w, "tokenizer.ggml.token_type", type, 256 + n);
 }
 
-/* Whether a text becomes these tokens, of which there are n. */
+/* Expects that a text becomes these n tokens. */
 static void expect_tokens(const struct made *m, const char *text, int special, int add_begin, size_t n, ...)
 {
     uint32_t *got = NULL;
@@ -188,7 +188,7 @@ static void expect_round_trip(const struct tokenizer *t, const char *text, size_
 
 static const char *const some_tokens[] = {"he", "ll", "hell", "ello", "\xc4\xa0w", "lo", "hello", "\xc4\xa0wo"};
 static const char *const some_merges[] = {"h e", "l l", "he ll", "\xc4\xa0 w", "l o", "hell o", "\xc4\xa0w o", "e ll", "no such",
-                                          "l l"}; /* of the two "l l" the first counts */
+                                          "l l"}; /* the first of the two "l l" counts */
 enum { MERGES = sizeof some_merges / sizeof *some_merges };
 
 static void merges_in_their_order(void)
@@ -202,7 +202,7 @@ static void merges_in_their_order(void)
     expect_tokens(&m, "lll", 0, 0, 2, 257u, (unsigned)'l'); /* the leftmost of equals */
     expect_tokens(&m, "llo", 0, 0, 2, 257u, (unsigned)'o');
     expect_tokens(&m, "hello wo", 0, 0, 2, 262u, 263u);
-    expect_tokens(&m, "ello", 0, 0, 3, (unsigned)'e', 257u, (unsigned)'o'); /* a token that nothing merges into */
+    expect_tokens(&m, "ello", 0, 0, 3, (unsigned)'e', 257u, (unsigned)'o'); /* "ello" is a token, but no merge gives it */
     expect_tokens(&m, "", 0, 1, 0);
     if (m.tokenizer) {
         EXPECT(tokenizer_size(m.tokenizer) == 264, "%u tokens", tokenizer_size(m.tokenizer));
@@ -212,7 +212,7 @@ static void merges_in_their_order(void)
     }
     close_made(&m);
 
-    put_bytes_and(&w, "llama-bpe", some_tokens, NULL, 8); /* here a word that is a token is that token */
+    put_bytes_and(&w, "llama-bpe", some_tokens, NULL, 8); /* this rule takes a word that is a token as that token */
     gguf_put_strings(&w, "tokenizer.ggml.merges", some_merges, MERGES);
     gguf_put_u32(&w, "tokenizer.ggml.bos_token_id", 7);
     m = open_made(&w);
@@ -221,7 +221,7 @@ static void merges_in_their_order(void)
     close_made(&m);
 }
 
-/* Random bytes, words of them that are long, and all lengths of a word. */
+/* Random bytes, long words of random bytes, and words of all lengths. */
 static void every_byte_comes_back(void)
 {
     uint64_t state = 5;
@@ -273,8 +273,8 @@ static void scores_in_their_order(void)
     expect_tokens(&m, "", 0, 1, 1, 1u);
     expect_tokens(&m, "\n\xc3\xa9z", 0, 0, 5, 6u, 3u, 4u, 5u, 0u); /* bytes, and one that has no token */
     expect_tokens(&m, "<s>a</s>ab", 1, 0, 4, 1u, 10u, 2u, 13u);    /* a space after each special token */
-    expect_tokens(&m, "a<tool>a", 0, 0, 3, 10u, 16u, 10u);         /* found without asking */
-    expect_tokens(&m, "b<s>", 0, 0, 5, 6u, 8u, 0u, 0u, 0u);        /* not found without asking */
+    expect_tokens(&m, "a<tool>a", 0, 0, 3, 10u, 16u, 10u);         /* a user token is found without special = 1 */
+    expect_tokens(&m, "b<s>", 0, 0, 5, 6u, 8u, 0u, 0u, 0u);        /* a control token is not found without special = 1 */
     if (m.tokenizer) {
         struct gguf_text word = tokenizer_bytes(m.tokenizer, 13), byte = tokenizer_bytes(m.tokenizer, 4);
         EXPECT(word.size == 3 && !memcmp(word.data, " ab", 3), "%.*s", (int)word.size, word.data);
@@ -310,7 +310,7 @@ static void special_tokens(void)
     expect_tokens(&m, "<|im_start|><|im|>", 1, 0, 4, 256u, 258u, (unsigned)'|', (unsigned)'>'); /* the longest name that fits */
     expect_tokens(&m, "<|im", 0, 0, 4, (unsigned)'<', (unsigned)'|', (unsigned)'i', (unsigned)'m');
     expect_tokens(&m, "x<tool>", 0, 0, 2, (unsigned)'x', 259u);
-    expect_tokens(&m, "<|end|>", 1, 0, 1, 260u); /* one that ends is special, whatever its type */
+    expect_tokens(&m, "<|end|>", 1, 0, 1, 260u); /* a token that ends a turn is special, whatever its type */
     if (m.tokenizer) {
         static const uint8_t ends[] = {0, 1, 0, 0, 1, 1, 0};
         for (uint32_t i = 0; i < 7; i++)
@@ -390,7 +390,7 @@ static void wrong_files(void)
 
 /* ---- speed --------------------------------------------------------------------------------------------------------- */
 
-/* A megabyte, as one word and as many: what grows with the square of the length takes hours. */
+/* A megabyte, as one word and as many: code whose time grows with the square of the length would take hours. */
 static void a_megabyte(void)
 {
     size_t size = 1 << 20;
@@ -413,7 +413,7 @@ static void a_megabyte(void)
             uint32_t *tokens = NULL;
             for (size_t i = 0; i < size; i++)
                 text[i] = sentence ? "abcabbcbabc "[i % (spaced ? 12 : 11)] : "hellolohello "[i % (spaced ? 13 : 12)];
-            clock_t begin = clock(); /* of the processor: others may be busy */
+            clock_t begin = clock(); /* time of the processor: other programs do not count */
             if (m.tokenizer)
                 tokenizer_encode(m.tokenizer, text, size, 1, 1, &tokens);
             double seconds = (double)(clock() - begin) / CLOCKS_PER_SEC;

@@ -1,8 +1,8 @@
-/* The AURA kernels: the cases of their own tests, then what those never tried. */
+/* The AURA kernels: the cases of their published tests, then cases that those do not have. */
 #include "aura_kernels.h"
 #include "../../src/variants.h"
 
-/* What head h should give over tokens [first, end). */
+/* The right output of head h over tokens [first, end). */
 static void expect_row(double *out, double *lse, double *size, const struct problem *p, size_t h, size_t first, size_t end)
 {
     double q[AURA_MAX_DIM];
@@ -52,7 +52,7 @@ static void run_sdpa(const struct problem *p, const char *what)
 
 static void run_two_pass(const struct problem *p, size_t block_size, aura_dtype partial, double tolerance, const char *what)
 {
-    size_t blocks = p->tokens / block_size + 2; /* the last ones are empty */
+    size_t blocks = p->tokens / block_size + 2; /* the last blocks are empty */
     char *o = malloc(p->q_heads * blocks * p->dim * 4), *m = malloc(p->q_heads * blocks * 4), *l = malloc(p->q_heads * blocks * 4);
     char *out = malloc((size_t)p->q_heads * p->dim * 4);
     aura_flash_p1_args a = AURA_FLASH_P1_ARGS_INIT;
@@ -135,7 +135,7 @@ static void value_skips_what_is_below_the_threshold(void)
     aura_value_args a = AURA_VALUE_ARGS_INIT;
     for (int i = 0; i < 4 * T; i++)
         w[i] = (float)((7 * i + 3) % 10) * 0.04f;
-    w[3] = 0.1f, w[5] = NAN, w[6] = nextafterf(0.1f, 0); /* equal: kept; NaN: skipped; just below: skipped */
+    w[3] = 0.1f, w[5] = NAN, w[6] = nextafterf(0.1f, 0); /* equal to the threshold: counts; NaN: skipped; just below: skipped */
     a.values = v.packed, a.dim = DIM, a.q_heads = 4, a.kv_heads = 2, a.tokens = T;
     a.weights = w, a.out = out, a.sparse_threshold = 0.1f;
     EXPECT(!aura_value(ctx, &a), "%s", aura_last_error());
@@ -321,7 +321,7 @@ static void dequant_keeps_strides_and_types(void)
 
 /* ---- everything else -------------------------------------------------------------------------------------------------- */
 
-/* Every pair of widths at every dim, and with them one of each other option in turn. */
+/* Every pair of widths at every dim; the other options take turns. */
 static void every_pair_and_dim(void)
 {
     static const uint32_t widths[] = {AURA_BITS(AURA_KIND_ITEM)}, dims[] = {AURA_DIMS(AURA_DIM_ITEM) 8, 72};
@@ -336,7 +336,7 @@ static void every_pair_and_dim(void)
                 size_t t = tokens[random_bits(&state) % 8];
                 uint64_t windows[] = {0, 1, t - 1, t, t + 1, UINT32_MAX, UINT64_MAX};
                 uint32_t kv = kv_heads[random_bits(&state) % 3], ratio = ratios[random_bits(&state) % 10];
-                uint32_t batches = kv == 2 ? 2 : 1; /* heads of two batches with one set of sinks */
+                uint32_t batches = kv == 2 ? 2 : 1; /* the heads of two batches share one set of sinks */
                 struct problem p = {widths[kb], widths[vb], dims[d], kv * ratio, kv, t, t + random_bits(&state) % 3 * 7,
                                     t + random_bits(&state) % 3 * 5, windows[random_bits(&state) % 7], (int)(n % 2),
                                     kv * ratio / batches, types[random_bits(&state) % 3], types[random_bits(&state) % 3],
@@ -350,7 +350,7 @@ static void every_pair_and_dim(void)
     EXPECT(n >= 360, "%zu cases", n);
 }
 
-/* One problem cut into any number of blocks: always the same answer. */
+/* One problem, cut into any number of blocks, gives the same answer. */
 static void any_number_of_blocks(void)
 {
     struct problem p = {4, 3, 96, 6, 2, 40, 45, 40, 0, 1, 6, AURA_F32, AURA_F32, AURA_F32, NO_SIDE, NO_SIDE, NULL, NULL};
@@ -360,7 +360,7 @@ static void any_number_of_blocks(void)
     free_problem(&p);
 }
 
-/* Scores of about 18 and more: rounding the maximum of a block to bf16 moves its weight by percents, f32 does not. */
+/* With scores of about 18 and more, rounding the maximum of a block to bf16 changes its weight by percents; f32 does not. */
 static void large_maxima_need_f32_partials(void)
 {
     enum { DIM = 128, T = 512, BLOCKS = 16 };
@@ -406,7 +406,7 @@ static void empty_blocks_between_full_ones(void)
     aura_flash_pass2_args a = AURA_FLASH_PASS2_ARGS_INIT;
     for (int b = 0; b < BLOCKS; b++) {
         int empty = b % 3 == 2 || b == 0; /* the last of the first 64, not the first of the others */
-        m[b] = empty ? (b % 2 ? NAN : 1e30f) : (float)(b % 7); /* an empty block may hold anything but l = 0 */
+        m[b] = empty ? (b % 2 ? NAN : 1e30f) : (float)(b % 7); /* of an empty block only l = 0 counts: m may be anything */
         l[b] = empty ? 0 : 1.5f;
         for (int d = 0; d < DIM; d++)
             o[b * DIM + d] = empty ? NAN : (float)b;
@@ -428,7 +428,7 @@ static void empty_blocks_between_full_ones(void)
     EXPECT(aura_flash_pass2(ctx, &a) == AURA_NOT_FINITE && isnan(out[9]) && isnan(lse), "NaN m: %g", (double)out[9]);
 }
 
-/* Undo in the same call is undo afterwards. */
+/* Undo in the same call gives the same as undo afterwards. */
 static void fused_undo(void)
 {
     struct problem p = {4, 4, 80, 6, 2, 40, 40, 40, 0, 1, 6, AURA_F32, AURA_F32, AURA_F32, NO_SIDE, NO_SIDE, NULL, NULL};

@@ -1,4 +1,4 @@
-/* Problems for the tests of the AURA kernels: caches with room to spare, queries, sinks. */
+/* Problems for the tests of the AURA kernels: caches with room for more tokens, queries, sinks. */
 #ifndef AURA_TEST_FAMILY_A_H
 #define AURA_TEST_FAMILY_A_H
 
@@ -13,7 +13,7 @@
 
 static uint64_t state = 7;
 
-/* One side of a cache with room to spare: rows past the live ones are poisoned with NaN norms and all-ones codes. */
+/* One side of a cache with room for more tokens: rows without a token are poisoned with NaN norms and all-ones codes. */
 struct side {
     aura_packed packed;
     uint8_t *codes;

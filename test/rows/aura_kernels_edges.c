@@ -50,7 +50,7 @@ static void edge_cases(void)
     a.window = 0;
     float v_kept = v_norm[3];
     v_norm[3] = NAN; /* does not matter where its weight is 0 */
-    int bad = 0; /* of the two signs one makes the score of head 0 +inf, which is bad, the other -inf, which is weight 0 */
+    int bad = 0; /* one sign makes the score of head 0 +inf, which is bad; the other makes it -inf, which is weight 0 */
     for (int sign = -1; sign <= 1; sign += 2) {
         k_norm[3] = (float)sign * INFINITY;
         aura_status status = aura_flash_sdpa(ctx, &a);
@@ -68,7 +68,7 @@ static void edge_cases(void)
 
 /* ---- offsets beyond 32 bits ---------------------------------------------------------------------------------------------- */
 
-/* KV head 1 begins 4 GiB after head 0, in memory that is reserved and hardly touched. A 32-bit offset would read head 0. */
+/* KV head 1 begins 4 GiB after head 0, in reserved memory that is hardly touched. A 32-bit offset would read head 0. */
 static void rows_beyond_4_gib(void)
 {
     enum { DIM = 64, T = 5 };
@@ -94,7 +94,7 @@ static void rows_beyond_4_gib(void)
     free_problem(&p);
 }
 
-/* A row that f32 holds and the output's type does not is reported, not stored as infinity. */
+/* A row that fits f32 but not the type of the output is an error, and is not stored as infinity. */
 static void rows_beyond_the_output_type(void)
 {
     struct problem p = {4, 4, 64, 2, 2, 6, 6, 6, 0, 0, 2, AURA_F32, AURA_F32, AURA_F32, NO_SIDE, NO_SIDE, NULL, NULL};
@@ -115,7 +115,7 @@ static void rows_beyond_the_output_type(void)
     free_problem(&p);
 }
 
-/* Blocks far larger than the cache: the products wrap, what is covered does not. And what pass 1 reports. */
+/* Blocks far larger than the cache: products of sizes wrap, but blocks cover the right tokens. And the errors of pass 1. */
 static void huge_blocks_and_bad_rows_in_pass_1(void)
 {
     struct problem p = {4, 4, 64, 4, 2, 6, 8, 8, 0, 0, 4, AURA_F32, AURA_F32, AURA_F32, NO_SIDE, NO_SIDE, NULL, NULL};
@@ -141,7 +141,7 @@ static void huge_blocks_and_bad_rows_in_pass_1(void)
     free_problem(&p);
 }
 
-/* Nothing to look at, and nothing there: every array that would not be read may be NULL, whatever the strides. */
+/* Without tokens or heads, every array that no kernel reads may be NULL, whatever the strides. */
 static void no_tokens_and_no_arrays(void)
 {
     float q[2 * 64] = {1}, out[2 * 64] = {1};
@@ -161,12 +161,12 @@ static void no_tokens_and_no_arrays(void)
     EXPECT(!aura_flash_p1(ctx, &b) && !aura_score(ctx, &s) && !aura_dequant(ctx, &d), "%s", aura_last_error());
 }
 
-/* Everything these functions can produce, with denormals among it. */
+/* All outputs of these functions, with denormals among them. */
 static struct {
     float dequant[2 * 6 * 64], score[4 * 6], value[4 * 64], o[4 * 2 * 64], m[8], l[8], pass2[4 * 64], sdpa[4 * 64];
 } all;
 
-/* The bit of each function that failed, or left the float mode other than it was. */
+/* A bit for each function that failed or changed the float mode. */
 static int run_all(const struct problem *p, unsigned long mode)
 {
     aura_dequant_args d = {sizeof d, p->k.packed, 64, 2, 6, all.dequant, AURA_F32, 0};
@@ -220,16 +220,22 @@ static void float_modes_change_no_byte(void)
         a = good;                                                                                                      \
     } while (0)
 
-static void misuse(void)
+/* A good call, on which the misuses below change one argument each. The output is poisoned. */
+static struct problem good_call(aura_flash_sdpa_args *a, float out[4 * 64])
 {
     struct problem p = {4, 4, 64, 4, 2, 6, 8, 8, 0, 0, 4, AURA_F32, AURA_F32, AURA_F32, NO_SIDE, NO_SIDE, NULL, NULL};
-    static float out[4 * 64];
-    float sinks[4];
-    aura_rotation undo = {sizeof undo, AURA_ROTATION_HADAMARD, 128, NULL, NULL, NULL};
-    aura_flash_sdpa_args a = AURA_FLASH_SDPA_ARGS_INIT, good;
     finish_problem(&p, 0, 0, 0, 0);
-    memset(out, 0x5a, sizeof out);
-    a.keys = p.k.packed, a.values = p.v.packed, a.dim = 64, a.q_heads = 4, a.kv_heads = 2, a.tokens = 6, a.q = p.q, a.out = out;
+    memset(out, 0x5a, 4 * 64 * sizeof *out);
+    a->keys = p.k.packed, a->values = p.v.packed, a->dim = 64, a->q_heads = 4, a->kv_heads = 2, a->tokens = 6, a->q = p.q,
+        a->out = out;
+    return p;
+}
+
+static void misuse_of_shapes(void)
+{
+    static float out[4 * 64];
+    aura_flash_sdpa_args a = AURA_FLASH_SDPA_ARGS_INIT, good;
+    struct problem p = good_call(&a, out);
     good = a;
     REFUSED(aura_flash_sdpa(NULL, &a), AURA_BAD_ARGUMENT, "no context");
     REFUSED(aura_flash_sdpa(ctx, NULL), AURA_BAD_ARGUMENT, "no arguments");
@@ -247,7 +253,7 @@ static void misuse(void)
     REFUSED(aura_flash_sdpa(ctx, &a), AURA_UNSUPPORTED, "1 bit");
     a.values.bits = 0;
     REFUSED(aura_flash_sdpa(ctx, &a), AURA_UNSUPPORTED, "0 bits");
-    a.values.bits = 9; /* where the list of kernels has plain rows */
+    a.values.bits = 9; /* in the list of kernels, 9 stands for plain rows */
     REFUSED(aura_flash_sdpa(ctx, &a), AURA_UNSUPPORTED, "9 bits");
     a.values.bits = 99;
     REFUSED(aura_flash_sdpa(ctx, &a), AURA_UNSUPPORTED, "99 bits");
@@ -255,6 +261,17 @@ static void misuse(void)
     REFUSED(aura_flash_sdpa(ctx, &a), AURA_BAD_ARGUMENT, "dim 60");
     a.dim = 2048;
     REFUSED(aura_flash_sdpa(ctx, &a), AURA_BAD_ARGUMENT, "dim 2048");
+    free_problem(&p);
+}
+
+static void misuse_of_arrays(void)
+{
+    static float out[4 * 64];
+    float sinks[4];
+    aura_rotation undo = {sizeof undo, AURA_ROTATION_HADAMARD, 128, NULL, NULL, NULL};
+    aura_flash_sdpa_args a = AURA_FLASH_SDPA_ARGS_INIT, good;
+    struct problem p = good_call(&a, out);
+    good = a;
     a.keys.codes = NULL;
     REFUSED(aura_flash_sdpa(ctx, &a), AURA_BAD_ARGUMENT, "no codes");
     a.values.norms = NULL;
@@ -326,7 +343,7 @@ static void misuse_of_the_others(void)
     free_problem(&p);
 }
 
-/* Counts and strides of which some product does not fit: nothing is read or written. */
+/* Counts and strides with a product that overflows: the call reads and writes nothing. */
 static void sizes_that_overflow(void)
 {
     static const size_t huge[] = {SIZE_MAX, SIZE_MAX - 7, SIZE_MAX / 2 + 1, SIZE_MAX / 4 + 1, SIZE_MAX / 16 + 1};
@@ -370,7 +387,8 @@ static void tests(void)
     RUN(huge_blocks_and_bad_rows_in_pass_1);
     RUN(no_tokens_and_no_arrays);
     RUN(float_modes_change_no_byte);
-    RUN(misuse);
+    RUN(misuse_of_shapes);
+    RUN(misuse_of_arrays);
     RUN(misuse_of_the_others);
     RUN(sizes_that_overflow);
 }

@@ -50,7 +50,7 @@ static void expect_equal(const aura_cache *a, aura_seq x, const aura_cache *b, a
 
 /* ---- AURA rows --------------------------------------------------------------------------------------------------------- */
 
-/* One side encoded: [HEADS][SPACE] rows, the last of each head not used. */
+/* One encoded side: [HEADS][SPACE] rows; the last rows of each head are not used. */
 struct rows {
     aura_codebook book;
     aura_rotation rotation;
@@ -167,7 +167,7 @@ static void rows_come_in(void)
         }
 }
 
-/* Plain numbers go out as aura_encode would have them from the originals; nothing is written between rows. */
+/* Exporting a plain cache gives the rows that aura_encode makes of the original numbers, and writes nothing between rows. */
 static void rows_go_out(void)
 {
     for (int i = 0; i < ROW_CASES; i++) {
@@ -232,7 +232,7 @@ static void tq_encode(struct tq *t, const float *x)
     EXPECT(!(t->bits ? aura_tq_encode(ctx, &args) : aura_kv_copy(ctx, &plain)), "%s", aura_last_error());
 }
 
-/* What it stands for, in model space: [TOKENS][HEADS][dim]. */
+/* What the rows stand for, in model space: [TOKENS][HEADS][dim]. */
 static float *tq_decode(const struct tq *t, const float *plain)
 {
     float *x = calloc((size_t)TOKENS * HEADS * t->dim, sizeof *x);
@@ -341,7 +341,15 @@ static void failed_imports_store_nothing(void)
     EXPECT(aura_import_rows(NULL, &good) == AURA_BAD_ARGUMENT && aura_import_rows(cache, NULL) == AURA_BAD_ARGUMENT, "NULLs");
     args = good, args.tokens = 0, args.k.codes = NULL;
     EXPECT(!aura_import_rows(cache, &args), "no tokens: %s", aura_last_error());
+    rows_free(&k), rows_free(&v);
+    aura_cache_destroy(cache);
+}
 
+static void failed_imports_of_tq_store_nothing(void)
+{
+    aura_seq seq;
+    fill(256);
+    aura_cache *cache = cache_of(ctx, AURA_KIND_B4, AURA_KIND_B4, 256, &seq);
     struct tq t = tq_new(256, 4);
     tq_encode(&t, keys);
     aura_import_tq_args tq = AURA_IMPORT_TQ_ARGS_INIT;
@@ -366,7 +374,7 @@ static void failed_imports_store_nothing(void)
     t.norms[SPACE + 3] = INFINITY;
     REFUSED_TQ(with.size = sizeof with, AURA_BAD_VALUE);
     EXPECT(aura_import_tq(NULL, &tq) == AURA_BAD_ARGUMENT && aura_import_tq(cache, NULL) == AURA_BAD_ARGUMENT, "NULLs");
-    tq_free(&t), rows_free(&k), rows_free(&v);
+    tq_free(&t);
     aura_cache_destroy(cache);
 }
 
@@ -375,7 +383,7 @@ static void failed_exports_write_nothing(void)
     struct rows k, v;
     aura_seq seq;
     fill(256);
-    values[250 * HEADS * 256 + 256] = 1e30f; /* token 250, head 1: no row holds it */
+    values[250 * HEADS * 256 + 256] = 1e30f; /* token 250, head 1: too large for a row */
     aura_cache *cache = cache_of(ctx, AURA_KIND_F32, AURA_KIND_F32, 256, &seq);
     EXPECT(!append_f32(cache, seq, keys, values, 0, 256), "%s", aura_last_error());
     rows_init(&k, AURA_TABLE_EXACT, 4, 256, 0, AURA_F16), rows_init(&v, AURA_TABLE_EXACT, 4, 256, 0, AURA_F16);
@@ -436,6 +444,7 @@ int main(void)
     RUN(tq_comes_in);
     RUN(tq_goes_out);
     RUN(failed_imports_store_nothing);
+    RUN(failed_imports_of_tq_store_nothing);
     RUN(failed_exports_write_nothing);
     aura_ctx_destroy(ctx);
     free(keys), free(values);

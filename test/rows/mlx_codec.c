@@ -220,7 +220,7 @@ static void kv_copies(void)
     EXPECT(aura_kv_copy(ctx, &a) == AURA_BAD_ARGUMENT, "no heads");
 }
 
-/* A write position that wraps: 2^64 - 1 is slot 0 of 3, and the next token goes to slot 1. */
+/* A write position that wraps: 2^64 - 1 is slot 0 of 3; the next token goes to slot 1. */
 static void positions_without_end(void)
 {
     float in[2 * 256], cache[3 * 256] = {0}, norms[3] = {0};

@@ -96,7 +96,7 @@ static void published_tq_cases(void)
     }
 }
 
-/* K and V of different kinds, and dims the public kernels do not have. */
+/* K and V of different kinds, and dims that the public kernels do not have. */
 static void mixed_kinds_and_dims(void)
 {
     static const uint32_t dims[] = {AURA_DIMS(AURA_DIM_ITEM) 320, 1024};
@@ -123,7 +123,7 @@ static void mixed_kinds_and_dims(void)
         }
 }
 
-/* Every slot as the oldest, windows smaller than the ring; and every number of workgroups. */
+/* Every slot is the oldest once; windows are smaller than the ring; and every number of workgroups. */
 static void rings_and_workgroups(void)
 {
     static const uint64_t windows[] = {0, 1, 7, 20, 39, 40};
@@ -155,7 +155,7 @@ static void all_masked_is_zero_and_poison_is_reported(void)
     aura_flash_attn_vec_reduce_args r = AURA_FLASH_ATTN_VEC_REDUCE_ARGS_INIT;
     a.k = c.k, a.v = c.v, a.dim = 256, a.q_heads = 2, a.kv_heads = 2, a.tokens = 1, a.capacity = 4, a.q = q, a.out = out,
         a.scale = 1;
-    a.ring_start = 2; /* slot 0 is number 2 in time, past the one live token */
+    a.ring_start = 2; /* slot 0 is the third in time, behind the one token that is there */
     memset(out, 0x5a, sizeof out);
     EXPECT(!aura_flash_attn_vec(ctx, &a), "%s", aura_last_error());
     for (int i = 0; i < 2 * 256; i++)
@@ -224,7 +224,7 @@ static void reduce_reports_rows(void)
     sm[0] = sm[2] = sm[4] = sm[6] = 1;
     a.dim = 64, a.rows = 2, a.nwg = 2, a.temp = temp, a.out = out;
     EXPECT(!aura_flash_attn_vec_reduce(ctx, &a), "%s", aura_last_error());
-    sm[6] = INFINITY; /* over it, every partial row is 0 */
+    sm[6] = INFINITY; /* divided by it, every partial row is 0 */
     EXPECT(aura_flash_attn_vec_reduce(ctx, &a) == AURA_NOT_FINITE && isnan(out[64]) && isfinite(out[0]), "infinite S: %g",
            (double)out[64]);
     sm[6] = 1, temp[64 * 2 + 5] = INFINITY;

@@ -28,7 +28,7 @@ static void store_number(void *array, aura_dtype dtype, size_t i, float x)
     aura_store(array, dtype, i, x);
 }
 
-/* bits 0: numbers of dtype. Otherwise random codes and norms; what they decode to is computed here from the table. */
+/* bits 0: plain numbers of the dtype. Otherwise random codes and norms; this function decodes them with the table. */
 static aura_vec_side make_side(const struct cache *c, uint32_t bits, aura_dtype dtype, double **x64)
 {
     size_t slots = c->kv_heads * c->capacity, parts = c->dim / 256;

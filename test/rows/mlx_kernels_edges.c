@@ -2,7 +2,7 @@
 #include "mlx_kernels.h"
 #include "../base/modes.h"
 
-/* Everything these functions can produce; the norms of the second token are small enough for denormals. */
+/* All outputs of these functions; the norms of the second token are small enough for denormals. */
 static struct {
     uint8_t packed[2 * 256];
     float norms[2], back[256], copy[2 * 256], out[256], temp[2 * 258], reduced[256];
@@ -58,15 +58,21 @@ static void float_modes_change_no_byte(void)
         a = good;                                                                                                      \
     } while (0)
 
-static void misuse(void)
+/* Good arguments, of which the misuses below change one each. */
+static aura_flash_attn_vec_args good_call(const struct cache *c, const float *q, float *out)
+{
+    aura_flash_attn_vec_args a = AURA_FLASH_ATTN_VEC_ARGS_INIT;
+    out[0] = out[511] = 12345;
+    a.k = c->k, a.v = c->v, a.dim = 256, a.q_heads = 4, a.kv_heads = 2, a.tokens = 10, a.capacity = 16, a.q = q, a.out = out,
+        a.scale = 1;
+    return a;
+}
+
+static void misuse_of_shapes(void)
 {
     struct cache c = make_cache(4, 8, AURA_F32, 256, 2, 10, 16, 0);
-    static float q[4 * 256], out[4 * 256], temp[4 * 2 * 258];
-    aura_flash_attn_vec_args a = AURA_FLASH_ATTN_VEC_ARGS_INIT, good;
-    out[0] = out[511] = 12345;
-    a.k = c.k, a.v = c.v, a.dim = 256, a.q_heads = 4, a.kv_heads = 2, a.tokens = 10, a.capacity = 16, a.q = q, a.out = out,
-        a.scale = 1;
-    good = a;
+    static float q[4 * 256], out[4 * 256];
+    aura_flash_attn_vec_args a = good_call(&c, q, out), good = a;
     REFUSED(aura_flash_attn_vec(NULL, &a), AURA_BAD_ARGUMENT, "no context");
     REFUSED(aura_flash_attn_vec(ctx, NULL), AURA_BAD_ARGUMENT, "no arguments");
     a.tokens = 0;
@@ -101,6 +107,14 @@ static void misuse(void)
     REFUSED(aura_flash_attn_vec(ctx, &a), AURA_BAD_ARGUMENT, "no softcap is 0");
     a.scale_factor_d512 = NAN;
     REFUSED(aura_flash_attn_vec(ctx, &a), AURA_BAD_ARGUMENT, "scale_factor_d512");
+    free_cache(&c);
+}
+
+static void misuse_of_arrays(void)
+{
+    struct cache c = make_cache(4, 8, AURA_F32, 256, 2, 10, 16, 0);
+    static float q[4 * 256], out[4 * 256], temp[4 * 2 * 258];
+    aura_flash_attn_vec_args a = good_call(&c, q, out), good = a;
     a.q = out;
     REFUSED(aura_flash_attn_vec(ctx, &a), AURA_BAD_ARGUMENT, "out over q");
     a.v.rows = out + 1023;
@@ -128,7 +142,7 @@ static void misuse(void)
 
 static void misuse_of_the_others(void)
 {
-    static float q[256], out[512], temp[2 * 258]; /* as large as the calls say, so that only what is meant overlaps */
+    static float q[256], out[512], temp[2 * 258]; /* exactly as large as the calls say, so that only the intended arrays overlap */
     static uint8_t packed[4 * 128];
     packed[0] = 0x5a, out[0] = 12345;
     aura_flash_attn_vec_reduce_args r = AURA_FLASH_ATTN_VEC_REDUCE_ARGS_INIT;
@@ -169,7 +183,7 @@ static void misuse_of_the_others(void)
     EXPECT(out[0] == 12345, "something was written");
 }
 
-/* Counts of which some product does not fit: nothing is read or written. */
+/* Counts with a product that overflows: the call reads and writes nothing. */
 static void sizes_that_overflow(void)
 {
     static const uint64_t huge[] = {UINT64_MAX, UINT64_MAX - 7, UINT64_MAX / 2 + 1, UINT64_MAX / 4 + 1, UINT64_MAX / 256};
@@ -194,7 +208,8 @@ static void sizes_that_overflow(void)
 static void tests(void)
 {
     RUN(float_modes_change_no_byte);
-    RUN(misuse);
+    RUN(misuse_of_shapes);
+    RUN(misuse_of_arrays);
     RUN(misuse_of_the_others);
     RUN(sizes_that_overflow);
 }

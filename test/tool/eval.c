@@ -57,7 +57,7 @@ static void peer_sizes(void)
     EXPECT(peer_rotation(96, PEER_KEYS) == 0 && peer_rotation(80, PEER_VALUES) == 0, "not at all");
 }
 
-/* x = H x / sqrt(n) in double, entry (i, j) of H being the parity of i & j. */
+/* x = H x / sqrt(n) in double; the parity of i & j is the sign of entry (i, j) of H. */
 static void rotate_plainly(double *x, uint32_t n)
 {
     double out[256];
@@ -209,7 +209,7 @@ static void expect_chunk(struct base *base, uint32_t chunk)
                error);
 }
 
-/* A file with so many whole chunks and some rows of the next. */
+/* A file with `chunks` complete chunks and `rows` rows of the next. */
 static void make_base(const char *path, uint32_t chunks, uint32_t rows)
 {
     float logits[ROWS * VOCAB];
@@ -288,7 +288,7 @@ static void base_of_others(void)
     unlink(path);
 }
 
-/* Every bit of a small file: in the header it is refused, in a chunk it is found before the chunk is used. */
+/* Changes every bit of a small file: in the header, the file is refused; in a chunk, base_check() finds the change. */
 static void base_damage(void)
 {
     const char *path = file_path("base");
@@ -311,7 +311,7 @@ static void base_damage(void)
         EXPECT(!opened || base_check(base, 0, error) || base_check(base, 1, error), "bit %zu was not found", bit);
         base_close(base);
     }
-    for (size_t length = 1; length <= size; length += 7) { /* what is whole is kept */
+    for (size_t length = 1; length <= size; length += 7) { /* complete chunks stay */
         EXPECT(!truncate(path, 0), "truncate");
         file = fopen(path, "wb");
         EXPECT(file && fwrite(bytes, 1, length, file) == length && !fclose(file), "writing");

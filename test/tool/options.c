@@ -1,4 +1,4 @@
-/* Reading arguments by a table, and what a mistyped name may have meant. */
+/* Reading arguments by a table, and suggestions for mistyped names. */
 #include "../../tool/parts/options.h"
 #include "../../tool/parts/suggest.h"
 #include "../test.h"
@@ -122,7 +122,7 @@ static void suggestions(void)
 
 int main(void)
 {
-    if (!freopen("/dev/null", "w", stderr)) /* the messages are looked at by test/run.sh */
+    if (!freopen("/dev/null", "w", stderr)) /* test/run.sh checks the messages */
         return 1;
     RUN(every_kind_is_read);
     RUN(what_is_wrong_is_refused);

@@ -1,4 +1,4 @@
-/* The pages of the tool: well-formed whatever is in them, with round ticks, and no number that is none. */
+/* The pages of the tool: well-formed whatever they show, with round ticks, and without NaN or infinity. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@ static FILE *begin(const char *title)
     return to;
 }
 
-/* Ends the page and looks at it. */
+/* Ends the page and checks it. */
 static void end(FILE *to)
 {
     EXPECT(!page_end(to), "not written");
@@ -119,7 +119,7 @@ static void lines_have_their_names_at_their_ends(void)
     FILE *to = begin("names");
     plot_chart(to, &plot);
     end(to);
-    for (int i = 0; i < 3; i++) { /* all three lines are the same one: their names must not lie on each other */
+    for (int i = 0; i < 3; i++) { /* three equal lines: their names must not cover each other */
         const char *at = strstr(page, i == 0 ? ">one</text>" : i == 1 ? ">two</text>" : ">three</text>");
         while (at && at > page && strncmp(at, " y=\"", 4))
             at--;

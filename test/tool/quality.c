@@ -1,4 +1,4 @@
-/* Quality of caches on a small model: what is compared with what, and that it is all measured. */
+/* Quality of caches on a small model: what is compared with what, and that all positions are measured. */
 #define _GNU_SOURCE
 #include "../../include/aura_file.h"
 #include "../../tool/parts/quality.h"
@@ -44,7 +44,7 @@ static struct quality_options options_of(const struct model *m)
         .llm = m->llm, .tokens = m->tokens, .count = COUNT, .ctx = CTX, .begin = -1, .threads = 2, .seed = 1};
 }
 
-/* The results of a list of caches; [16] is room enough. */
+/* Measures a list of caches; caches[16] is room enough. */
 static void measure(const struct quality_options *o, const char *list, struct quality_cache *caches)
 {
     struct quality_cache *parsed = NULL;
@@ -64,7 +64,7 @@ static int same_summary(const struct quality_cache *a, const struct quality_cach
 
 /* ---- what is measured ----------------------------------------------------------------------------------------------- */
 
-/* The perplexity of an exact cache is that of the model in double, and nothing diverges. */
+/* An exact cache has the perplexity of the model in double, and divergence 0. */
 static void exact_cache(void)
 {
     struct model m;
@@ -112,7 +112,7 @@ static void fewer_bits_diverge_more(void)
     close_model(&m);
 }
 
-/* Replaces keys and values by what a cache decodes when it is complete. */
+/* Replaces keys and values by what a complete cache decodes. */
 struct stand_in {
     aura_ctx *ctx;
     aura_config config;
@@ -135,7 +135,7 @@ static void store_and_decode(void *arg, uint32_t layer, uint64_t first, uint32_t
     aura_cache_destroy(cache);
 }
 
-/* The mean divergence with that stand-in, in double. */
+/* The mean divergence with these keys and values, in double. */
 static double with_stand_in(const struct model *m, struct stand_in *s)
 {
     double sum = 0;
@@ -157,8 +157,8 @@ static double with_stand_in(const struct model *m, struct stand_in *s)
     return sum / (CHUNKS * ROWS);
 }
 
-/* Every query reads keys and values as the complete cache decodes them, with rollback and without: what the attention rounds
- * besides is little. */
+/* Every query reads keys and values as the complete cache decodes them, with rollback and without. The rounding of attention
+ * itself adds little. */
 static void read_as_stored(void)
 {
     struct model m;
@@ -303,7 +303,7 @@ static void refused(void)
 
 /* ---- exact products ------------------------------------------------------------------------------------------------- */
 
-/* A copy of a file with matrices in Q8_0, or in f32 with the numbers that those stand for. */
+/* A copy of a file with matrices in Q8_0, or in f32 with the numbers that the Q8_0 blocks stand for. */
 static struct gguf_part rounded_copy(const struct gguf *file, int as_floats)
 {
     struct gguf_writer w = {0};
@@ -359,7 +359,7 @@ static void logits_of(const struct gguf_part *bytes, int exact, const uint32_t *
     gguf_close(file);
 }
 
-/* A model with quantised weights, opened exactly, is the model with the numbers that they stand for. */
+/* A model with quantised weights, opened by llm_open_exact(), equals the model with the numbers that these stand for. */
 static void exact_products(void)
 {
     struct model m;

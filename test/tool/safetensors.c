@@ -1,5 +1,5 @@
-/* The reader and writer of safetensors files: what is good is read back, whatever is bad is refused, nothing crashes.
- * Every file here is parsed from an allocation of exactly its size, so that the address sanitizer sees a byte too far. */
+/* The reader and writer of safetensors files: good files are read, bad files are refused, nothing crashes. Every file is read
+ * from an allocation of exactly its size, so that the address sanitizer notices a read behind its end. */
 #define _POSIX_C_SOURCE 200809L
 #include "../../tool/parts/safetensors.h"
 
@@ -9,7 +9,7 @@
 
 #include "../test.h"
 
-/* A file with this header and so many bytes of data, in memory of its own. */
+/* A file with this header and `data_bytes` bytes of data, in memory of its own. */
 static uint8_t *make_file(const char *header, size_t data_bytes, size_t *bytes)
 {
     size_t length = strlen(header);
@@ -34,7 +34,7 @@ static void touch(const struct safetensors *s)
     }
 }
 
-/* Whether a header with 24 bytes of data is read; on refusal the message must contain `why`. */
+/* Reads a header with 24 bytes of data; if it is refused, the message must contain `why`. */
 static int reads(const char *header, const char *why)
 {
     struct safetensors s;
@@ -101,7 +101,7 @@ static void bad_fields(void)
         "two tensors called a");
 }
 
-/* Sizes that a careless product or sum would wrap around to something small. */
+/* Sizes whose product or sum overflows to a small number. */
 static void numbers_that_overflow(void)
 {
     BAD(A(F16 "\"shape\":[18446744073709551616],\"data_offsets\":[0,0]"), "does not fit");
@@ -187,7 +187,7 @@ static void header_cut_anywhere(void)
     }
 }
 
-/* Any byte replaced by any other: read or refused, but never a crash, and what is read lies inside the file. */
+/* Any byte replaced by any other: the file is read or refused, nothing crashes, and tensors lie inside the file. */
 static void every_byte_corrupted(void)
 {
     size_t bytes, header = 8 + strlen(small_header), refused = 0, tried = 0;

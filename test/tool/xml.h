@@ -1,5 +1,5 @@
-/* Whether a text is well-formed XML, as far as the pages of the tool go: elements nest and close, attributes are quoted and not
- * given twice, & and < stand for nothing but themselves escaped. Enough to see a page that a browser would have to repair. */
+/* Whether a text is well-formed XML, as far as the pages of the tool need it: elements nest and close, attributes are quoted and
+ * not given twice, & and < are escaped. Enough to notice a page that a browser would have to repair. */
 #ifndef AURA_TEST_XML_H
 #define AURA_TEST_XML_H
 
@@ -15,7 +15,7 @@ static const char *xml_name(const char *at)
     return at;
 }
 
-/* Text up to `end` or the end of all: NULL when something in it must be escaped. */
+/* Skips text up to `end` or the end of the string; NULL when a character in it must be escaped. */
 static const char *xml_text(const char *at, char end)
 {
     static const char *const entities[] = {"&amp;", "&lt;", "&gt;", "&quot;"};
