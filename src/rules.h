@@ -43,6 +43,12 @@ static inline float aura_logit_scale(float asked, uint32_t k_dim)
     return asked != 0 ? asked : 1 / sqrtf((float)k_dim);
 }
 
+/* Whether the numbers of an attention call are within their limits. NaN is not. */
+static inline int aura_are_good_options(float scale, float softcap, uint32_t planes, uint32_t not_causal)
+{
+    return isfinite(scale) && softcap >= 0 && isfinite(softcap) && planes <= 2 && not_causal <= 1;
+}
+
 /* Bytes of query or weight in each product with a side. 0 asks for as many as its codes deserve. */
 static inline AURA_ANYWHERE uint32_t aura_planes_of(uint32_t kind, uint32_t asked)
 {

@@ -127,6 +127,15 @@ static void numbers(void)
     EXPECT(aura_logit_scale(-0.5f, 64) == -0.5f, "the scale that was asked for");
 }
 
+static void options(void)
+{
+    EXPECT(aura_are_good_options(1, 0, 0, 0) && aura_are_good_options(-2, 50, 2, 1), "good ones");
+    EXPECT(!aura_are_good_options(NAN, 0, 0, 0) && !aura_are_good_options(-INFINITY, 0, 0, 0), "scale");
+    EXPECT(!aura_are_good_options(1, -1, 0, 0) && !aura_are_good_options(1, NAN, 0, 0) && !aura_are_good_options(1, INFINITY, 0, 0),
+           "softcap");
+    EXPECT(!aura_are_good_options(1, 0, 3, 0) && !aura_are_good_options(1, 0, 0, 2), "planes, not_causal");
+}
+
 int main(void)
 {
     RUN(tiles_close);
@@ -136,5 +145,6 @@ int main(void)
     RUN(what_a_query_sees);
     RUN(planes);
     RUN(numbers);
+    RUN(options);
     return test_result();
 }

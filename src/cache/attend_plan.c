@@ -27,7 +27,7 @@ aura_status aura_attend_set(struct aura_call call, struct aura_attend *a, const 
         return status;
     *o = *given;
     o->scale = aura_logit_scale(o->scale, c->k_dim);
-    if (!isfinite(o->scale) || !(o->softcap >= 0 && isfinite(o->softcap)) || o->planes > 2 || o->not_causal > 1)
+    if (!aura_are_good_options(o->scale, o->softcap, o->planes, o->not_causal))
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: scale %g, softcap %g, planes %u or not_causal %u is out of range",
                          call.name, (double)o->scale, (double)o->softcap, o->planes, o->not_causal);
     if (c->window && o->window > c->window)

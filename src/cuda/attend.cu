@@ -172,7 +172,7 @@ static aura_status check_args(const aura_cuda_cache *c, const char *call, const 
     if (f->window && (a->window > f->window || a->queries > f->max_queries))
         return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: window %llu of %u queries; the cache has a window of %llu, and %u at once", call,
                              (unsigned long long)a->window, a->queries, (unsigned long long)f->window, f->max_queries);
-    if (!isfinite(a->scale) || !(a->softcap >= 0 && isfinite(a->softcap)) || a->planes > 2 || a->not_causal > 1)
+    if (!aura_are_good_options(a->scale, a->softcap, a->planes, a->not_causal))
         return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: scale %g, softcap %g, planes %u or not_causal %u is out of range", call,
                              (double)a->scale, (double)a->softcap, a->planes, a->not_causal);
     return AURA_OK;
