@@ -62,7 +62,7 @@ __device__ __forceinline__ void ask_values(in_flight<S> &f, const uint8_t *from,
     f.v_scale = *(const uint2 *)(from + gl * 8 + S::V_SCALE_AT);
 }
 
-/* The columns of B that never change: queries in the order of the keys' groups, and what the sums begin with. */
+/* The columns of B that never change: queries in the order of the keys' octets, and what the sums begin with. */
 template <class S>
 struct columns {
     uint32_t q[S::NT][S::STEPS][2];
@@ -75,8 +75,8 @@ __device__ __forceinline__ void load_query(uint32_t (&b)[2], const attend_space<
 {
     using K = keys<S::KIND, S::D>;
     const int t = threadIdx.x % 4;
-    const uint2 x = *(const uint2 *)&s.q[row][plane][K::run_of(step, t) * 32 + K::group_of(step, t) * 8];
-    in_group_order<S::KIND>(b, x.x, x.y);
+    const uint2 x = *(const uint2 *)&s.q[row][plane][K::run_of(step, t) * 32 + K::octet_of(step, t) * 8];
+    in_octet_order<S::KIND>(b, x.x, x.y);
 }
 
 template <class S>
@@ -121,10 +121,10 @@ __device__ __forceinline__ void page_bias(columns<S> &c, const attend_space<S> &
     int sum[S::NT][S::RL][4] = {}; /* [planes where RL is 2] */
 #pragma unroll
     for (int step = 0; step < S::STEPS; step++) {
-        const int at = keys<S::KIND, S::D>::run_of(step, t) * 32 + keys<S::KIND, S::D>::group_of(step, t) * 8;
+        const int at = keys<S::KIND, S::D>::run_of(step, t) * 32 + keys<S::KIND, S::D>::octet_of(step, t) * 8;
         const uint2 x = *(const uint2 *)(reference + at);
         uint32_t r[2];
-        in_group_order<S::KIND>(r, x.x, x.y);
+        in_octet_order<S::KIND>(r, x.x, x.y);
 #pragma unroll
         for (int nt = 0; nt < S::NT; nt++) {
             mma_s8s8(sum[nt][0], r[0], r[0], r[1], r[1], c.q[nt][step][0], c.q[nt][step][1], sum[nt][0]);
@@ -359,7 +359,7 @@ __device__ __forceinline__ void value_tile(running<S> &run, const weights<S> &w,
                 tokens[four] = gl % 2 ? odd : even;
             }
         }
-        in_group_order<S::KIND>(b[nt], tokens[0], tokens[1]);
+        in_octet_order<S::KIND>(b[nt], tokens[0], tokens[1]);
         value_begin<S>(begin[nt], w.byte[nt]);
 #pragma unroll
         for (int r = 0; r < S::RL && sums_are_bits<S>; r++)

@@ -5,7 +5,7 @@
 
 /* ---- queries and results ------------------------------------------------------------------------------------------------- */
 
-/* The query as what keys are multiplied with: bytes in the order of their groups, and 16-bit numbers. y is that of channel d. */
+/* The query as what keys are multiplied with: bytes in the order of their octets, and 16-bit numbers. y is that of channel d. */
 template <class S>
 __device__ __forceinline__ void store_query(const general_warp<S> &w, const struct dev_attend &a, int r, uint32_t d, float y, int q15,
                                             float half_factor)

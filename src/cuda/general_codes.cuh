@@ -1,6 +1,6 @@
 /* Codes of the general kernel: from the words of a tile in shared memory to sums.
  *
- * Both sides are read alike. A run of 32 codes is one step of an mma: lane (g, t) has group t of it, eight codes, for four rows of A
+ * Both sides are read alike. A run of 32 codes is one step of an mma: lane (g, t) has octet t of it, eight codes, for four rows of A
  * that lie side by side: tokens 4 g ... 4 g + 3, or channels. Runs follow each other along the channels of keys, two at a time; of
  * values a tile has one run, and 32 channels after the other are a part. */
 #ifndef AURA_CUDA_GENERAL_CODES_CUH
@@ -11,7 +11,7 @@
 /* A warp's part begins with the scales of the tile, then levels of up to 4 bits. */
 enum { K_TABLE = 2 * 2 * AURA_TILE, V_TABLE = K_TABLE + 16, PART_HEAD = V_TABLE + 16 };
 
-/* Group t of a run is quads first_quad and first_quad + next_quad: with 8 bits those whose words are in different banks, with 2 bits
+/* Octet t of a run is quads first_quad and first_quad + next_quad: with 8 bits those whose words are in different banks, with 2 bits
  * those in the same bits of nibbles of a word, otherwise neighbours. */
 __device__ __forceinline__ int first_quad(uint32_t kind, int t)
 {
@@ -35,14 +35,14 @@ __device__ __forceinline__ int first_row(uint32_t kind, int t)
     return kind == 2 ? t / 2 : kind == 3 ? 0 : t;
 }
 
-/* The words of a group, of four rows of A each. */
+/* The words of an octet, of four rows of A each. */
 template <int KIND>
-struct group {
-    static constexpr int low = KIND == 5 || KIND == 6 ? 4 : KIND, high = KIND - low; /* words of a run in either plane */
+struct octet {
+    static constexpr int low = KIND == 5 || KIND == 6 ? 4 : KIND, high = KIND - low; /* low and high words of a run */
     static constexpr int n = KIND == 3 ? 3 : KIND == 2 || KIND == 4 ? 1 : 2;
     uint4 w[n];
 
-    /* From the lane's first row to its row of the high plane, of so many runs. */
+    /* From the lane's first row to its row of high words, of so many runs. */
     static __device__ __forceinline__ int high_row(uint32_t runs, int t)
     {
         return runs * low + (KIND == 6 ? t / 2 : 0) - t;
@@ -85,7 +85,7 @@ struct group {
 
 /* ---- keys ---------------------------------------------------------------------------------------------------------------- */
 
-/* Keys come in pairs of runs, two steps, of which lane t has 16 codes. They are group t of either run; but with 2 bits word t of the
+/* Keys come in pairs of runs, two steps, of which lane t has 16 codes. They are octet t of either run; but with 2 bits word t of the
  * pair, so that a word is read once and its bits are at places that are known when compiling. */
 enum { PAIR = 2 * AURA_RUN };
 
@@ -109,12 +109,12 @@ template <int KIND>
 struct key_pair {
     static constexpr uint32_t pitch = AURA_TILE * 4 + ROW_SPACE;
     static constexpr bool few = KIND == 2 || KIND == 4; /* registers: then two of them can be there */
-    group<KIND> run[KIND == 2 ? 1 : 2];
+    octet<KIND> run[KIND == 2 ? 1 : 2];
 
     /* From where pair 0 is. */
     __device__ __forceinline__ void load(const uint8_t *low, const uint8_t *high, uint32_t pair)
     {
-        using G = group<KIND>;
+        using G = octet<KIND>;
 #pragma unroll
         for (int i = 0; i < (KIND == 2 ? 1 : 2); i++)
             run[i].load(low + (2 * pair + i) * (G::low * pitch), high + (2 * pair + i) * (G::high * pitch), pitch);
@@ -179,7 +179,7 @@ __device__ __forceinline__ void general_bias(general_warp<S> &w, const struct de
         const uint32_t first = *(const uint32_t *)(reference + at), second = *(const uint32_t *)(reference + at + 4 * next_quad(kind));
         uint32_t r[2] = {first, second};
         if (kind <= 4)
-            in_group_order<4>(r, first, second);
+            in_octet_order<4>(r, first, second);
 #pragma unroll
         for (int nt = 0; nt < S::NT; nt++) {
             const uint2 b = *(const uint2 *)(column + 4 * nt * QUERY_COLUMNS * a.stage.q_pitch + step / 2 * PAIR + step % 2 * 8);
@@ -224,7 +224,7 @@ __device__ __forceinline__ void sum_keys(int (&sum)[S::NT][2][4], const general_
     const uint32_t runs = (S::DIM ? S::DIM : a.c.k_dim + AURA_RUN - 1) / AURA_RUN;
     const uint4 all = *(const uint4 *)(w.mine + K_TABLE);
     const uint32_t table[4] = {all.x, all.y, all.z, all.w};
-    const uint8_t *low = w.k_words, *high = low + group<KIND>::high_row(runs, threadIdx.x % 4) * (int)P::pitch;
+    const uint8_t *low = w.k_words, *high = low + octet<KIND>::high_row(runs, threadIdx.x % 4) * (int)P::pitch;
     P x;
     x.load(low, high, 0);
     if (S::DIM == 2 * PAIR) {
@@ -332,7 +332,7 @@ __device__ __forceinline__ void weight_column(uint32_t (&b)[2], int (&begin)[4],
             tokens[i] = threadIdx.x / 4 % 2 ? lower : tokens[i];
         }
     }
-    in_group_order<KIND>(b, tokens[0], tokens[1]);
+    in_octet_order<KIND>(b, tokens[0], tokens[1]);
 #pragma unroll
     for (int i = 0; i < 4; i++)
         begin[i] = ONE ? WHOLE_BITS : 0;
@@ -344,7 +344,7 @@ __device__ __forceinline__ void weight_column(uint32_t (&b)[2], int (&begin)[4],
 
 /* 32 channels of the weighted sum of the tile. */
 template <class S, int KIND, bool ONE>
-__device__ __forceinline__ void add_part(running<S> &run, int j, const group<KIND> &x, const uint32_t (&b)[S::NT][2],
+__device__ __forceinline__ void add_part(running<S> &run, int j, const octet<KIND> &x, const uint32_t (&b)[S::NT][2],
                                          const int (&begin)[S::NT][4], const byte_weights<S> &weights, const uint32_t (&table)[4])
 {
     const int t = threadIdx.x % 4;
@@ -370,7 +370,7 @@ template <class S, int KIND, bool ONE>
 __device__ __forceinline__ void add_values(running<S> &run, const byte_weights<S> &weights, const general_warp<S> &w,
                                            const struct dev_attend &a)
 {
-    using G = group<KIND>;
+    using G = octet<KIND>;
     const uint32_t pitch = S::DIM ? S::DIM * 4 + ROW_SPACE : a.stage.v.pitch;
     const uint4 all = *(const uint4 *)(w.mine + V_TABLE);
     const uint32_t table[4] = {all.x, all.y, all.z, all.w};

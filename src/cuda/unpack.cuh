@@ -1,12 +1,12 @@
 /* Codes out of the words of a tile, as registers of the A operand of an mma: the one place where the device decodes.
  *
  * A lane (g = lane / 4, t = lane % 4) supplies, for two rows of A, eight values along the summed axis per mma, in two
- * registers. A 32-code run of the format is four groups of eight codes, quads 2 v and 2 v + 1, here called group v:
+ * registers. A 32-code run of the format is four octets of codes; octet v is quads 2 v and 2 v + 1:
  *
- *   keys    rows are tokens; group v of the lane's run: channels 32 run + 8 v ...
- *   values  rows are channels; group t of the tile's only run: tokens 8 t ...
+ *   keys    rows are tokens; octet v of the lane's run: channels 32 run + 8 v ...
+ *   values  rows are channels; octet t of the tile's only run: tokens 8 t ...
  *
- * Within a group the order of the eight is whatever decoding costs least; `natural` says which it is, and the B operand (query
+ * Within an octet the order of the eight is whatever decoding costs least; `natural` says which it is, and the B operand (query
  * or weights) is put in the same order. Tables: a prmt looks up four nibbles at once in eight bytes, gives 0 for a nibble with
  * its top bit set because no entry has bit 7, and takes nibbles as they come: codes 0 4 1 5, then 2 6 3 7. */
 #ifndef AURA_CUDA_UNPACK_CUH
@@ -58,7 +58,7 @@ __device__ __forceinline__ eight join(uint32_t low, uint32_t high, int at)
     return e;
 }
 
-/* 3 bits: the fourth group of a run is in the spare bits of the three words. */
+/* 3 bits: the fourth octet of a run is in the spare bits of the three words. */
 __device__ __forceinline__ uint32_t spare_bits(uint32_t w0, uint32_t w1, uint32_t w2)
 {
     return (w0 >> 3 & 0x11111111u) | (w1 >> 2 & 0x22222222u) | (w2 >> 1 & 0x44444444u);
@@ -69,7 +69,7 @@ __device__ __forceinline__ uint32_t part(const uint4 &v, int i)
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
-/* The keys of a tile as one lane holds them: n vectors of a word of tokens 4 g ... 4 g + 3. A mma step takes one group of
+/* The keys of a tile as one lane holds them: n vectors of a word of tokens 4 g ... 4 g + 3. A mma step takes one octet of
  * eight channels: from dim 128 on the lane has whole runs t, t + 4 ...; with dim 64 half of run t % 2. */
 template <int KIND, int D>
 struct keys {
@@ -84,7 +84,7 @@ struct keys {
     {
         return runs >= 4 ? t + 4 * (step / 4) : t % 2;
     }
-    static __device__ __forceinline__ int group_of(int step, int t)
+    static __device__ __forceinline__ int octet_of(int step, int t)
     {
         return runs >= 4 ? step % 4 : 2 * (t / 2) + step;
     }
@@ -117,7 +117,7 @@ struct keys {
         return KIND == 5 ? 4 * j : 8 * (j / 2) + j % 2;
     }
 
-    /* Group of `step`, token i of the four. */
+    /* Octet of `step`, token i of the four. */
     static __device__ __forceinline__ eight decode(const uint4 (&w)[n], int step, int i, int t, const uint32_t (&table)[4])
     {
         eight e;
@@ -151,7 +151,7 @@ template <int KIND, int D>
 struct values {
     static constexpr int parts = D / 32, per_part = KIND == 3 || KIND == 4 ? 1 : 2, n = parts * per_part;
 
-    /* Vector i is word lane_word of the tile, part i / per_part of the channels. With 3 bits, lanes of the fourth group have
+    /* Vector i is word lane_word of the tile, part i / per_part of the channels. With 3 bits, lanes of the fourth octet have
      * no word of their own: decode() counts on the first. */
     static __device__ constexpr bool is_second(int i)
     {
@@ -208,9 +208,9 @@ __device__ __forceinline__ void mma_codes(int (&sum)[4], const eight &row, const
     }
 }
 
-/* Eight bytes in the order of a group: from those of codes 0 to 3 and of codes 4 to 7. */
+/* Eight bytes in the order of an octet: from those of codes 0 to 3 and of codes 4 to 7. */
 template <int KIND>
-__device__ __forceinline__ void in_group_order(uint32_t (&b)[2], uint32_t first, uint32_t second)
+__device__ __forceinline__ void in_octet_order(uint32_t (&b)[2], uint32_t first, uint32_t second)
 {
     b[0] = code<KIND>::natural ? first : prmt(first, second, 0x5140);
     b[1] = code<KIND>::natural ? second : prmt(first, second, 0x7362);
