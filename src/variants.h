@@ -174,8 +174,8 @@ enum { AURA_N_KINDS = 32 };
 /* ---- the kernels of the GPU ----
  *
  * A kernel is called aura_<name>, and the name is an address again:
- *     attend_b4_d128_p1_r4_cuda  codes of 4 bits and dim 128 on both sides, one plane (byte) of query and weight per product, blocks
- *                                of up to 4 rows: cuda/attend_b4.cu stamps it, cuda/attend.cuh has the body
+ *     attend_b4_d128_p1_r4_cuda  codes of 4 bits and dim 128 on both sides, one plane (byte) of query and weight per product,
+ *                                blocks of up to 4 rows: cuda/attend_b4.cu stamps it, cuda/attend.cuh has the body
  *     attend_any_d128_r4_cuda    every kind of keys and of values, values of up to dim 128: cuda/general.cu
  *     attend_bits_d128_r4_cuda   codes of dim 128 on both sides, every pair of widths: cuda/general.cu
  *     append_any_d128_cuda       keys and values of up to dim 128: cuda/append.cu
@@ -186,8 +186,8 @@ enum { AURA_N_KINDS = 32 };
 #define AURA_CUDA_KINDS(X, ...) X(3, __VA_ARGS__) X(4, __VA_ARGS__) X(5, __VA_ARGS__) X(6, __VA_ARGS__) X(8, __VA_ARGS__)
 #define AURA_CUDA_DIMS(X, ...) X(64, __VA_ARGS__) X(128, __VA_ARGS__) X(256, __VA_ARGS__)
 
-/* X(name, kind, dim, planes, rows of a lane, column tiles): a block has 4 * rows of a lane * column tiles rows. One plane up to 5 bits,
- * as `planes` 0 of a call means it. */
+/* X(name, kind, dim, planes, rows of a lane, column tiles): a block has 4 * rows of a lane * column tiles rows. Up to 5 bits
+ * there is one plane too, which aura_planes_of() chooses. */
 #define AURA_CUDA_ATTEND(X) \
     AURA_CUDA_ATTEND_B3(X) AURA_CUDA_ATTEND_B4(X) AURA_CUDA_ATTEND_B5(X) AURA_CUDA_ATTEND_B6(X) AURA_CUDA_ATTEND_B8(X)
 #define AURA_CUDA_ATTEND_B3(X) AURA_CUDA_ONE_PLANE(X, 3) AURA_CUDA_TWO_PLANES(X, 3)

@@ -62,6 +62,8 @@ static aura_status complete_config(struct aura_call call, aura_config *c, const 
     return check_balance(call, c);
 }
 
+_Static_assert((AURA_RING & (AURA_RING - 1)) == 0, "aura_ring_row() needs a power of two");
+
 static void codec_init(struct aura_codec_side *side, const aura_config *c, uint32_t stream, uint32_t kind, uint32_t dim)
 {
     uint8_t signs[AURA_MAX_DIM / 8];
