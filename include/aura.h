@@ -241,7 +241,7 @@ typedef struct aura_cache_info {
     size_t seqs;
     double bits_per_value;   /* of a full page, scales and reference included */
     size_t shared_pages;     /* that are in more than one sequence */
-    size_t references;       /* to pages, of all sequences: sharing saves references - (pages - free_pages) pages */
+    size_t references;       /* how often a sequence holds a page: sharing saves references - (pages - free_pages) pages */
     uint64_t tokens;         /* in the pages of all sequences; a token of a shared page counts once in each */
     uint64_t token_slots;    /* 256 * references: 1 - tokens / token_slots of the space is empty or reserved */
 } aura_cache_info;

@@ -1,4 +1,4 @@
-/* A snapshot seen from another backend: its sequences one by one, from the file as it lies in memory. */
+/* A snapshot as another backend reads it: its sequences one by one, from the mapped file. */
 #include "../base/exact.h"
 #include "../cache/backend.h"
 
@@ -13,7 +13,7 @@ struct aura_backend_file {
     struct aura_file_place *place; /* [n] */
 };
 
-/* Which of the file's sequences are meant. */
+/* Finds the sequences that the options choose. */
 static aura_status find_seqs(struct aura_backend_file *f, struct aura_call call, const aura_snapshot_options *options)
 {
     struct aura_loaded *l = &f->snapshot.layer[0];

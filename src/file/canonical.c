@@ -1,5 +1,5 @@
-/* Pages as files have them. In memory, columns without a token, and a reference before it is made, hold whatever was there
- * before; in a file they are zero, so that equal caches make equal files and nothing is written that was truncated. */
+/* Pages as they are in files. In memory, a column without a token holds whatever was there before, and so does a reference
+ * that is not made yet. In a file both are zero: equal caches make equal files, and no truncated token gets into one. */
 #include "../base/exact.h"
 #include "snapshot.h"
 
@@ -32,7 +32,7 @@ static void clear_scales(uint8_t *scales, struct columns c)
             scale[i] = 0;
 }
 
-/* A column is a lane. */
+/* In a tile of keys, column i is word i of every 32. */
 static void clear_keys(uint8_t *tile, const struct aura_side *side, struct columns c)
 {
     uint32_t *words = (uint32_t *)(void *)tile;
@@ -42,7 +42,7 @@ static void clear_keys(uint8_t *tile, const struct aura_side *side, struct colum
                 words[row * AURA_TILE + i] = 0;
 }
 
-/* A column is some bits of every word. */
+/* In a tile of values, a column is the same bits of every word. */
 static void clear_values(uint8_t *values, const struct aura_side *side, struct columns c)
 {
     uint32_t *words = (uint32_t *)(void *)values, quad[8], mask[8];
@@ -90,7 +90,7 @@ void aura_canonical_head(uint8_t *to, const uint8_t *head, const struct aura_lay
     memset(to + l->reference_scale_at + 2, 0, l->head_bytes - l->reference_scale_at - 2);
 }
 
-/* ---- is it one that can have been stored? -------------------------------------------------------------------------- */
+/* ---- can these numbers have been stored? --------------------------------------------------------------------------- */
 
 int aura_is_sound_f16(const uint8_t *rows, size_t n)
 {

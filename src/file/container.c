@@ -1,4 +1,4 @@
-/* Files: written beside the old one and renamed, read through a mapping, every byte checked. */
+/* Writes a file beside the old one and renames it; maps a file to read it, and checks every byte. */
 #define _POSIX_C_SOURCE 200809L /* fsync, strerror_r, O_CLOEXEC */
 #include "../base/exact.h"
 #include "container.h"
@@ -13,7 +13,8 @@
 
 #include "crc32c.h"
 
-static const uint8_t file_magic[8] = {0x89, 'A', 'U', 'R', 'A', '\r', '\n', 0x1a}; /* no text, and no text mode survives it */
+/* Not text: a transfer in text mode damages it. */
+static const uint8_t file_magic[8] = {0x89, 'A', 'U', 'R', 'A', '\r', '\n', 0x1a};
 
 enum { BYTE_ORDER_MARK = 0x01020304, BUFFER_BYTES = 1 << 18, MOST_TEMPORARIES = 1000, MOST_LINKS = 40, TARGET_BYTES = 4096 };
 
@@ -45,7 +46,7 @@ static aura_status check_path(struct aura_call call, const char *path)
 
 /* ---- writing ------------------------------------------------------------------------------------------------------ */
 
-/* One step along a link: target becomes what the link says, seen from where the link is. */
+/* One step along a link: target becomes the path in the link, relative to the link's folder. Returns 0 where it cannot. */
 static int follow_link(char target[TARGET_BYTES])
 {
     char link[TARGET_BYTES];
@@ -75,10 +76,10 @@ static aura_status find_target(struct aura_call call, const char *path, char tar
         if (links == MOST_LINKS || !follow_link(target))
             return fail_io(call, "follow the link", path, ELOOP);
     }
-    return AURA_OK; /* nothing is there, or whoever opens the file says why not */
+    return AURA_OK; /* there is no file yet, or opening it will report what is wrong */
 }
 
-/* A new file beside the one to be replaced. Names that killed writers left behind are passed over. */
+/* Creates a file beside the one to be replaced. It skips names that killed writers have left behind. */
 static aura_status open_temporary(struct aura_writer *w)
 {
     for (int i = 0; i < MOST_TEMPORARIES; i++) {
@@ -132,7 +133,7 @@ aura_status aura_writer_open(struct aura_writer *w, struct aura_call call, const
         writer_free(w);
         return status;
     }
-    aura_writer_put(w, w->header, (size_t)table_end(sections)); /* keeps the place: they are written last */
+    aura_writer_put(w, w->header, (size_t)table_end(sections)); /* reserves the place: commit writes them last */
     w->summed = w->fill;
     return AURA_OK;
 }
@@ -151,7 +152,7 @@ static void write_at(struct aura_writer *w, const void *data, size_t bytes, uint
     }
 }
 
-/* What is in the buffer goes under the checksum of the section that it is of. */
+/* Adds what is in the buffer to the checksum of its section. */
 static void sum_up(struct aura_writer *w)
 {
     if (w->written) {
@@ -211,7 +212,7 @@ void aura_writer_balance(struct aura_writer *w, uint32_t layer, uint32_t kv_head
     aura_writer_put(w, balance, (size_t)kv_heads * k_dim * sizeof *balance);
 }
 
-/* A rename is on disk when its directory is. Not every file system can promise it: EINVAL. */
+/* A rename is on disk when its directory is. EINVAL: the file system cannot sync a directory. */
 static void sync_directory(struct aura_writer *w)
 {
     char *slash = strrchr(w->temporary, '/');
@@ -257,7 +258,7 @@ aura_status aura_reader_bad(const struct aura_reader *r, const char *what)
 static aura_status map(struct aura_reader *r)
 {
     struct stat about;
-    int file = open(r->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe without a writer must not hold us up */
+    int file = open(r->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* do not wait for the writer of a pipe */
     if (file < 0)
         return fail_io(r->call, "open", r->path, errno);
     aura_status status = AURA_OK;
@@ -279,20 +280,21 @@ static aura_status map(struct aura_reader *r)
     return status;
 }
 
-/* What a reader of any version can say of a file of any version. */
+/* The checks that a reader of any version can make on a file of any version. */
 static aura_status check_version(const struct aura_reader *r, const struct aura_file_header *h, uint32_t kind)
 {
     static const char *const kinds[] = {"a profile", "a snapshot"};
     if (memcmp(h->magic, file_magic, sizeof file_magic))
         return aura_fail(r->call.ctx, AURA_BAD_FILE, "%s: not a file of aura's: %s", r->call.name, r->path);
     if (h->byte_order != BYTE_ORDER_MARK)
-        return aura_fail(r->call.ctx, AURA_UNSUPPORTED, "%s: a file of a machine with another byte order: %s", r->call.name, r->path);
+        return aura_fail(r->call.ctx, AURA_UNSUPPORTED, "%s: a file of a machine with another byte order: %s", r->call.name,
+                         r->path);
     if (h->major != AURA_FILE_MAJOR)
         return aura_fail(r->call.ctx, AURA_UNSUPPORTED, "%s: version %u.%u of the file format; this library reads %d.x: %s",
                          r->call.name, h->major, h->minor, AURA_FILE_MAJOR, r->path);
     if (h->bytes != r->bytes)
         return aura_reader_bad(r, h->bytes > r->bytes ? "its end is missing" : "it is longer than it was");
-    if (table_end(h->sections) > r->bytes) /* of 32 bits: no overflow */
+    if (table_end(h->sections) > r->bytes) /* sections has 32 bits: no overflow */
         return aura_reader_bad(r, "its table does not fit");
     struct aura_file_header zero = *h;
     zero.crc = 0;

@@ -1,8 +1,7 @@
-/* The file that profiles and snapshots are kept in: a header, a table of sections, the sections. doc/snapshot.md draws the
- * bytes. Every byte of a file is under a checksum, its own length included, so that no flipped bit and no missing or added
- * byte goes unnoticed.
+/* The file of profiles and snapshots: a header, a table of sections, the sections. doc/snapshot.md draws the bytes. Checksums
+ * cover every byte of a file and its length: a reader notices every flipped bit and every missing or added byte.
  *
- * A file is written beside the one it replaces and renamed when it is complete and on disk; it is read through a mapping. */
+ * The writer writes a file beside the one it replaces, and renames it when it is complete and on disk. The reader maps it. */
 #ifndef AURA_CONTAINER_H
 #define AURA_CONTAINER_H
 
@@ -61,12 +60,12 @@ _Static_assert(sizeof(struct aura_file_balance) == 64, "drawn in doc/snapshot.md
 
 /* ---- writing ---- */
 
-/* Failures are kept until aura_writer_commit: what follows one does nothing. */
+/* The first failure stays in `status` until aura_writer_commit() returns it. Calls after it do nothing. */
 struct aura_writer {
     struct aura_call call;
     const char *path;
-    char *temporary;     /* what the file is called until it is complete */
-    char *target;           /* what is replaced: the path, or where it leads as a link */
+    char *temporary;     /* the name of the file until it is complete */
+    char *target;        /* the file that is replaced: the path, or where it leads as a link */
     size_t name_bytes;
     int file;
     aura_status status;
@@ -75,15 +74,15 @@ struct aura_writer {
     uint32_t written;    /* sections, the one being written included */
     uint64_t offset;     /* of the next byte */
     uint8_t *buffer;
-    size_t fill, summed; /* bytes in the buffer; of these, under the checksum of their section already */
+    size_t fill, summed; /* bytes in the buffer; of these, already in the checksum of their section */
 };
 
-/* Begins a file of so many sections. Fails: AURA_BAD_ARGUMENT (path), AURA_OUT_OF_MEMORY, AURA_IO; nothing is then to be
- * done. */
+/* Begins a file with `sections` sections. Fails: AURA_BAD_ARGUMENT (path), AURA_OUT_OF_MEMORY, AURA_IO; there is nothing to
+ * commit then. */
 aura_status aura_writer_open(struct aura_writer *w, struct aura_call call, const char *path, uint32_t kind, uint32_t sections);
 void aura_writer_section(struct aura_writer *w, uint32_t layer, uint32_t type);
 void aura_writer_put(struct aura_writer *w, const void *data, size_t bytes);
-/* The whole section of a layer's factors. */
+/* Writes the whole section of a layer's factors. */
 void aura_writer_balance(struct aura_writer *w, uint32_t layer, uint32_t kv_heads, uint32_t k_dim, const float *balance);
 /* Puts the file in its place, or removes what there is of it and returns the first failure. */
 aura_status aura_writer_commit(struct aura_writer *w);
@@ -100,19 +99,20 @@ struct aura_reader {
     struct aura_file_content content;
 };
 
-/* Maps a file and checks all of its bytes, and that it has an AURA_SECTION_FILE. Fails with nothing to be closed:
+/* Maps a file, checks all of its bytes, and that it has an AURA_SECTION_FILE. Fails, with nothing to close:
  * AURA_BAD_ARGUMENT, AURA_IO, AURA_BAD_FILE, AURA_UNSUPPORTED (a version or a section that is not known). */
 aura_status aura_reader_open(struct aura_reader *r, struct aura_call call, const char *path, uint32_t kind);
 void aura_reader_close(struct aura_reader *r);
 
-/* A section and, where there is one, its bytes, aligned to 64. NULL: there is none. */
+/* The content of a section, aligned to 64, and its length in *bytes. NULL: the file has no such section. */
 const void *aura_reader_find(const struct aura_reader *r, uint32_t layer, uint32_t type, uint64_t *bytes);
 
-/* The factors of a layer, whose values and shape are checked; *balance is NULL where the file has none. */
+/* The factors of a layer; *balance is NULL where the file has none. Their number is checked, their values are not.
+ * Fails: AURA_BAD_FILE. */
 aura_status aura_reader_balance(const struct aura_reader *r, uint32_t layer, uint32_t *kv_heads, uint32_t *k_dim,
                                 const float **balance);
 
-/* AURA_BAD_FILE: what is wrong with it. */
+/* Returns AURA_BAD_FILE; the message says what is wrong with the file. */
 aura_status aura_reader_bad(const struct aura_reader *r, const char *what);
 
 #endif

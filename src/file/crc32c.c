@@ -6,8 +6,8 @@
 
 #include "../../include/aura.h"
 
-/* entry[0][i]: what byte i leaves behind; entry[k][i]: the same with k zero bytes after it, so that eight bytes are eight
- * independent look-ups. Made anew for every call: callers give many bytes at once. */
+/* entry[0][i] is the checksum that byte i leaves, entry[k][i] the same with k zero bytes after it: eight bytes take eight
+ * independent look-ups. Every call makes the tables again, because callers give many bytes at once. */
 struct tables {
     uint32_t entry[8][256];
 };

@@ -5,8 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The checksum of some bytes followed by these, given that of the bytes before (0: none). `isas` are those that may be used,
- * ctx->isas; the result is the same with any. */
+/* Continues a checksum: crc is that of the bytes before these, 0 where there are none. `isas` says which instruction sets it
+ * may use, as ctx->isas does; the result is the same with any. */
 uint32_t aura_crc32c(uint32_t crc, const void *data, size_t bytes, uint32_t isas);
 
 #endif

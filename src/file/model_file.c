@@ -1,4 +1,4 @@
-/* Models in files: the layers one after the other, each as a cache of its own would be saved. */
+/* Models in files: the layers one after the other, each saved like a single cache. */
 #include "../base/exact.h"
 #include "../cache/model.h"
 
@@ -8,7 +8,7 @@
 
 /* ---- saving -------------------------------------------------------------------------------------------------------- */
 
-/* The ids of all sequences, which are the same in all layers: *ids is the caller's to free, (*n + 1) of them. */
+/* Lists the ids of all sequences, which are the same in all layers. The caller frees *ids, which has room for *n + 1. */
 static aura_status list_ids(struct aura_call call, const aura_model_cache *model, aura_seq **ids, size_t *n)
 {
     aura_cache *cache = model->layer[0];
@@ -32,7 +32,7 @@ static aura_status list_ids(struct aura_call call, const aura_model_cache *model
     return status;
 }
 
-/* options->seqs is given. */
+/* Saves the sequences in options->seqs, which is not NULL. */
 static aura_status save_seqs(struct aura_call call, const aura_model_cache *model, const char *path,
                              const aura_snapshot_options *options)
 {

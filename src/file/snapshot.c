@@ -51,7 +51,7 @@ aura_status aura_loaded_verify(struct aura_loaded *l, const aura_cache *cache)
 
 /* ---- a cache ------------------------------------------------------------------------------------------------------- */
 
-/* What the file has, into a new cache. */
+/* Fills a new cache with what the file has. */
 static aura_status fill_cache(struct aura_snapshot *s, aura_cache *cache, const aura_snapshot_options *options)
 {
     struct aura_loaded *l = &s->layer[0];

@@ -34,9 +34,9 @@ _Static_assert(sizeof(struct aura_file_config) == 192, "drawn in doc/snapshot.md
 /* AURA_SECTION_SEQS: one for each sequence. */
 struct aura_file_seq {
     uint64_t tokens, closed;
-    uint64_t first;   /* window: the first page that is there, besides those that are kept; 0 without */
-    uint64_t entries; /* in the table, after those of the sequences before */
-    uint32_t id, rows; /* rows: f16 rows of each KV head */
+    uint64_t first;   /* with a window: the first page that is there, after the kept ones; 0 without */
+    uint64_t entries; /* in the table, where they follow those of the sequence before */
+    uint32_t id, rows; /* rows: of f16, of each KV head */
     uint8_t zero[24];
 };
 _Static_assert(sizeof(struct aura_file_seq) == 64, "drawn in doc/snapshot.md");
@@ -44,31 +44,31 @@ _Static_assert(sizeof(struct aura_file_seq) == 64, "drawn in doc/snapshot.md");
 /* AURA_SECTION_TABLE: one for each page of each sequence. */
 struct aura_file_entry {
     uint64_t page;    /* in AURA_SECTION_PAGES */
-    uint8_t written[8]; /* slots: 1 for each tile that was written to; 0 in sequences */
+    uint8_t written[8]; /* of slots: 1 for each tile that was written to; of sequences: 0 */
 };
 _Static_assert(sizeof(struct aura_file_entry) == 16, "drawn in doc/snapshot.md");
 
 /* ---- canonical.c ---- */
 
-/* What means something in a page: columns [coded, coded_end) of packed sides, [0, plain_end) of plain ones. */
+/* The columns of a page that hold tokens: [coded, coded_end) of packed sides, [0, plain_end) of plain ones. */
 struct aura_page_span {
     uint32_t coded, coded_end, plain_end;
-    int reference;
+    int reference; /* 1: the page has one */
 };
 
-/* The part of a page that belongs to a KV head, with zeros where nothing means anything. */
+/* Copies the part of a page that belongs to one KV head, with zeros in place of what is not in the span. */
 void aura_canonical_head(uint8_t *to, const uint8_t *head, const struct aura_layout *layout, const struct aura_page_span *span);
 
-/* That every number of such a part is one that can have been stored: no NaN, no Inf, no code without a level. */
+/* Whether every number of such a part can have been stored: no NaN, no Inf, no code without a level. */
 int aura_is_sound_head(const uint8_t *head, const struct aura_layout *layout);
 int aura_is_sound_f16(const uint8_t *rows, size_t n);
 
 /* ---- what a file says of a cache ---- */
 
-/* The checksums of a cache's tables and signs, and all the rest that does not depend on its sequences. */
+/* Fills *f with all that does not depend on sequences, with the checksums of the cache's tables and signs. */
 void aura_describe_config(struct aura_file_config *f, const aura_cache *cache, uint32_t first_head, uint32_t heads);
 
-/* f16 rows of each KV head that a sequence has: pinned and open tokens; those are in this order. */
+/* How many f16 rows each KV head of a sequence has: first those of pinned tokens, then those of open ones. */
 static inline uint32_t aura_rows_of(const aura_cache *cache, uint64_t tokens, uint64_t closed)
 {
     uint64_t coded = closed > cache->pinned ? closed : cache->pinned;
@@ -116,7 +116,7 @@ struct aura_saved {
 aura_status aura_saved_init(struct aura_saved *s, struct aura_call call, const aura_cache *cache,
                             const aura_snapshot_options *options);
 void aura_saved_free(struct aura_saved *s);
-/* A file of so many layers. */
+/* Writes a file with n layers. Fails as aura_cache_save() does. */
 aura_status aura_write_snapshot(struct aura_call call, const char *path, struct aura_saved *layers, uint32_t n, uint32_t model);
 
 /* One layer of a file to be read. */
@@ -124,19 +124,19 @@ struct aura_loaded {
     const struct aura_reader *reader;
     uint32_t layer, first_head, heads;
     const struct aura_file_config *config;
-    const float *balance;               /* of the heads wanted, or NULL */
+    const float *balance;               /* of the chosen heads, or NULL */
     const struct aura_file_seq *seq;    /* [config->seqs] */
     const struct aura_file_entry *table; /* [config->entries] */
     const uint8_t *pages, *rows;
 };
 
-/* Finds the sections of a layer, of which KV heads [options->first_head ...) are wanted, and the configuration of a cache
- * for them. Nothing but sizes is checked. */
+/* Finds the sections of a layer, and the configuration of a cache for the KV heads that the options choose. Checks sizes
+ * only. Fails: AURA_BAD_FILE, AURA_BAD_ARGUMENT (heads). */
 aura_status aura_loaded_init(struct aura_loaded *l, const struct aura_reader *r, uint32_t layer,
                              const aura_snapshot_options *options, aura_config *config);
-/* That the layer is of a cache of that configuration, balance, tables and signs. */
+/* Checks that the layer is of a cache with the same configuration, balance, tables and signs. */
 aura_status aura_loaded_fits(const struct aura_loaded *l, const aura_cache *cache);
-/* That everything in it makes sense for that cache, to which it fits. */
+/* Checks that everything in a layer that fits the cache makes sense there. */
 aura_status aura_loaded_check(struct aura_loaded *l, const aura_cache *cache);
 
 /* Where a sequence is in a file: itself, the first of its entries, its rows. */
@@ -146,22 +146,22 @@ struct aura_file_place {
     const uint8_t *rows;
 };
 
-/* Sequences ids[n] of the layer or, where ids is NULL, its first n, which was checked. Fails: AURA_BAD_ARGUMENT (no such one). */
+/* Finds the sequences ids[n] of a checked layer; ids NULL: its first n. Fails: AURA_BAD_ARGUMENT (no such sequence). */
 aura_status aura_loaded_find(const struct aura_loaded *l, const aura_cache *cache, const aura_seq *ids, size_t n,
                              struct aura_file_place *place);
-/* The heads that are wanted of a page of the file, as in a page of the cache. */
+/* The chosen heads of a page of the file, laid out as in a page of the cache. */
 const uint8_t *aura_loaded_page(const struct aura_loaded *l, const aura_cache *cache, uint64_t page);
-/* Their f16 rows to k and v, which are as in a sequence of the cache; NULL for a plain side. */
+/* Copies the f16 rows of these heads to k and v, laid out as in a sequence of the cache; NULL: a plain side. */
 void aura_loaded_rows(const struct aura_loaded *l, const aura_cache *cache, const struct aura_file_place *place, uint16_t *k,
                       uint16_t *v);
 
-/* Sequences ids[n] of the layer, or all where ids is NULL, into a cache to which it fits: all or none. They become as[n],
- * 0 standing for a new name, which is then written there; or, where as is NULL, keep the names that they have. */
+/* Makes the sequences ids[n] of a checked layer in the cache, or all where ids is NULL: all or none. Sequence i gets the id
+ * as[i]; 0 there asks for a new id, which is written there. as NULL: the ids are those of the file. */
 aura_status aura_loaded_seqs(const struct aura_loaded *l, aura_cache *cache, const aura_seq *ids, size_t n, aura_seq *as);
-/* The same for a new cache of slots. */
+/* Fills a new cache of slots. */
 void aura_loaded_slots(const struct aura_loaded *l, aura_cache *cache);
 
-/* options as given or defaults, checked. */
+/* Checks *options; NULL becomes the defaults. */
 aura_status aura_check_snapshot_options(struct aura_call call, const aura_snapshot_options **options);
 
 /* ---- whole files ---- */
@@ -170,21 +170,21 @@ struct aura_snapshot {
     struct aura_reader reader;
     uint32_t layers;
     struct aura_loaded *layer; /* [layers] */
-    aura_config *config;       /* [layers] of caches for what is wanted of them */
+    aura_config *config;       /* [layers] of caches for the chosen heads */
 };
 
-/* Opens a file of one cache or of a model and finds its layers. Fails with nothing to be closed. */
+/* Opens a file of one cache or of a model and finds its layers. Fails as every load does, with nothing to close. */
 aura_status aura_snapshot_open(struct aura_snapshot *s, struct aura_call call, const char *path, uint32_t model,
                                const aura_snapshot_options *options);
 void aura_snapshot_close(struct aura_snapshot *s);
-/* A failure that a file is to blame for, where a caller would be for the same in a call. */
+/* The status of a failure that the file caused. In a call, the same failure would be the caller's. */
 static inline aura_status aura_blame_file(aura_status status)
 {
     return status == AURA_BAD_ARGUMENT || status == AURA_BAD_VALUE || status == AURA_TOO_LARGE ? AURA_BAD_FILE : status;
 }
-/* The one sequence of the file that is wanted. */
+/* The one sequence of the file that the options choose. Fails: AURA_BAD_ARGUMENT. */
 aura_status aura_pick_seq(const struct aura_loaded *l, const aura_snapshot_options *options, aura_seq *id);
-/* Both: nothing is left to be checked after it. */
+/* aura_loaded_fits() and aura_loaded_check(): after these, nothing of the layer is unchecked. */
 aura_status aura_loaded_verify(struct aura_loaded *l, const aura_cache *cache);
 
 #endif

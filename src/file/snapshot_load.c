@@ -1,6 +1,6 @@
-/* Files into caches. The container has checked every byte against its checksum; here, everything that a file says is
- * checked against the cache that it is to go into, since a checksum is no promise that whoever made the file was sane.
- * Nothing in the cache changes before all of that is done. */
+/* Files into caches. The container has checked the checksums: the bytes are those that somebody wrote. Here everything that
+ * they say is checked against the cache, because a checksum does not say that the writer was right. Nothing in the cache
+ * changes before all checks are done. */
 #include "../base/exact.h"
 #include "snapshot.h"
 
@@ -8,8 +8,8 @@
 
 /* ---- a layer of a file --------------------------------------------------------------------------------------------- */
 
-/* The section of n items; NULL, with a message, where it has another size. */
-static const void *items(const struct aura_loaded *l, uint32_t type, uint64_t n, size_t size)
+/* The section, an array of n elements of `size` bytes. NULL, with a message, where it has another length. */
+static const void *section_of(const struct aura_loaded *l, uint32_t type, uint64_t n, size_t size)
 {
     uint64_t bytes;
     const void *data = aura_reader_find(l->reader, l->layer, type, &bytes);
@@ -41,7 +41,7 @@ aura_status aura_loaded_init(struct aura_loaded *l, const struct aura_reader *r,
     l->layer = layer;
     l->first_head = options->first_head;
     l->heads = options->heads;
-    const struct aura_file_config *f = l->config = items(l, AURA_SECTION_CONFIG, 1, sizeof *f);
+    const struct aura_file_config *f = l->config = section_of(l, AURA_SECTION_CONFIG, 1, sizeof *f);
     if (!f)
         return AURA_BAD_FILE;
     if (f->kv_heads == 0 || f->kv_heads > 1u << 16 || f->q_heads > 1u << 16 || f->q_heads % f->kv_heads)
@@ -51,8 +51,8 @@ aura_status aura_loaded_init(struct aura_loaded *l, const struct aura_reader *r,
     aura_status status = aura_check_head_range(r->call, l->first_head, &l->heads, f->kv_heads);
     if (status || (status = find_balance(l)))
         return status;
-    l->seq = items(l, AURA_SECTION_SEQS, f->seqs, sizeof *l->seq);
-    l->table = l->seq ? items(l, AURA_SECTION_TABLE, f->entries, sizeof *l->table) : NULL;
+    l->seq = section_of(l, AURA_SECTION_SEQS, f->seqs, sizeof *l->seq);
+    l->table = l->seq ? section_of(l, AURA_SECTION_TABLE, f->entries, sizeof *l->table) : NULL;
     l->rows = aura_reader_find(r, layer, AURA_SECTION_ROWS, &row_bytes);
     if (!l->table || !l->rows)
         return l->table ? aura_reader_bad(r, "a section is missing") : AURA_BAD_FILE;
@@ -74,7 +74,7 @@ aura_status aura_loaded_init(struct aura_loaded *l, const struct aura_reader *r,
     return AURA_OK;
 }
 
-/* ---- is it of such a cache? ---------------------------------------------------------------------------------------- */
+/* ---- does it fit the cache? ---------------------------------------------------------------------------------------- */
 
 static aura_status other(const struct aura_loaded *l, const char *what, uint64_t file, uint64_t cache)
 {
@@ -169,7 +169,7 @@ aura_status aura_loaded_check(struct aura_loaded *l, const aura_cache *cache)
     const struct aura_file_config *f = l->config;
     size_t head_bytes = cache->layout.head_bytes;
     uint64_t row_bytes;
-    l->pages = items(l, AURA_SECTION_PAGES, f->pages, f->kv_heads * head_bytes);
+    l->pages = section_of(l, AURA_SECTION_PAGES, f->pages, f->kv_heads * head_bytes);
     if (!l->pages)
         return AURA_BAD_FILE;
     aura_status status = check_seqs(l, cache);
@@ -236,14 +236,14 @@ void aura_loaded_rows(const struct aura_loaded *l, const aura_cache *cache, cons
 
 /* ---- sequences ----------------------------------------------------------------------------------------------------- */
 
-/* One call: sequences on their way into a cache. */
+/* The sequences that one call brings into a cache. */
 struct arrival {
     const struct aura_loaded *l;
     aura_cache *cache;
     size_t n;
     struct aura_file_place *from; /* [n] */
     struct aura_sequence **to;    /* [n], NULL: not made yet */
-    uint8_t **page;               /* [pages of the file] where they are in the cache; NULL: nobody wants it */
+    uint8_t **page;               /* [pages of the file] where each is in the cache; NULL: in none of these sequences */
     void *memory;
     size_t memory_bytes;
 };
@@ -266,7 +266,7 @@ static aura_status arrival_init(struct arrival *a, const struct aura_loaded *l, 
     return AURA_OK;
 }
 
-/* A sequence with all its pages, shared as they were, and nothing in those that are new. The lock is held. */
+/* Makes a sequence with all its pages, shared as in the file. New pages are not filled yet. The caller holds the lock. */
 static aura_status make_seq(struct arrival *a, size_t i)
 {
     aura_cache *cache = a->cache;
@@ -295,7 +295,7 @@ static aura_status make_seq(struct arrival *a, size_t i)
     return AURA_OK;
 }
 
-/* Pages and rows, while nobody else knows of them. */
+/* Fills pages and rows, before other threads can find the sequences. */
 static void fill_in(const struct arrival *a)
 {
     const struct aura_loaded *l = a->l;
@@ -306,7 +306,7 @@ static void fill_in(const struct arrival *a)
         aura_loaded_rows(l, a->cache, &a->from[i], a->to[i]->k, a->to[i]->v);
 }
 
-/* Under which name a sequence is known in the cache. */
+/* Gives a sequence its id in the cache. */
 static aura_status publish(struct arrival *a, size_t i, aura_seq *as)
 {
     aura_seq same = a->from[i].seq->id;
@@ -349,7 +349,7 @@ aura_status aura_loaded_seqs(const struct aura_loaded *l, aura_cache *cache, con
     return status;
 }
 
-/* Slots have one sequence without a name, whose pages the cache has from the start. */
+/* Slots are one sequence without an id. The cache has its pages from the start. */
 void aura_loaded_slots(const struct aura_loaded *l, aura_cache *cache)
 {
     for (uint64_t p = 0; p < l->config->entries; p++) {

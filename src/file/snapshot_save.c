@@ -1,4 +1,4 @@
-/* Caches into files. What is to be written is collected first, so that every size is known before the first byte. */
+/* Caches into files. A save first collects what it will write, because the table before the first section has all sizes. */
 #include "../base/exact.h"
 #include "snapshot.h"
 
@@ -7,7 +7,7 @@
 
 #include "crc32c.h"
 
-/* A page that goes into the file once, however many sequences share it. */
+/* A page of the file. Sequences that share it have one entry each. */
 struct aura_saved_page {
     uint8_t *page;
     struct aura_page_span span;
@@ -70,7 +70,7 @@ void aura_describe_config(struct aura_file_config *f, const aura_cache *cache, u
 
 /* ---- pages that are shared ----------------------------------------------------------------------------------------- */
 
-/* An entry of the table by the page it stands for. */
+/* An entry of the table, and the page that it stands for. */
 struct use {
     const uint8_t *page;
     size_t entry;
@@ -84,7 +84,7 @@ static int compare_uses(const void *a, const void *b)
     return (x->entry > y->entry) - (x->entry < y->entry);
 }
 
-/* Pages in the order in which sequences come to them, each once. The first entry of a page is the one that others copy. */
+/* Numbers the pages in the order of their first entries, each page once. Later entries of a page get the number of its first. */
 static void number_pages(struct aura_saved *s, struct use *use)
 {
     qsort(use, s->entries, sizeof *use, compare_uses);
@@ -104,7 +104,7 @@ static uint32_t within_page(uint64_t tokens, uint64_t page)
     return (uint32_t)(n < AURA_PAGE ? n : AURA_PAGE);
 }
 
-/* What a sequence has in a page; all that share it together say what means something. */
+/* Adds the columns that a sequence has in a page. The span of a shared page covers all its sequences. */
 static void widen_span(struct aura_page_span *span, const aura_cache *cache, const struct aura_sequence *seq, uint64_t page)
 {
     uint32_t first = within_page(cache->pinned, page), end = within_page(seq->closed, page);
@@ -227,7 +227,7 @@ static void write_seqs(struct aura_writer *w, const struct aura_saved *s, uint32
         struct aura_file_seq f;
         memset(&f, 0, sizeof f);
         f.tokens = seq->len;
-        f.closed = seq->closed < seq->len ? seq->closed : seq->len; /* slots are closed for ever */
+        f.closed = seq->closed < seq->len ? seq->closed : seq->len; /* slots are always closed */
         f.first = seq->first;
         f.entries = entries_of(cache, seq);
         f.id = seq->id;

@@ -17,7 +17,7 @@ static size_t head_stride(const aura_packed *p, size_t tokens)
     return p->stride ? p->stride : tokens;
 }
 
-/* Rows that are there: all of every head but the last, the live ones of that. */
+/* How many rows the array must have: `stride` of every head but the last, and the live ones of the last. */
 static size_t row_count(size_t stride, uint32_t heads, size_t tokens)
 {
     size_t before = aura_times(stride, heads - 1);
@@ -49,7 +49,7 @@ static aura_status check_packed(struct aura_call call, const char *side, const a
     return AURA_OK;
 }
 
-/* The codebook once, then the rows of one head after another. */
+/* Takes the codebook. source_head() then takes the rows of one head after another. */
 static void source_init(struct aura_source *s, const aura_packed *p, uint32_t dim)
 {
     s->kind = p->bits;
@@ -67,13 +67,13 @@ static void source_init(struct aura_source *s, const aura_packed *p, uint32_t di
 static void source_head(struct aura_source *s, const aura_packed *p, size_t tokens, size_t head)
 {
     size_t first = head * head_stride(p, tokens);
-    if (tokens == 0) /* nothing is read, and the arrays may be NULL: there is no address to compute */
+    if (tokens == 0) /* the arrays may be NULL: no address may be computed from them */
         return;
     s->rows = (const uint8_t *)p->codes + first * s->row_stride;
     s->norms = (const uint8_t *)p->norms + first * aura_dtype_bytes(p->norm_dtype);
 }
 
-/* What score, p1 and sdpa ask of their query and output rows. */
+/* The checks of queries and outputs that score, pass 1 and sdpa share. */
 static aura_status check_queries(struct aura_call call, const void *q, aura_dtype q_dtype, uint32_t dim,
                                  uint32_t q_heads, const struct aura_extent *out)
 {
@@ -140,7 +140,7 @@ static int next_heads(struct heads *h, size_t q_heads, size_t kv_heads)
     return h->first < q_heads;
 }
 
-/* The group of these heads, with its queries and no token yet. */
+/* Makes the group of these heads, with their queries and without tokens. */
 static void group_start(struct aura_group *g, const aura_ctx *ctx, const struct heads *at, uint32_t dim, const void *q,
                         aura_dtype q_dtype)
 {
@@ -181,7 +181,7 @@ aura_status aura_score(const aura_ctx *ctx, const aura_score_args *a)
     return AURA_OK;
 }
 
-/* Weights of n tokens into the group, those below the threshold as 0; returns 1 when any is left. */
+/* Loads the weights of n tokens into the group; those below the threshold become 0. Returns 1 where any is left. */
 static int load_weights(struct aura_group *g, const aura_value_args *a, size_t stride, size_t first, size_t t, size_t n)
 {
     int any = 0;
@@ -298,7 +298,7 @@ aura_status aura_flash_p1(const aura_ctx *ctx, const aura_flash_p1_args *a)
     return aura_bad_rows_status(call, &bad);
 }
 
-/* ---- sinks and the way out, shared by pass 2 and sdpa -------------------------------------------------------------- */
+/* ---- sinks and finished rows, shared by pass 2 and sdpa ------------------------------------------------------------ */
 
 struct finish {
     const void *sinks;
@@ -341,8 +341,8 @@ static void finish_row(struct finish *f, struct aura_group *g, size_t h, size_t 
 
 /* ---- pass 2 ------------------------------------------------------------------------------------------------------- */
 
-/* Adds the blocks [first, end) of a row, whose weights against the largest maximum m are exp(m_b - m). Blocks with
- * l = 0 are skipped, not multiplied by 0: what their o holds does not matter. */
+/* Adds n blocks of a row from `first` on. Block b has the weight exp(m_b - m), where m is the largest maximum. A block with
+ * l = 0 is skipped, not multiplied by 0: its o may hold anything. */
 static void merge_blocks(struct aura_group *g, const aura_flash_pass2_args *a, size_t row, size_t first, size_t n,
                          float m)
 {
@@ -392,7 +392,8 @@ aura_status aura_flash_pass2(const aura_ctx *ctx, const aura_flash_pass2_args *a
     struct finish f = {a->sinks, a->sink_dtype, sink_heads, a->out, a->out_dtype, a->lse, {0}, {0, 0}};
     if ((status = aura_check_rows(call, &o)) || (status = aura_check_rows(call, &m)) ||
         (status = aura_check_rows(call, &l)) || (status = aura_check_rows(call, &out)) ||
-        (status = aura_check_apart(call, &out, &o)) || (status = check_finish(call, a->sinks, a->sink_dtype, sink_heads, a->lse, &out)) ||
+        (status = aura_check_apart(call, &out, &o)) ||
+        (status = check_finish(call, a->sinks, a->sink_dtype, sink_heads, a->lse, &out)) ||
         (a->undo && (status = aura_check_rotation(call, a->undo, a->dim))) ||
         (status = aura_rotator_init(&f.undo, call, a->undo, 1)))
         return status;

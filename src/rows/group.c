@@ -96,8 +96,8 @@ void aura_group_value(struct aura_group *g, const struct aura_source *values, ui
     for (uint32_t part = 0; part < values->parts; part++) {
         struct aura_rows rows = rows_of(values, g, t, part);
         load_norms(g->norm, values, t, part, n);
-        /* Weight 0 is a token not seen: 0 * NaN must not undo that. A comparison in the common loop would keep it from
-         * being vectorised: 3.2 ns per head and token became 11.5. */
+        /* Weight 0 is a token that is not seen: 0 * NaN must not count. A comparison in the common loop would stop the
+         * compiler from vectorising it: 3.2 ns per head and token became 11.5. */
         int finite = all_finite(g->norm, n);
         for (size_t h = 0; h < g->heads; h++) {
             const float *weight = g->weight + h * AURA_BLOCK;
@@ -126,7 +126,7 @@ void aura_group_sink(struct aura_group *g, size_t h, float sink)
 {
     if (sink == -INFINITY)
         return;
-    float m = g->max[h] > sink ? g->max[h] : sink; /* a NaN sink is kept: it is on the right */
+    float m = g->max[h] > sink ? g->max[h] : sink; /* a NaN sink stays: it is on the right */
     float kept = g->max[h] == -INFINITY ? 0 : expf(g->max[h] - m), add = sink == m ? 1 : expf(sink - m);
     for (size_t d = h * g->stride; d < (h + 1) * g->stride; d++)
         g->acc[d] *= kept;

@@ -17,11 +17,11 @@ struct aura_source {
     const void *norms;      /* [token][parts], or NULL: all 1 */
     aura_dtype norm_dtype;
     uint32_t parts;         /* 1, or 2: each half of a row has its own norm */
-    float norm_factor;      /* on every norm */
-    float centroid[256];    /* of codes, the levels over and over */
+    float norm_factor;      /* every norm is multiplied with it */
+    float centroid[256];    /* of every code; a shorter table repeats */
 };
 
-/* The kind of rows of plain numbers. */
+/* The kind of a row of plain numbers. */
 static inline uint32_t aura_row_kind(aura_dtype dtype)
 {
     return dtype == AURA_F32 ? AURA_ROW_F32 : dtype == AURA_F16 ? AURA_ROW_F16 : AURA_ROW_BF16;
@@ -43,15 +43,15 @@ void aura_group_init(struct aura_group *group, const aura_ctx *ctx, uint32_t dim
 /* Forgets all tokens; the queries stay. */
 void aura_group_clear(struct aura_group *group);
 
-/* Query `h` = row `row` of q. */
+/* Row `row` of q becomes the query of head h. */
 void aura_group_query(struct aura_group *group, size_t h, const void *q, aura_dtype dtype, size_t row);
 
 /* Adds tokens [first, end). */
 void aura_group_attend(struct aura_group *group, const struct aura_source *keys, const struct aura_source *values,
                        uint64_t first, uint64_t end);
 
-/* Two of its three steps for n <= AURA_BLOCK tokens from t on: logits into group->weight [heads][AURA_BLOCK], and the
- * values of those weights into group->acc. */
+/* Two of the three steps of aura_group_attend(), for n <= AURA_BLOCK tokens from t on. Score writes logits to group->weight
+ * [heads][AURA_BLOCK]; value adds the values, by the weights there, to group->acc. */
 void aura_group_score(struct aura_group *group, const struct aura_source *keys, uint64_t t, size_t n);
 void aura_group_value(struct aura_group *group, const struct aura_source *values, uint64_t t, size_t n);
 

@@ -1,5 +1,4 @@
-/* Rows of the public families into a cache and out of it: their decoders and ours, one after the other, with the tokens in
- * model space in between. */
+/* Rows of the public families into a cache and out of it. One side decodes to tokens in model space, the other encodes them. */
 #include "../base/exact.h"
 #include "../cache/cache.h"
 
@@ -15,7 +14,8 @@ struct numbers {
     size_t bytes;
 };
 
-/* k NULL: there are no tokens, and nothing to do. Fails also where there is no such sequence. */
+/* Takes memory for the tokens; k is NULL where there are none. Fails: AURA_BAD_ARGUMENT (no such sequence),
+ * AURA_OUT_OF_MEMORY. */
 static aura_status numbers_init(struct numbers *n, struct aura_call call, const aura_cache *cache, aura_seq seq, uint32_t tokens)
 {
     const aura_config *c = &cache->config;
@@ -91,7 +91,8 @@ aura_status aura_import_rows(aura_cache *cache, const aura_import_rows_args *a)
     if (!(status = decode_rows(cache, &a->k, a->k_rotation, k_dim, a->tokens, n.k)) &&
         !(status = decode_rows(cache, &a->v, a->v_rotation, v_dim, a->tokens, n.v))) {
         aura_append_job job = AURA_APPEND_JOB_INIT;
-        aura_view k = {n.k, AURA_F32, k_dim, (ptrdiff_t)a->tokens * k_dim}, v = {n.v, AURA_F32, v_dim, (ptrdiff_t)a->tokens * v_dim};
+        aura_view k = {n.k, AURA_F32, k_dim, (ptrdiff_t)a->tokens * k_dim};
+        aura_view v = {n.v, AURA_F32, v_dim, (ptrdiff_t)a->tokens * v_dim};
         job.seq = a->seq;
         job.tokens = a->tokens;
         job.k = k;
@@ -102,7 +103,7 @@ aura_status aura_import_rows(aura_cache *cache, const aura_import_rows_args *a)
     return status;
 }
 
-/* One side encoded, first into memory of our own: rows of a later head or side may turn out to be bad. */
+/* One side, encoded into memory of the call. It goes to the caller's arrays when all heads and sides are known to be good. */
 struct encoded {
     const aura_packed_out *to;
     uint8_t *codes, *norms;
@@ -175,7 +176,8 @@ aura_status aura_export_rows(const aura_cache *cache, const aura_export_rows_arg
         return status;
     uint32_t k_dim = cache->config.k_dim, v_dim = cache->config.v_dim, heads = cache->config.kv_heads;
     size_t rows = (size_t)a->tokens * heads;
-    aura_view k_view = {n.k, AURA_F32, k_dim, (ptrdiff_t)a->tokens * k_dim}, v_view = {n.v, AURA_F32, v_dim, (ptrdiff_t)a->tokens * v_dim};
+    aura_view k_view = {n.k, AURA_F32, k_dim, (ptrdiff_t)a->tokens * k_dim};
+    aura_view v_view = {n.v, AURA_F32, v_dim, (ptrdiff_t)a->tokens * v_dim};
     if (!(status = aura_cache_decode(cache, a->seq, a->first, a->tokens, &k_view, &v_view)) &&
         !(status = encode_side(&k, call, &a->k, n.k, k_dim, rows)) && !(status = encode_side(&v, call, &a->v, n.v, v_dim, rows)) &&
         !(status = check_out(call, &k, heads, a->tokens)) && !(status = check_out(call, &v, heads, a->tokens))) {
@@ -191,8 +193,8 @@ aura_status aura_export_rows(const aura_cache *cache, const aura_export_rows_arg
 /* ---- TQ and TQ-HB -------------------------------------------------------------------------------------------------- */
 
 /* x[tokens][kv_heads][dim] in model space. */
-static aura_status decode_tq(struct aura_call call, const aura_cache *cache, const aura_import_tq_args *a, const aura_vec_side *side,
-                             uint32_t dim, float *x)
+static aura_status decode_tq(struct aura_call call, const aura_cache *cache, const aura_import_tq_args *a,
+                             const aura_vec_side *side, uint32_t dim, float *x)
 {
     uint32_t heads = cache->config.kv_heads;
     aura_tq_dequant_args args = AURA_TQ_DEQUANT_ARGS_INIT;
@@ -215,9 +217,9 @@ static aura_status decode_tq(struct aura_call call, const aura_cache *cache, con
     return status ? status : undo_rows(call.ctx, &rotation, x, dim, (size_t)a->tokens * heads);
 }
 
-/* Plain numbers likewise. */
-static aura_status load_plain(struct aura_call call, const aura_cache *cache, const aura_import_tq_args *a, const aura_vec_side *side,
-                              uint32_t dim, float *x)
+/* The same for plain numbers. */
+static aura_status load_plain(struct aura_call call, const aura_cache *cache, const aura_import_tq_args *a,
+                              const aura_vec_side *side, uint32_t dim, float *x)
 {
     uint32_t heads = cache->config.kv_heads;
     size_t element = aura_dtype_bytes(side->dtype);
@@ -264,7 +266,7 @@ aura_status aura_import_tq(aura_cache *cache, const aura_import_tq_args *a)
     return status;
 }
 
-/* One side into slots: checked, or done. */
+/* Writes one side into slots, or only checks that it can. */
 static aura_status export_side(struct aura_call call, const aura_cache *cache, const aura_export_tq_args *a, const aura_vec_out *to,
                                const float *x, uint32_t dim, int only_check)
 {

@@ -74,7 +74,7 @@ struct ranges {
     } range[4];
 };
 
-/* Live slots among [first, end). */
+/* Adds the live slots among [first, end). */
 static void add_slots(struct ranges *r, uint64_t first, uint64_t end, uint64_t tokens)
 {
     end = end < tokens ? end : tokens;
@@ -84,8 +84,8 @@ static void add_slots(struct ranges *r, uint64_t first, uint64_t end, uint64_t t
     }
 }
 
-/* Slot p holds the token number (p - ring_start) mod capacity in time, so the tokens [from, to) lie from ring_start + from
- * on, and past the end of the ring from its beginning. */
+/* Adds the tokens [from, to) in time. Slot p holds token (p - ring_start) mod capacity, so they begin at slot
+ * ring_start + from, and go on at slot 0 after the end of the ring. */
 static void add_time(struct ranges *r, const aura_flash_attn_vec_args *a, uint64_t from, uint64_t to)
 {
     uint64_t first = a->ring_start + from, end = a->ring_start + to, cap = a->capacity;
@@ -104,7 +104,7 @@ static struct ranges visible(const aura_flash_attn_vec_args *a)
     return r;
 }
 
-/* The part of the ranges inside [first, end). */
+/* Attends to the slots of the ranges that are in [first, end). */
 static void attend_inside(struct aura_group *g, const struct aura_source *k, const struct aura_source *v,
                           const struct ranges *r, uint64_t first, uint64_t end)
 {
@@ -152,7 +152,7 @@ static aura_status check_vec(struct aura_call call, const aura_flash_attn_vec_ar
     return AURA_OK;
 }
 
-/* Workgroup w of row r: O interleaved by workgroup in groups of 4 coordinates, then (S, M) after all O. */
+/* Stores the partial of workgroup w and row r. O is interleaved: 4 coordinates of each workgroup in turn; (S, M) follow all O. */
 static int store_partial(const aura_flash_attn_vec_args *a, const struct aura_group *g, size_t h, size_t r, uint32_t w)
 {
     float *o = a->temp + r * a->dim * a->nwg, *sm = a->temp + (size_t)a->q_heads * a->dim * a->nwg + r * 2 * a->nwg;
@@ -164,7 +164,7 @@ static int store_partial(const aura_flash_attn_vec_args *a, const struct aura_gr
     return !isfinite(g->sum[h]);
 }
 
-/* The rows of one group, finished or as partials. */
+/* Attends for the rows of one group and stores them, finished or as partials. */
 static void attend_group(struct aura_group *g, const aura_flash_attn_vec_args *a, const struct aura_source *k,
                          const struct aura_source *v, size_t first_row, struct aura_bad_rows *bad)
 {
@@ -219,7 +219,7 @@ aura_status aura_flash_attn_vec(const aura_ctx *ctx, const aura_flash_attn_vec_a
 
 /* ---- reduce ------------------------------------------------------------------------------------------------------- */
 
-/* One row: weights exp(M_w - largest M) over their sum, times the partial rows. Returns 1 when it is not finite. */
+/* One row: the partial rows by their weights, exp(M_w - largest M) over the sum of these. Returns 1 where it is not finite. */
 static int reduce_row(float *out, const aura_ctx *ctx, const aura_flash_attn_vec_reduce_args *a, size_t row)
 {
     const float *o = a->temp + row * a->dim * a->nwg, *sm = a->temp + (size_t)a->rows * a->dim * a->nwg + row * 2 * a->nwg;

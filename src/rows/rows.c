@@ -143,8 +143,8 @@ static aura_status check_encode(struct aura_call call, const aura_encode_args *a
     return AURA_OK;
 }
 
-/* A lower bound of |c| for any code of any row: then |y| / |c| needs no closer look for most rows. 0: no bound. The raw
- * scale has the length that the table is made for in its place. */
+/* A lower bound of |c| for all codes of a row, 0 where there is none. With it, most rows need no exact |y| / |c| to know that
+ * their scale fits. The raw scale has, in place of |c|, the length that the table is made for. */
 static float smallest_size(const aura_codebook *book, uint32_t dim, aura_scale_rule rule)
 {
     float smallest = book->centroid[book->levels - 1];
@@ -157,7 +157,7 @@ static float smallest_size(const aura_codebook *book, uint32_t dim, aura_scale_r
     return sqrtf((float)dim) * smallest;
 }
 
-/* Everything that encoding needs, and one row of it. */
+/* Everything that encoding needs, with space for one row. */
 struct encoder {
     const aura_encode_args *args;
     aura_row_encode_fn *run;
@@ -175,7 +175,7 @@ static void encode_row(struct encoder *e, uint8_t *packed, float *scale, size_t 
     e->run(packed, scale, e->y, &e->plan, 1);
 }
 
-/* Looks at every row before the first is written. */
+/* Checks every row before the first is written. */
 static aura_status check_values(struct aura_call call, struct encoder *e)
 {
     const aura_encode_args *a = e->args;

@@ -68,7 +68,8 @@ static aura_status check_slots(struct aura_call call, uint64_t tokens, uint64_t 
     return AURA_OK;
 }
 
-/* A part of a row as 8-bit or 4-bit codes. HB keeps a byte per code whatever the width: an 8-bit code of a short table. */
+/* The plan that encodes a part of a row as 4-bit or 8-bit codes. HB stores one byte for a code of any width: it is an 8-bit
+ * code of a short table. */
 static void tq_plan(struct aura_codec_plan *plan, uint32_t dim, uint32_t bits, float sf)
 {
     aura_codebook book;

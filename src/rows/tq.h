@@ -7,11 +7,11 @@
 /* 1 for the widths that TQ and TQ-HB have: 4, and 5, 6, 8. Fills centroid[256] where it is not NULL. */
 int aura_tq_book(uint32_t bits, float *centroid);
 
-/* What a stored norm is multiplied with: a length becomes an RMS at dim 256; at 512 it is one already, over the
- * encoder's scale factor. */
+/* What a decoder multiplies a stored norm with. At dim 256 the norm is a length, and 1/16 makes an RMS of it. At dim 512 it
+ * is an RMS; the encoder has multiplied the row by its scale factor, and this divides by it. */
 float aura_tq_norm_factor(uint32_t dim, float scale_factor_d512);
 
-/* Everything that these calls can be refused for. */
+/* All checks of these calls. */
 aura_status aura_check_tq_encode(struct aura_call call, const aura_tq_encode_args *args);
 aura_status aura_check_kv_copy(struct aura_call call, const aura_kv_copy_args *args);
 
