@@ -62,8 +62,8 @@ int main(void)
     size_t f32 = decode(ctx, "kf32vf32", exact), small = decode(ctx, "k4v4", out);
     for (int i = 0; i < NEW * Q; i++)
         apart += (double)(out[i] - exact[i]) * (out[i] - exact[i]), size += (double)exact[i] * exact[i];
-    printf("decode: %d tokens after a prompt of %d; k4v4 takes %zu bytes instead of %zu in f32; squared error of the outputs %.4f\n",
-           NEW, PROMPT, small, f32, apart / size);
+    printf("decode: %d tokens after a prompt of %d; k4v4 takes %zu bytes instead of %zu in f32; "
+           "squared error of the outputs %.4f\n", NEW, PROMPT, small, f32, apart / size);
     aura_ctx_destroy(ctx);
     return apart / size < 0.03 && small < f32 / 4 ? 0 : (fputs("decode: that is worse than it should be\n", stderr), 1);
 }
