@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "../../tool/parts/page.h"
+#include "../../tool/parts/html.h"
 #include "../../tool/parts/plot.h"
 #include "../test.h"
 #include "xml.h"
@@ -14,14 +14,14 @@ static size_t page_size;
 static FILE *begin(const char *title)
 {
     FILE *to = open_memstream(&page, &page_size);
-    page_begin(to, title, "lead");
+    html_begin(to, title, "lead");
     return to;
 }
 
 /* Ends the page and checks it. */
 static void end(FILE *to)
 {
-    EXPECT(!page_end(to), "not written");
+    EXPECT(!html_end(to), "not written");
     fclose(to);
     const char *bad = xml_error(page);
     EXPECT(!bad, "not well-formed at: %.60s", bad);
@@ -57,14 +57,14 @@ static void the_checker_sees_errors(void)
 static void text_is_escaped(void)
 {
     FILE *to = begin("<title> & \"more\"");
-    page_section(to, "a < b");
-    page_text(to, "%s", "x > y & z \xff\x01 \xc3\xa9 \xed\xa0\x80 \xf0\x9f\x99\x82 \xe2\x82");
-    page_code(to, "$ aura demo > <file>");
-    page_table_begin(to, "caption <1>");
-    page_row_begin(to), page_cell(to, "%s", "<b>"), page_cell(to, "%d %%", 5), page_row_end(to);
-    page_row_begin(to), page_cell(to, "%s", "r&d"), page_cell(to, "%s", ""), page_row_end(to);
-    page_table_end(to);
-    page_columns_begin(to), page_column(to, "\"k4v4\"", "</div>"), page_columns_end(to);
+    html_section(to, "a < b");
+    html_text(to, "%s", "x > y & z \xff\x01 \xc3\xa9 \xed\xa0\x80 \xf0\x9f\x99\x82 \xe2\x82");
+    html_code(to, "$ aura demo > <file>");
+    html_table_begin(to, "caption <1>");
+    html_row_begin(to), html_cell(to, "%s", "<b>"), html_cell(to, "%d %%", 5), html_row_end(to);
+    html_row_begin(to), html_cell(to, "%s", "r&d"), html_cell(to, "%s", ""), html_row_end(to);
+    html_table_end(to);
+    html_columns_begin(to), html_column(to, "\"k4v4\"", "</div>"), html_columns_end(to);
     end(to);
     EXPECT(strstr(page, "<title>&lt;title&gt; &amp; &quot;more&quot;</title>"), "title");
     EXPECT(strstr(page, "z \xef\xbf\xbd\xef\xbf\xbd \xc3\xa9 \xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd \xf0\x9f\x99\x82 "

@@ -273,7 +273,7 @@ static int run_bench(const struct command *self, int argc, char **argv)
     if (!(status = prepare(self, &b, &c)))
         status = (c.targets ? bench_targets : c.prefill ? bench_prefill : is_given(&c) ? bench_one : bench_table)(&b);
     if (!status && c.html)
-        status = write_bench_page(self, &b, c.html);
+        status = write_bench_html(self, &b, c.html);
     crew_destroy(b.crew);
     aura_ctx_destroy(b.ctx);
     free(b.results);

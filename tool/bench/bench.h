@@ -119,11 +119,11 @@ struct row {
 int measure_row(struct row *row, struct crew *crew, struct ask *a, struct ask *f16, double budget);
 void print_json_row(const struct row *row, double append, int first);
 
-/* Rows for a page, and the page: bench_page.c. The caller calls free(). */
+/* Rows for a page, and the page: bench_html.c. The caller calls free(). */
 struct results *results_create(void);
 void results_add(const struct bench *b, const struct row *row);
 struct command;
-int write_bench_page(const struct command *self, const struct bench *b, const char *path);
+int write_bench_html(const struct command *self, const struct bench *b, const char *path);
 
 /* How many products of two bytes attention takes for these queries. */
 double byte_products(const struct shape *shape, uint32_t queries, uint32_t planes);

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../parts/page.h"
+#include "../parts/html.h"
 #include "../parts/plot.h"
 #include "../parts/terminal.h"
 #include "../tool.h"
@@ -136,10 +136,10 @@ static int write_page(const struct command *self, const struct demo *d, const ch
     FILE *to = fopen(path, "wb");
     if (!to)
         return failed(self, "%s: cannot be written: %s; --html names another place", path, strerror(errno));
-    page_begin(to, "aura: a key/value cache in 2 to 8 bits", "What each format costs and saves, measured on this machine "
+    html_begin(to, "aura: a key/value cache in 2 to 8 bits", "What each format costs and saves, measured on this machine "
                "with recorded attention of a real model. Made by `aura demo`.");
-    demo_page(to, d);
-    int bad = page_end(to);
+    demo_html(to, d);
+    int bad = html_end(to);
     return fclose(to) || bad ? failed(self, "%s: cannot be written: %s", path, strerror(errno)) : 0;
 }
 

@@ -70,7 +70,7 @@ double demo_faster(const struct demo *demo, const struct demo_cache *cache, size
 int demo_was_busy(const struct demo *demo); /* whether times may mislead */
 
 /* The sections of the page. */
-void demo_page(FILE *to, const struct demo *demo);
+void demo_html(FILE *to, const struct demo *demo);
 
 /* Measures with a model, a GGUF file: 0 when good; otherwise error[256] has the reason. The caller calls demo_llm_free(). */
 int demo_llm_measure(struct demo_llm **llm, const char *model, const char *prompt, uint32_t threads, int quick, char *error);

@@ -7,7 +7,7 @@
 #include "../eval/eval.h"
 #include "../../model/chat.h"
 #include "../../model/sample.h"
-#include "../parts/page.h"
+#include "../parts/html.h"
 #include "../parts/terminal.h"
 #include "../parts/text_model.h"
 #include "../tool.h"
@@ -225,11 +225,11 @@ void demo_llm_page(FILE *to, const struct demo_llm *l)
 {
     struct eval_report report = report_of(l);
     char heading[96];
-    page_section(to, "What a model writes");
-    page_text(to, "%s, asked: “%s” Always the most likely token, so that only the cache makes a difference. Two tokens that "
+    html_section(to, "What a model writes");
+    html_text(to, "%s, asked: “%s” Always the most likely token, so that only the cache makes a difference. Two tokens that "
               "are nearly as likely are enough for another text: one that differs need not be worse.",
               l->model, l->prompt);
-    page_columns_begin(to);
+    html_columns_begin(to);
     for (size_t i = 0; i < ANSWERS; i++) {
         const struct answer *a = &l->answers[i];
         int whole = a->same == a->count && a->count == l->answers[0].count;
@@ -239,11 +239,11 @@ void demo_llm_page(FILE *to, const struct demo_llm *l)
             snprintf(heading, sizeof heading, "%s: the same", a->cache);
         else
             snprintf(heading, sizeof heading, "%s: the first %zu of %zu tokens the same", a->cache, a->same, a->count);
-        page_column(to, heading, a->text);
+        html_column(to, heading, a->text);
     }
-    page_columns_end(to);
-    page_section(to, "How far the model is from itself");
-    page_text(to, "The distribution of the next token with each cache beside that with an exact cache, f32, on %zu positions "
+    html_columns_end(to);
+    html_section(to, "How far the model is from itself");
+    html_text(to, "The distribution of the next token with each cache beside that with an exact cache, f32, on %zu positions "
               "of %s: KL divergence in nats. q8_0, q5_0 and q4_0 are llama.cpp's caches as stored values. `aura eval` "
               "measures more of it.",
               l->caches[0].result.positions, text_file);

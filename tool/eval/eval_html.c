@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "eval.h"
-#include "../parts/page.h"
+#include "../parts/html.h"
 #include "../parts/plot.h"
 
 enum { PLAIN_BITS = 16 }; /* caches of at least 16 bits are lines, not points: as points they would squeeze the others together */
@@ -64,29 +64,29 @@ static void print_table(FILE *to, const struct eval_report *r)
 {
     static const char *const head[] = {"cache", "bits", "mean KLD", "+-", "median", "99 %", "99.9 %", "max",
                                        "same top", "perplexity", "of exact"};
-    page_table_begin(to, "All of it");
-    page_row_begin(to);
+    html_table_begin(to, "All of it");
+    html_row_begin(to);
     for (size_t i = 0; i < sizeof head / sizeof *head; i++)
-        page_cell(to, "%s", head[i]);
-    page_row_end(to);
+        html_cell(to, "%s", head[i]);
+    html_row_end(to);
     for (size_t i = 0; i < r->count; i++) {
         const struct quality_cache *c = &r->caches[i];
         const struct divergence_summary *d = &c->result;
-        page_row_begin(to);
-        page_cell(to, "%s%s", c->name, c->peer ? "*" : "");
-        page_cell(to, "%.2f", c->bits);
-        page_cell(to, "%.3g", d->kld_mean.value);
-        page_cell(to, "%.2g", d->kld_mean.error);
-        page_cell(to, "%.3g", d->kld_median.value);
-        page_cell(to, "%.3g", d->kld_p99.value);
-        page_cell(to, "%.3g", d->kld_p999.value);
-        page_cell(to, "%.3g", d->kld_max);
-        page_cell(to, "%.2f %%", 100 * d->same_top.value);
-        page_cell(to, "%.4f", d->ppl.value);
-        page_cell(to, "%.4f", d->ppl_ratio.value);
-        page_row_end(to);
+        html_row_begin(to);
+        html_cell(to, "%s%s", c->name, c->peer ? "*" : "");
+        html_cell(to, "%.2f", c->bits);
+        html_cell(to, "%.3g", d->kld_mean.value);
+        html_cell(to, "%.2g", d->kld_mean.error);
+        html_cell(to, "%.3g", d->kld_median.value);
+        html_cell(to, "%.3g", d->kld_p99.value);
+        html_cell(to, "%.3g", d->kld_p999.value);
+        html_cell(to, "%.3g", d->kld_max);
+        html_cell(to, "%.2f %%", 100 * d->same_top.value);
+        html_cell(to, "%.4f", d->ppl.value);
+        html_cell(to, "%.4f", d->ppl_ratio.value);
+        html_row_end(to);
     }
-    page_table_end(to);
+    html_table_end(to);
 }
 
 void eval_print_charts(FILE *to, const struct eval_report *r)
@@ -101,19 +101,19 @@ static int print_page(FILE *to, const struct eval_report *r)
     const struct quality_options *o = r->options;
     const struct divergence_summary *any = &r->caches[0].result;
     uint32_t open = quality_open_tokens(o->ctx, o->rollback);
-    page_begin(to, "What the cache does to a model",
+    html_begin(to, "What the cache does to a model",
                "Next-token distributions with compressed caches, beside those with an exact one.");
     eval_print_charts(to, r);
-    page_section(to, "What was measured");
-    page_text(to, "%s on %s: %u chunks of %u tokens, of which the second half is compared: %zu positions. Perplexity with "
+    html_section(to, "What was measured");
+    html_text(to, "%s on %s: %u chunks of %u tokens, of which the second half is compared: %zu positions. Perplexity with "
               "the exact cache, f32: %.4f.", r->model, r->text, quality_chunks(o), o->ctx, any->positions,
               any->ppl.value / any->ppl_ratio.value);
-    page_text(to, "Every query attends to keys and values as a full cache returns them: codes, but for the first 4 tokens of "
+    html_text(to, "Every query attends to keys and values as a full cache returns them: codes, but for the first 4 tokens of "
               "a chunk, which stay in f16%s. Balance of the keys: %s.", open ? ", and the open ones at its end" : "",
               r->profile ? r->profile : "none");
-    page_text(to, "Caches with * are llama.cpp's, as stored values behind its rotation. What its attention rounds besides, "
+    html_text(to, "Caches with * are llama.cpp's, as stored values behind its rotation. What its attention rounds besides, "
               "queries to 8 bits and sums to f16, is not in them. Errors are standard errors as if positions were independent.");
-    return page_end(to);
+    return html_end(to);
 }
 
 int eval_write_html(const struct eval_report *r, const char *path, char error[LLM_ERROR_BYTES])

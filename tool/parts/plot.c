@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "page.h"
+#include "html.h"
 #include "plot_scale.h"
 
 enum { MOST_BOXES = 400 };

@@ -1,4 +1,4 @@
-/* Charts for pages (page.h), as SVG in the page. A chart leaves out numbers that are not finite, and on a logarithmic axis those
+/* Charts for pages (html.h), as SVG in the page. A chart leaves out numbers that are not finite, and on a logarithmic axis those
  * that are not positive; a chart without any number says so. It is a figure with its title as caption. */
 #ifndef AURA_PLOT_H
 #define AURA_PLOT_H

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "page.h"
+#include "html.h"
 #include "plot.h"
 #include "plot_scale.h"
 
@@ -33,7 +33,7 @@ static void draw_bar(FILE *to, const struct plot_bar *bar, const struct scale *s
     fprintf(to, "<rect class=\"fill c%u\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%d\" rx=\"2\"><title>",
             bar->colour % COLOURS_OF_PAGE,
             s->from, top, fmax(end - s->from, 1), BAR);
-    page_escape(to, bar->name), fputs(": ", to), page_escape(to, text);
+    html_escape(to, bar->name), fputs(": ", to), html_escape(to, text);
     fputs("</title></rect>\n", to);
     if (bar->low < bar->high && plot_shown(bar->low, 0) && plot_shown(bar->high, 0)) {
         fprintf(to, "<path class=\"rule\" d=\"M%.1f %.1fH%.1f\"/>\n", plot_place(s, bar->low), top + BAR / 2.0, plot_place(s,
@@ -93,7 +93,7 @@ static void draw_part(FILE *to, const struct plot_bar *part, double x, double wi
     fprintf(to, "<rect class=\"fill c%u\" x=\"%.1f\" y=\"2\" width=\"%.1f\" height=\"%d\"><title>",
             part->colour % COLOURS_OF_PAGE, x,
             fmax(wide - 1.5, 0.8), TALL);
-    page_escape(to, part->name ? part->name : ""), fputs(part->name ? ": " : "", to), page_escape(to, text);
+    html_escape(to, part->name ? part->name : ""), fputs(part->name ? ": " : "", to), html_escape(to, text);
     fputs("</title></rect>\n", to);
 }
 
@@ -141,7 +141,7 @@ void plot_heat(FILE *to, const char *title, const double *value, size_t rows, si
     plot_figure_begin(to, title);
     fprintf(to, "<svg viewBox=\"0 0 %zu %zu\" preserveAspectRatio=\"none\" "
             "style=\"height:%zupx\" role=\"img\" aria-label=\"", columns ? columns : 1, rows ? rows : 1, rows * 4 + 20);
-    page_escape(to, title);
+    html_escape(to, title);
     fputs("\">\n", to);
     for (int level = 1; level <= LEVELS; level++) {
         fprintf(to, "<path class=\"fill c%u\" opacity=\"%.3f\" d=\"M0 0", colour % COLOURS_OF_PAGE, level / (double)LEVELS);

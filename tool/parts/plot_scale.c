@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "page.h"
+#include "html.h"
 
 /* ---- numbers ------------------------------------------------------------------------------------------------------- */
 
@@ -150,7 +150,7 @@ double plot_text_width(const char *text)
 void plot_figure_begin(FILE *to, const char *title)
 {
     fputs("<figure>\n<figcaption>", to);
-    page_escape(to, title);
+    html_escape(to, title);
     fputs("</figcaption>\n", to);
 }
 
@@ -163,7 +163,7 @@ void plot_svg_begin(FILE *to, int width, double height, const char *title)
 {
     fprintf(to, "<svg class=\"%s\" viewBox=\"0 0 %d %.0f\" role=\"img\" aria-label=\"",
             width == WIDE ? "wide" : "narrow", width, height);
-    page_escape(to, title);
+    html_escape(to, title);
     fputs("\">\n", to);
 }
 
@@ -171,7 +171,7 @@ void plot_text(FILE *to, double x, double y, const char *anchor, const char *cla
 {
     fprintf(to, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\"%s%s%s>", x, y, anchor, *class ? " class=\"" : "", class,
             *class ? "\"" : "");
-    page_escape(to, text);
+    html_escape(to, text);
     fputs("</text>\n", to);
 }
 
@@ -186,7 +186,7 @@ void plot_mark(FILE *to, double x, double y, unsigned colour, const char *title)
             shapes[colour % COLOURS_OF_PAGE]);
     if (title) {
         fputs("<title>", to);
-        page_escape(to, title);
+        html_escape(to, title);
         fputs("</title>", to);
     }
     fputs("</path>\n", to);

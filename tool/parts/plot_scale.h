@@ -4,7 +4,7 @@
 
 #include "plot.h"
 
-/* Drawn for a window of at least 760 pixels, and for a narrower one: page.c shows one of the two. */
+/* Drawn for a window of at least 760 pixels, and for a narrower one: html.c shows one of the two. */
 enum { WIDE = 820, NARROW = 380, LETTER = 7, LINE = 18, COLOURS_OF_PAGE = 8 }; /* LETTER: width of a letter of 13 pixels */
 
 struct scale {

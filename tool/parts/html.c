@@ -1,5 +1,5 @@
 /* Pages of HTML that need no other file. */
-#include "page.h"
+#include "html.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
@@ -64,7 +64,7 @@ static size_t character(const char *text)
     return n == 3 && at[0] == 0xef && at[1] == 0xbf && at[2] > 0xbd ? 0 : n; /* U+FFFE and U+FFFF */
 }
 
-void page_escape(FILE *to, const char *text)
+void html_escape(FILE *to, const char *text)
 {
     while (text && *text) {
         size_t n = character(text);
@@ -94,13 +94,13 @@ static void print_escaped(FILE *to, const char *before, const char *after, const
     fputs(before, to);
     if (text) {
         vsnprintf(text, (size_t)size + 1, format, arguments);
-        page_escape(to, text);
+        html_escape(to, text);
     }
     fputs(after, to);
     free(text);
 }
 
-void page_text(FILE *to, const char *format, ...)
+void html_text(FILE *to, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
@@ -108,37 +108,37 @@ void page_text(FILE *to, const char *format, ...)
     va_end(arguments);
 }
 
-void page_code(FILE *to, const char *text)
+void html_code(FILE *to, const char *text)
 {
     fputs("<pre>", to);
-    page_escape(to, text);
+    html_escape(to, text);
     fputs("</pre>\n", to);
 }
 
 /* ---- the page ------------------------------------------------------------------------------------------------------ */
 
-void page_begin(FILE *to, const char *title, const char *lead)
+void html_begin(FILE *to, const char *title, const char *lead)
 {
     fputs("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
           "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<title>", to);
-    page_escape(to, title);
+    html_escape(to, title);
     fprintf(to, "</title>\n<style>\n%s</style>\n</head>\n<body>\n<header>\n<h1>", style);
-    page_escape(to, title);
+    html_escape(to, title);
     fputs("</h1>\n<p class=\"lead\">", to);
-    page_escape(to, lead);
+    html_escape(to, lead);
     fputs("</p>\n</header>\n<main>\n", to);
 }
 
-int page_end(FILE *to)
+int html_end(FILE *to)
 {
     fputs("</main>\n</body>\n</html>\n", to);
     return fflush(to) || ferror(to) ? -1 : 0;
 }
 
-void page_section(FILE *to, const char *heading)
+void html_section(FILE *to, const char *heading)
 {
     fputs("<h2>", to);
-    page_escape(to, heading);
+    html_escape(to, heading);
     fputs("</h2>\n", to);
 }
 
@@ -147,21 +147,21 @@ void page_section(FILE *to, const char *heading)
 /* Where in its table the next cell goes. One table is written at a time. */
 static int row, cell;
 
-void page_table_begin(FILE *to, const char *caption)
+void html_table_begin(FILE *to, const char *caption)
 {
     row = 0;
     fputs("<figure>\n<figcaption>", to);
-    page_escape(to, caption);
+    html_escape(to, caption);
     fputs("</figcaption>\n<div class=\"scroll\">\n<table>\n", to);
 }
 
-void page_row_begin(FILE *to)
+void html_row_begin(FILE *to)
 {
     cell = 0;
     fputs(row == 0 ? "<thead>\n<tr>" : row == 1 ? "<tbody>\n<tr>" : "<tr>", to);
 }
 
-void page_cell(FILE *to, const char *format, ...)
+void html_cell(FILE *to, const char *format, ...)
 {
     int head = row == 0 || cell == 0;
     va_list arguments;
@@ -172,33 +172,33 @@ void page_cell(FILE *to, const char *format, ...)
     cell++;
 }
 
-void page_row_end(FILE *to)
+void html_row_end(FILE *to)
 {
     fputs(row++ == 0 ? "</tr>\n</thead>\n" : "</tr>\n", to);
 }
 
-void page_table_end(FILE *to)
+void html_table_end(FILE *to)
 {
     fputs(row > 1 ? "</tbody>\n</table>\n</div>\n</figure>\n" : "</table>\n</div>\n</figure>\n", to);
 }
 
 /* ---- columns ------------------------------------------------------------------------------------------------------- */
 
-void page_columns_begin(FILE *to)
+void html_columns_begin(FILE *to)
 {
     fputs("<div class=\"columns\">\n", to);
 }
 
-void page_column(FILE *to, const char *heading, const char *text)
+void html_column(FILE *to, const char *heading, const char *text)
 {
     fputs("<div><h3>", to);
-    page_escape(to, heading);
+    html_escape(to, heading);
     fputs("</h3><p>", to);
-    page_escape(to, text);
+    html_escape(to, text);
     fputs("</p></div>\n", to);
 }
 
-void page_columns_end(FILE *to)
+void html_columns_end(FILE *to)
 {
     fputs("</div>\n", to);
 }

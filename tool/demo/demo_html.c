@@ -6,7 +6,7 @@
 #include "../../src/format.h"
 #include "../../src/base/format_names.h"
 #include "demo.h"
-#include "../parts/page.h"
+#include "../parts/html.h"
 #include "../parts/plot.h"
 #include "../tool.h"
 
@@ -49,8 +49,8 @@ static void chart_quality(FILE *to, const struct demo *d, const char *title, con
 
 static void section_quality(FILE *to, const struct demo *d)
 {
-    page_section(to, "Error against bits");
-    page_text(to, "Keys and values of recorded layers went through each cache; the output of attention is compared with "
+    html_section(to, "Error against bits");
+    html_text(to, "Keys and values of recorded layers went through each cache; the output of attention is compared with "
               "attention in double precision over the numbers as recorded. Bars reach from the best to the worst layer. With "
               "every bit less the error about doubles; the keys alone decide the weights, so k5v4 has those of k5v5. The "
               "recording itself is in f16, so an f16 cache changes nothing but the rounding of sums: its line is far below "
@@ -63,29 +63,29 @@ static void section_quality(FILE *to, const struct demo *d)
 static void section_table(FILE *to, const struct demo *d)
 {
     char text[48];
-    page_section(to, "All numbers");
-    page_table_begin(to, "Errors are means over the recorded layers, times are of one layer's attention for one token");
-    page_row_begin(to);
-    page_cell(to, "cache"), page_cell(to, "preset"), page_cell(to, "bits per value"), page_cell(to, "times smaller");
-    page_cell(to, "output error"), page_cell(to, "KL of weights");
+    html_section(to, "All numbers");
+    html_table_begin(to, "Errors are means over the recorded layers, times are of one layer's attention for one token");
+    html_row_begin(to);
+    html_cell(to, "cache"), html_cell(to, "preset"), html_cell(to, "bits per value"), html_cell(to, "times smaller");
+    html_cell(to, "output error"), html_cell(to, "KL of weights");
     for (size_t i = 0; i < d->contexts; i++) {
         plot_number(text, d->context[i], "tokens");
-        page_cell(to, "time at %s", text), page_cell(to, "times as fast");
+        html_cell(to, "time at %s", text), html_cell(to, "times as fast");
     }
-    page_row_end(to);
+    html_row_end(to);
     for (size_t k = 0; k < d->count; k++) {
         const struct demo_cache *c = &d->caches[k];
-        page_row_begin(to);
-        page_cell(to, "%s", c->name), page_cell(to, "%s", c->preset), page_cell(to, "%.2f", c->bits);
+        html_row_begin(to);
+        html_cell(to, "%s", c->name), html_cell(to, "%s", c->preset), html_cell(to, "%.2f", c->bits);
         plot_number(text, c->output.mean, "%");
-        page_cell(to, "%.2f", d->caches[0].bits / c->bits), page_cell(to, "%s", text), page_cell(to, "%.2g", c->kl.mean);
+        html_cell(to, "%.2f", d->caches[0].bits / c->bits), html_cell(to, "%s", text), html_cell(to, "%.2g", c->kl.mean);
         for (size_t i = 0; i < d->contexts; i++) {
             plot_number(text, c->seconds[i], "s");
-            page_cell(to, "%s", text), page_cell(to, "%.2f", demo_faster(d, c, i));
+            html_cell(to, "%s", text), html_cell(to, "%.2f", demo_faster(d, c, i));
         }
-        page_row_end(to);
+        html_row_end(to);
     }
-    page_table_end(to);
+    html_table_end(to);
 }
 
 /* ---- time and memory ----------------------------------------------------------------------------------------------- */
@@ -112,12 +112,12 @@ static void section_time(FILE *to, const struct demo *d)
                         {"tokens in the cache", "tokens", 1, d->context[0] * 0.8, d->context[d->contexts - 1] * 1.15, ticks,
                             d->contexts},
                         {"time", "s", 1, 0, 0, NULL, 0}, series, n, NULL, 0, 0};
-    page_section(to, "Time against context");
-    page_text(to, "The recording is repeated until the cache is full; all caches are timed in turns, on %u threads. The "
+    html_section(to, "Time against context");
+    html_text(to, "The recording is repeated until the cache is full; all caches are timed in turns, on %u threads. The "
               "cache is read straight from its bits: fewer bytes are fewer bytes to read, which counts where the context is "
               "long.", d->threads);
     if (demo_was_busy(d))
-        page_text(to, "The machine was busy meanwhile: times of f16 varied by a factor of %.1f. Measured on an idle machine, "
+        html_text(to, "The machine was busy meanwhile: times of f16 varied by a factor of %.1f. Measured on an idle machine, "
                   "this chart is smoother.", d->unrest);
     plot_chart(to, &plot);
 }
@@ -135,8 +135,8 @@ static void section_memory(FILE *to, const struct demo *d)
     snprintf(title, sizeof title, "One sequence of %.0fk tokens: %u layers, %u KV heads, D %u",
              (double)demo_model.tokens / 1024,
              demo_model.layers, demo_model.kv_heads, demo_model.dim);
-    page_section(to, "Memory of an 8B-class model");
-    page_text(to, "Pages and what a sequence has beside them, as the library counts them: codes, scales, references, and the "
+    html_section(to, "Memory of an 8B-class model");
+    html_text(to, "Pages and what a sequence has beside them, as the library counts them: codes, scales, references, and the "
               "tokens that stay in f16. Blue are the presets max, safe, quality, balanced and small, green are other pairs."
               );
     plot_bars(to, title, "B", bars, d->count);
@@ -193,8 +193,8 @@ static void section_head(FILE *to, const struct demo *d)
     char title[160];
     if (!h->exact || !h->cached[0] || !h->cached[1])
         return;
-    page_section(to, "The attention of one head, before and after");
-    page_text(to, "Layer %u, query head %u, the one whose attention is spread the widest. Each line is a query, the newest "
+    html_section(to, "The attention of one head, before and after");
+    html_text(to, "Layer %u, query head %u, the one whose attention is spread the widest. Each line is a query, the newest "
               "at the bottom; from left to right the %u tokens it can look at; the stronger the colour, the more weight.",
               h->layer, h->head, h->tokens);
     heat(to, h, h->exact, "exact", 5);
@@ -208,7 +208,7 @@ static void section_head(FILE *to, const struct demo *d)
     struct plot plot = {"The 60 tokens with the most weight, for the newest query",
                         {"exact weight", "%", 1, 0, 0, NULL, 0}, {"weight with the cache", "%", 1, 0, 0, NULL, 0}, series,
                             DEMO_SHOWN, NULL, 0, 1};
-    page_text(to, "The same in numbers: on the dashed line nothing has changed.");
+    html_text(to, "The same in numbers: on the dashed line nothing has changed.");
     plot_chart(to, &plot);
 }
 
@@ -241,8 +241,8 @@ static void section_bytes(FILE *to, const struct demo *d)
         NULL, 1};
     struct plot_bar scale = {"its scale, f16, padded", l.head_bytes - l.reference_scale_at, 0, 0, NULL, 4};
     page[AURA_PAGE_TILES] = reference, page[AURA_PAGE_TILES + 1] = scale;
-    page_section(to, "Where the bytes are");
-    page_text(to, "A tile is %d tokens of one KV head, a page is %d tiles of every KV head. Numbers are of %s and D %u: %.3f "
+    html_section(to, "Where the bytes are");
+    html_text(to, "A tile is %d tokens of one KV head, a page is %d tiles of every KV head. Numbers are of %s and D %u: %.3f "
               "bits per value, of which the codes are %.0f.", AURA_TILE, AURA_PAGE_TILES, c->name, demo_model.dim,
               8.0 * l.head_bytes / (2.0 * AURA_PAGE * demo_model.dim), 8.0 * l.k.bytes / (AURA_TILE * demo_model.dim));
     snprintf(title, sizeof title, "A tile: %u bytes", l.tile_bytes);
@@ -253,10 +253,10 @@ static void section_bytes(FILE *to, const struct demo *d)
     plot_parts(to, title, "bytes", page, AURA_PAGE_TILES + 2);
 }
 
-void demo_page(FILE *to, const struct demo *d)
+void demo_html(FILE *to, const struct demo *d)
 {
-    page_text(to, "aura %s on %s, %u threads, %s.", aura_version(), cpu_name(), d->threads, isa_name(aura_ctx_isas(d->ctx)));
-    page_text(to, "Recording: %s, %zu layer%s, %u tokens, %u query heads, %u KV heads, D %u.", d->file, d->layers,
+    html_text(to, "aura %s on %s, %u threads, %s.", aura_version(), cpu_name(), d->threads, isa_name(aura_ctx_isas(d->ctx)));
+    html_text(to, "Recording: %s, %zu layer%s, %u tokens, %u query heads, %u KV heads, D %u.", d->file, d->layers,
               d->layers == 1 ? "" : "s",
               d->recorded[0].tokens, d->recorded[0].q_heads, d->recorded[0].kv_heads, d->recorded[0].k_dim);
     section_memory(to, d); /* first what a cache saves, then what it costs */

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "bench.h"
-#include "../parts/page.h"
+#include "../parts/html.h"
 #include "../parts/plot.h"
 #include "../tool.h"
 
@@ -82,41 +82,41 @@ static void bars_of_row(FILE *to, const struct row *r)
 static void table(FILE *to, const struct results *results)
 {
     char text[48], name[16];
-    page_section(to, "All numbers");
-    page_table_begin(to, "Time of attention for one query token, beside a plain read of as many bytes and beside f16");
-    page_row_begin(to);
-    page_cell(to, "cache"), page_cell(to, "D"), page_cell(to, "tokens"), page_cell(to, "time"), page_cell(to, "GB/s");
-    page_cell(to, "plain read, GB/s"), page_cell(to, "of the plain read"), page_cell(to, "times as fast as f16");
-    page_row_end(to);
+    html_section(to, "All numbers");
+    html_table_begin(to, "Time of attention for one query token, beside a plain read of as many bytes and beside f16");
+    html_row_begin(to);
+    html_cell(to, "cache"), html_cell(to, "D"), html_cell(to, "tokens"), html_cell(to, "time"), html_cell(to, "GB/s");
+    html_cell(to, "plain read, GB/s"), html_cell(to, "of the plain read"), html_cell(to, "times as fast as f16");
+    html_row_end(to);
     for (size_t i = 0; i < results->count; i++) {
         const struct row *r = &results->rows[i];
         aura_format_name(r->shape.format, name);
-        page_row_begin(to);
-        page_cell(to, "%s", name), page_cell(to, "%u", r->shape.dim);
+        html_row_begin(to);
+        html_cell(to, "%s", name), html_cell(to, "%u", r->shape.dim);
         plot_number(text, r->shape.tokens, "tokens");
-        page_cell(to, "%s", text);
+        html_cell(to, "%s", text);
         plot_number(text, r->seconds, "s");
-        page_cell(to, "%s", text), page_cell(to, "%.2f", r->bytes / r->seconds / 1e9);
-        page_cell(to, "%.2f", r->bytes / r->read_seconds / 1e9), page_cell(to, "%.1f %%", r->read_seconds / r->seconds * 100);
+        html_cell(to, "%s", text), html_cell(to, "%.2f", r->bytes / r->seconds / 1e9);
+        html_cell(to, "%.2f", r->bytes / r->read_seconds / 1e9), html_cell(to, "%.1f %%", r->read_seconds / r->seconds * 100);
         if (r->f16_seconds > 0)
-            page_cell(to, "%.2f", r->f16_seconds / r->seconds);
+            html_cell(to, "%.2f", r->f16_seconds / r->seconds);
         else
-            page_cell(to, "1");
-        page_row_end(to);
+            html_cell(to, "1");
+        html_row_end(to);
     }
-    page_table_end(to);
+    html_table_end(to);
 }
 
-int write_bench_page(const struct command *self, const struct bench *b, const char *path)
+int write_bench_html(const struct command *self, const struct bench *b, const char *path)
 {
     const struct results *results = b->results;
     FILE *to = fopen(path, "wb");
     char title[80];
     if (!to)
         return failed(self, "%s: cannot be written: %s", path, strerror(errno));
-    page_begin(to, "aura bench", "Attention straight from the cache, beside a plain read of as many bytes and beside an f16 "
+    html_begin(to, "aura bench", "Attention straight from the cache, beside a plain read of as many bytes and beside an f16 "
                "cache.");
-    page_text(to, "aura %s on %s, %u threads, %s; medians of turns taken in one run.", aura_version(), cpu_name(),
+    html_text(to, "aura %s on %s, %u threads, %s; medians of turns taken in one run.", aura_version(), cpu_name(),
               b->threads,
               isa_name(aura_ctx_isas(b->ctx)));
     for (size_t i = 0, end; i < results->count && results->count > 1; i = end) {
@@ -128,6 +128,6 @@ int write_bench_page(const struct command *self, const struct bench *b, const ch
     if (results->count == 1)
         bars_of_row(to, results->rows);
     table(to, results);
-    int bad = page_end(to);
+    int bad = html_end(to);
     return fclose(to) || bad ? failed(self, "%s: cannot be written: %s", path, strerror(errno)) : 0;
 }

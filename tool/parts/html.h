@@ -1,35 +1,35 @@
 /* Pages of HTML that need no scripts, no other files and no network. They follow the light or dark scheme of the reader's system
  * and the width of the window, and are well-formed XML, too. Callers give plain text: the functions here escape it. */
-#ifndef AURA_PAGE_H
-#define AURA_PAGE_H
+#ifndef AURA_HTML_H
+#define AURA_HTML_H
 
 #include <stdio.h>
 
 /* Begins a page: its head, its title and a subtitle. */
-void page_begin(FILE *to, const char *title, const char *lead);
+void html_begin(FILE *to, const char *title, const char *lead);
 /* Ends the page. 0 when all of it was written. */
-int page_end(FILE *to);
+int html_end(FILE *to);
 
 /* A heading; what follows belongs to it until the next one or the end. */
-void page_section(FILE *to, const char *heading);
+void html_section(FILE *to, const char *heading);
 /* A paragraph. */
-__attribute__((format(printf, 2, 3))) void page_text(FILE *to, const char *format, ...);
+__attribute__((format(printf, 2, 3))) void html_text(FILE *to, const char *format, ...);
 /* A command or its output in a box, with its line ends. */
-void page_code(FILE *to, const char *text);
+void html_code(FILE *to, const char *text);
 
 /* A table, cell by cell: row begin, cells, row end. The first row is the head; the first cell of a row is its name. */
-void page_table_begin(FILE *to, const char *caption);
-void page_row_begin(FILE *to);
-__attribute__((format(printf, 2, 3))) void page_cell(FILE *to, const char *format, ...);
-void page_row_end(FILE *to);
-void page_table_end(FILE *to);
+void html_table_begin(FILE *to, const char *caption);
+void html_row_begin(FILE *to);
+__attribute__((format(printf, 2, 3))) void html_cell(FILE *to, const char *format, ...);
+void html_row_end(FILE *to);
+void html_table_end(FILE *to);
 
 /* Texts to compare, in boxes side by side; in a narrow window one below the other. */
-void page_columns_begin(FILE *to);
-void page_column(FILE *to, const char *heading, const char *text);
-void page_columns_end(FILE *to);
+void html_columns_begin(FILE *to);
+void html_column(FILE *to, const char *heading, const char *text);
+void html_columns_end(FILE *to);
 
 /* Writes a text, escaped for HTML and XML. Control characters and bytes that are no UTF-8 become U+FFFD. */
-void page_escape(FILE *to, const char *text);
+void html_escape(FILE *to, const char *text);
 
 #endif
