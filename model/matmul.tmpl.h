@@ -11,8 +11,8 @@
  *   vi_dot(sum, w, a, wide)   in each lane: sum + the products of its four bytes of w, unsigned, with the four signed bytes of the
  *                             word a. wide: the codes w have 8 bits
  *   vb_load(p) vb_low(b) vb_high(b)           bytes; their nibbles
- *   vb_bits(b, plane, half, bit)              b | bit in every byte whose bit is set in the plane, 8 bytes for a group of 16 rows;
- *                                             `half` says which LANES of these rows b has */
+ *   vb_bits(b, plane, half, bit)              b | bit in every byte whose bit is set in the plane, 8 bytes for a quad;
+ *                                             `half` says which LANES of the 16 rows b has */
 
 /* A product with one token waits for memory, so it asks for weights AHEAD bytes before it uses them. That saves 10 % of the time
  * of a token (10.2 for 11.5 ms, one thread; 135M parameters, Xeon, 2026-11). */
@@ -25,8 +25,8 @@ AURA_INLINE int32_t word_at(const int8_t *q)
     return word;
 }
 
-/* The codes of group g of a part, for LANES of the 16 rows: those of the given half. */
-AURA_INLINE vb group_codes(const uint8_t *codes, size_t g, size_t half, const int bits)
+/* The codes of quad g of a part, for LANES of the 16 rows: those of the given half. */
+AURA_INLINE vb quad_codes(const uint8_t *codes, size_t g, size_t half, const int bits)
 {
     if (bits == 8)
         return vb_load(codes + 64 * g + half * 4 * LANES);
@@ -55,7 +55,7 @@ AURA_INLINE void add_part(vf *sums, const uint8_t *codes, const struct act_block
     AURA_UNROLL for (int t = 0; t < tokens; t++)
         exact[t] = vi_set(zero_sum(&a[t], at, part, bits == 8 ? zero - WIDE_ZERO : zero));
     AURA_UNROLL for (int g = 0; g < part / 4; g++) {
-        vb code = group_codes(codes, (size_t)g, half, bits);
+        vb code = quad_codes(codes, (size_t)g, half, bits);
         AURA_UNROLL for (int t = 0; t < tokens; t++)
             exact[t] = vi_dot(exact[t], code, word_at(a[t].q + 16 * at + 4 * g), bits == 8);
     }

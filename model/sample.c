@@ -106,7 +106,7 @@ static double weight(const struct sampler *s, struct candidate c, float top)
  * The heap is sorted only as far as needed to decide who stays. */
 static size_t choose(struct sampler *s, float top, double *total)
 {
-    size_t n = s->vocab, most = s->options.top_k && s->options.top_k < n ? s->options.top_k : n, ordered = 0, kept = 0;
+    size_t n = s->vocab, most = s->options.top_k && s->options.top_k < n ? s->options.top_k : n, ordered = 0, staying = 0;
     int all_stay = most == n && !(s->options.top_p > 0 && s->options.top_p < 1);
     double share = s->options.top_p > 0 && s->options.top_p < 1 ? (double)s->options.top_p : 2, all = 0;
     for (size_t i = all_stay ? 0 : n / 2; i-- > 0;)
@@ -115,12 +115,12 @@ static size_t choose(struct sampler *s, float top, double *total)
         all += weight(s, pop(s->heap, n - ordered), top);
     for (size_t i = 0; most == n && i < n; i++)
         all += weight(s, s->heap[i], top);
-    for (*total = 0; kept < most && *total < share * all; kept++) {
-        if (!all_stay && kept == ordered)
+    for (*total = 0; staying < most && *total < share * all; staying++) {
+        if (!all_stay && staying == ordered)
             pop(s->heap, n - ordered++);
-        *total += weight(s, s->heap[n - 1 - kept], top);
+        *total += weight(s, s->heap[n - 1 - staying], top);
     }
-    return kept;
+    return staying;
 }
 
 uint32_t sampler_next(struct sampler *s, const float *logits)
@@ -131,9 +131,9 @@ uint32_t sampler_next(struct sampler *s, const float *logits)
         return best;
     for (uint32_t i = 0; i < s->vocab; i++)
         s->heap[i] = (struct candidate){logits[i], i};
-    size_t kept = choose(s, logits[best], &total);
+    size_t staying = choose(s, logits[best], &total);
     double draw = (double)(random_bits(s) >> 11) * 0x1p-53 * total;
-    for (size_t i = 0; i < kept; i++) {
+    for (size_t i = 0; i < staying; i++) {
         struct candidate c = s->heap[s->vocab - 1 - i];
         sum += weight(s, c, logits[best]);
         if (sum > draw)

@@ -193,11 +193,11 @@ static void put_codes(const struct weight_type *t, size_t r, const uint8_t *code
     }
     size_t planes = t->bits - 4, pair_bytes = 64 + 16 * planes;
     for (size_t i = 0; i < t->part; i++) {
-        size_t group = i / 4 % 2, place = 4 * r + i % 4;
+        size_t quad = i / 4 % 2, place = 4 * r + i % 4;
         uint8_t *pair = to + i / 8 * pair_bytes;
-        pair[place] |= (uint8_t)((code[i] & 15) << 4 * group);
+        pair[place] |= (uint8_t)((code[i] & 15) << 4 * quad);
         for (size_t plane = 0; plane < planes; plane++)
-            pair[64 + 16 * plane + 8 * group + place / 8] |= (uint8_t)((code[i] >> (4 + plane) & 1) << place % 8);
+            pair[64 + 16 * plane + 8 * quad + place / 8] |= (uint8_t)((code[i] >> (4 + plane) & 1) << place % 8);
     }
 }
 

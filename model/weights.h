@@ -34,9 +34,9 @@ void weight_row(uint32_t type, const void *row, size_t cols, float *out);
  * all 16 rows. So a vector holds the same column of many rows, and a product needs no sum over lanes. A block is:
  *     f16 d[16]; f16 m[16] where there is a min;
  *     for each part: int8 scale[16] and uint8 min[16] where there are several parts, and the codes.
- * Codes are in groups of 4 columns; byte or nibble 4 r + c of a group is column c of row r. A group of 8-bit codes is 64 bytes.
- * Where codes have fewer bits, two groups share 64 bytes: the first has the low nibbles, the second the high ones. Then follow the
- * other bits: bit 4 of the first group, 8 bytes, and of the second; then bit 5 of both, where codes have 6 bits.
+ * Codes are in quads of 4 columns; byte or nibble 4 r + c of a quad is column c of row r. A quad of 8-bit codes is 64 bytes.
+ * Where codes have fewer bits, two quads share 64 bytes: the first has the low nibbles, the second the high ones. Then follow the
+ * other bits: bit 4 of the first quad, 8 bytes, and of the second; then bit 5 of both, where codes have 6 bits.
  * Floats are stored column by column, 16 rows together; columns of zeros fill them up to a multiple of 32. */
 enum { PANEL_ROWS = 16, PANEL_COLS = 32 };
 

@@ -25,7 +25,8 @@ static void print_line(const struct line *l, int json, const char *before)
 {
     if (json)
         printf("%s\n  {\"variant\": \"%s\", \"isa\": \"%s\", \"built\": %s, \"can_run\": %s, \"used\": %s, \"needs\": \"%s\"}",
-               before, l->name, l->isa, l->built ? "true" : "false", l->can ? "true" : "false", l->used ? "true" : "false", l->needs);
+               before, l->name, l->isa, l->built ? "true" : "false", l->can ? "true" : "false", l->used ? "true" : "false",
+               l->needs);
     else
         printf("%c %-20s%s%s\n", l->used ? '*' : l->can ? '-' : ' ', l->name, l->can ? "" : " needs ", l->can ? "" : l->needs);
 }

@@ -36,7 +36,7 @@ static void refused(uint64_t model, const char *why)
 }
 
 /* Tokens that are in the cache, and one more that is not. */
-static void kept(void)
+static void saved_and_loaded(void)
 {
     struct conversation c = {0}, back = {0};
     struct llm_state *state = new_state(), *other = new_state();
@@ -137,7 +137,7 @@ int main(void)
     snprintf(tokens_path, sizeof tokens_path, "%s.tokens", path);
     if (gguf_read(bytes.data, bytes.size, &file, error) || llm_open(file, 1, &llm, error))
         return printf("FAIL model: %s\n", error), 1;
-    RUN(kept);
+    RUN(saved_and_loaded);
     RUN(damaged);
     RUN(wrong_count);
     RUN(pieces);

@@ -36,16 +36,16 @@ static void greedy(void)
     make_logits();
 }
 
-/* Compares frequencies with the probabilities in double: within five standard deviations. `kept`: how many tokens can be drawn. */
-static void frequencies(const struct sample_options *options, const int *order, int kept, const char *name)
+/* Compares frequencies with the probabilities in double: within five standard deviations. `staying` tokens can be drawn. */
+static void frequencies(const struct sample_options *options, const int *order, int staying, const char *name)
 {
     enum { DRAWS = 40000 };
     int counts[VOCAB], seen = 0;
     double total = 0;
     draw(options, DRAWS, counts);
-    for (int i = 0; i < kept; i++)
+    for (int i = 0; i < staying; i++)
         total += exp((double)logits[order[i]] / (double)options->temp);
-    for (int i = 0; i < kept; i++) {
+    for (int i = 0; i < staying; i++) {
         double p = exp((double)logits[order[i]] / (double)options->temp) / total, expected = p * DRAWS;
         EXPECT(fabs(counts[order[i]] - expected) <= 5 * sqrt(expected * (1 - p)) + 1, "%s: token %d came %d times, not %g", name,
                order[i], counts[order[i]], expected);
@@ -62,7 +62,7 @@ static int by_logit(const void *a, const void *b)
 
 static void shares(void)
 {
-    int order[VOCAB], kept = 0;
+    int order[VOCAB], staying = 0;
     double all = 0, sum = 0, five = 0;
     for (int i = 0; i < VOCAB; i++)
         order[i] = i, all += exp((double)logits[i]);
@@ -72,14 +72,14 @@ static void shares(void)
     frequencies(&(struct sample_options){1, 5, 0, 3}, order, 5, "top k");
     frequencies(&(struct sample_options){1, 2, 0, 3}, order, 2, "top k at a tie: the lower token");
     frequencies(&(struct sample_options){1, 1, 0, 3}, order, 1, "top 1");
-    for (; sum < 0.7 * all; kept++)
-        sum += exp((double)logits[order[kept]]);
-    frequencies(&(struct sample_options){1, 0, 0.7f, 4}, order, kept, "top p");
+    for (; sum < 0.7 * all; staying++)
+        sum += exp((double)logits[order[staying]]);
+    frequencies(&(struct sample_options){1, 0, 0.7f, 4}, order, staying, "top p");
     for (int i = 0; i < 5; i++)
         five += exp((double)logits[order[i]]);
-    for (kept = 0, sum = 0; sum < 0.7 * five; kept++)
-        sum += exp((double)logits[order[kept]]);
-    frequencies(&(struct sample_options){1, 5, 0.7f, 5}, order, kept, "top k, then top p");
+    for (staying = 0, sum = 0; sum < 0.7 * five; staying++)
+        sum += exp((double)logits[order[staying]]);
+    frequencies(&(struct sample_options){1, 5, 0.7f, 5}, order, staying, "top k, then top p");
     frequencies(&(struct sample_options){1, 0, 1e-6f, 6}, order, 1, "a share so small that one is enough");
 }
 

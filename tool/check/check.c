@@ -221,7 +221,8 @@ static int run_check(const struct command *self, int argc, char **argv)
         printf("%zu variants: %zu ok, %zu marginal, %zu failed, %zu skipped; %zu cases\n", shown, count[OK],
                count[MARGINAL], count[FAIL], count[SKIP], cases);
     if (!shown)
-        return usage_error(self, "no kernel of a CPU matches; `aura list` shows them all, and --device cuda checks those of the GPU");
+        return usage_error(self, "no kernel of a CPU matches; `aura list` shows them all, "
+                           "and --device cuda checks those of the GPU");
     return count[FAIL] || (o.strict && count[SKIP]);
 }
 
