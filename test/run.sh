@@ -16,7 +16,7 @@ unset CC CXX CFLAGS CXXFLAGS CPPFLAGS LDFLAGS MAKEFLAGS MAKELEVEL MFLAGS # each 
 export LC_ALL=C
 self=test/run.sh
 out=build/test
-jobs='asan neon isa plain device plant-neon gcc clang plant-x86 tool model quality install tsan symbols header tables style union' # long first
+jobs='asan neon isa plain device plant-neon gcc clang plant-x86 tool model quality install tsan drill symbols header tables style union' # long first
 time_limit=1150 # seconds; a job that takes longer hangs, and all of them together should take less than 20 minutes
 
 # ---- what jobs are made of ------------------------------------------------------------------------------------------
@@ -725,6 +725,15 @@ job_style() {
         test/style.py
     else
         echo 'skip style: there is no python3'
+    fi
+}
+
+# doc/add-a-variant.md, followed to the letter on a copy of the tree: a dim, a width, an instruction set, a GPU kernel.
+job_drill() {
+    if command -v python3 >/dev/null; then
+        test/drill.py
+    else
+        echo 'skip drill: there is no python3'
     fi
 }
 

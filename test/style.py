@@ -32,7 +32,7 @@ OWN_LISTS = {
 
 # Headers of others, and files that a text tells the reader to make.
 NOT_OURS = set('math.h stdio.h stdint.h stdlib.h string.h threads.h stdatomic.h immintrin.h arm_neon.h fenv.h cuda_runtime.h'
-               ' cuda_fp16.h ggml.h llama.h pthread.h peers.md'.split())
+               ' cuda_fp16.h ggml.h llama.h pthread.h peers.md bmi2.c'.split())
 
 
 # ---- what rules are made of ----------------------------------------------------------------------------------------
