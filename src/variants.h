@@ -186,6 +186,9 @@ enum { AURA_N_KINDS = 32 };
 #define AURA_CUDA_KINDS(X, ...) X(3, __VA_ARGS__) X(4, __VA_ARGS__) X(5, __VA_ARGS__) X(6, __VA_ARGS__) X(8, __VA_ARGS__)
 #define AURA_CUDA_DIMS(X, ...) X(64, __VA_ARGS__) X(128, __VA_ARGS__) X(256, __VA_ARGS__)
 
+/* X(kind, ...): all widths that the device encodes and that its general kernels read: it refuses a cache of another. */
+#define AURA_CUDA_BITS(X, ...) X(2, __VA_ARGS__) AURA_CUDA_KINDS(X, __VA_ARGS__)
+
 /* X(name, kind, dim, planes, rows of a lane, column tiles): a block has 4 * rows of a lane * column tiles rows. Up to 5 bits
  * there is one plane too, which aura_planes_of() chooses. */
 #define AURA_CUDA_ATTEND(X) \

@@ -190,10 +190,21 @@ static aura_status open_device(aura_cuda_cache *c, const char *call)
     return cuda_status(c->ctx, call, error, "asking for the device's properties");
 }
 
+/* Whether the device holds sides of this kind: plain numbers, and the widths that it has kernels for. 0 is the default. */
+static bool has_kind(aura_kind kind)
+{
+#define IS_IT(width, ...) || (int)kind == width
+    return kind == 0 || kind >= AURA_KIND_F32 AURA_CUDA_BITS(IS_IT);
+#undef IS_IT
+}
+
 aura_status aura_cuda_check_kind(const aura_ctx *ctx, const char *call, const aura_config *config)
 {
     if (config->slots)
         return aura_backend_fail(ctx, AURA_UNSUPPORTED, "%s: a cache with slots; the device has caches of sequences only", call);
+    if (!has_kind(config->format.k) || !has_kind(config->format.v))
+        return aura_backend_fail(ctx, AURA_UNSUPPORTED, "%s: format k %d, v %d; the device has no kernels for it", call,
+                                 (int)config->format.k, (int)config->format.v);
     return AURA_OK;
 }
 

@@ -264,7 +264,7 @@ void check_options()
 /* Codes of 128 channels on both sides have general kernels of their own: every pair of kinds, four rows and eight. */
 static void check_general_common()
 {
-    static const uint32_t kinds[] = {AURA_BITS(AURA_KIND_ITEM)};
+    static const uint32_t kinds[] = {AURA_CUDA_BITS(AURA_DIM_ITEM)};
     uint32_t i = 0;
     for (uint32_t k : kinds)
         for (uint32_t v : kinds) {
@@ -283,7 +283,7 @@ static void check_general_common()
 /* Every pair of kinds, every dim, through the general kernel; and planes that the fused kernels do not have. */
 void check_general()
 {
-    static const uint32_t kinds[] = {AURA_KINDS(AURA_KIND_ITEM)}, dims[] = {AURA_DIMS(AURA_DIM_ITEM)};
+    static const uint32_t kinds[] = {AURA_CUDA_BITS(AURA_DIM_ITEM) AURA_PLAIN(AURA_KIND_ITEM)}, dims[] = {AURA_DIMS(AURA_DIM_ITEM)};
     const uint32_t n_dims = sizeof dims / sizeof *dims;
     uint32_t i = 0;
     for (uint32_t k : kinds)
