@@ -21,7 +21,8 @@ struct shape {
     static constexpr int COLUMN_ROWS = 4 * RL, ROWS = COLUMN_ROWS * NT;
     static constexpr int STEPS = D / 32, PARTS = D / 32;
     /* The layout of format.c for equal sides of this kind and dim; attend.cu compares. */
-    static constexpr uint32_t V_AT = KIND * D * 4, K_SCALE_AT = 2 * V_AT, V_SCALE_AT = K_SCALE_AT + 64, TILE_BYTES = V_SCALE_AT + 64;
+    static constexpr uint32_t V_AT = KIND * D * 4, K_SCALE_AT = 2 * V_AT, V_SCALE_AT = K_SCALE_AT + 64,
+                              TILE_BYTES = V_SCALE_AT + 64;
     static constexpr uint32_t REFERENCE_AT = AURA_PAGE_TILES * TILE_BYTES, REFERENCE_SCALE_AT = REFERENCE_AT + D;
 };
 
@@ -107,7 +108,8 @@ __device__ __forceinline__ void prepare_row(attend_space<S> &s, const struct dev
         const float2 numbers = make_float2(y[i] * half_factor, y[i + 1] * half_factor);
         const __half2 upper = __floats2half2_rn(numbers.x, numbers.y);
         *(__half2 *)&s.half[r][0][lane * E + i] = upper;
-        *(__half2 *)&s.half[r][1][lane * E + i] = __floats2half2_rn(numbers.x - __low2float(upper), numbers.y - __high2float(upper));
+        *(__half2 *)&s.half[r][1][lane * E + i] =
+            __floats2half2_rn(numbers.x - __low2float(upper), numbers.y - __high2float(upper));
     }
     row.sum[0] = warp_sum(hi_sum);
     row.sum[1] = warp_sum(sum) - 256 * row.sum[0];
@@ -192,8 +194,8 @@ __device__ __forceinline__ void follow_maximum(const float (&s)[S::NT][S::RL][4]
 }
 
 /* Logits become weights 2^(logit - m). The maximum is followed only when it is left so far behind that a lane's weights add up to
- * more than `most`: weights may then be above 1, which nothing minds, and rescaling is rare. Sums are needed anyway, so that looking
- * costs one comparison per row; what overflowed is computed again. */
+ * more than `most`: weights may then be above 1, which nothing minds, and rescaling is rare. Sums are needed anyway, so that
+ * looking costs one comparison per row; what overflowed is computed again. */
 template <class S>
 __device__ __forceinline__ void weigh(float (&s)[S::NT][S::RL][4], running<S> &run)
 {

@@ -1,6 +1,6 @@
-/* How an attention call is cut. A group (sequence, KV head, block of rows) is a number of items; what a block of threads does of one
- * group is a segment. Groups of one length are cut evenly; otherwise all groups in a row are a flat list, of which every block has a
- * contiguous piece of `per` places. Plain arithmetic, for kernels and for a test without a device. */
+/* How an attention call is cut. A group (sequence, KV head, block of rows) is a number of items; what a block of threads does of
+ * one group is a segment. Groups of one length are cut evenly; otherwise all groups in a row are a flat list, of which every block
+ * has a contiguous piece of `per` places. Plain arithmetic, for kernels and for a test without a device. */
 #ifndef AURA_CUDA_CUT_H
 #define AURA_CUDA_CUT_H
 
@@ -37,9 +37,9 @@ static inline AURA_ANYWHERE uint32_t aura_divide(uint32_t x, struct aura_divider
     return (uint32_t)((uint64_t)x * by.factor >> by.shift);
 }
 
-/* A block takes about 10 us more for a second segment, whose queries it makes ready and whose results it merges (H200: 18 000 cycles).
- * So groups that are all of one length are cut into `parts` each, as equal as can be, and a block has `run` of these: one part, or
- * whole groups. parts 0: that would leave more than a tenth of the blocks idle. */
+/* A block takes about 10 us more for a second segment, whose queries it makes ready and whose results it merges (H200: 18 000
+ * cycles). So groups that are all of one length are cut into `parts` each, as equal as can be, and a block has `run` of these: one
+ * part, or whole groups. parts 0: that would leave more than a tenth of the blocks idle. */
 struct aura_cut_even {
     uint32_t parts, run;
 };
@@ -56,8 +56,8 @@ static inline struct aura_cut_even aura_cut_even_of(uint32_t groups, uint32_t bl
 }
 
 /* Part `part` of a group of `items`, which has `most` of them, or fewer that are not shorter than `least`. */
-static inline AURA_ANYWHERE struct aura_cut aura_cut_even_at(uint32_t part, uint32_t items, uint32_t most, struct aura_divider by_most,
-                                                             uint32_t least)
+static inline AURA_ANYWHERE struct aura_cut aura_cut_even_at(uint32_t part, uint32_t items, uint32_t most,
+                                                             struct aura_divider by_most, uint32_t least)
 {
     const uint32_t wanted = items / least, parts = wanted >= most ? most : wanted ? wanted : 1;
     const uint32_t each = parts == most ? aura_divide(items, by_most) : items / parts, rest = items - each * parts;
@@ -70,8 +70,8 @@ struct aura_cut_plan {
     uint32_t per, cost;
 };
 
-/* Pieces are equal, and a group has some places more for what it costs besides its items, so that a block with many short groups gets
- * fewer of them; where pieces are short that would only make them uneven. */
+/* Pieces are equal, and a group has some places more for what it costs besides its items, so that a block with many short groups
+ * gets fewer of them; where pieces are short that would only make them uneven. */
 static inline AURA_ANYWHERE struct aura_cut_plan aura_cut_plan_of(uint32_t items, uint32_t groups, uint32_t blocks, uint32_t least)
 {
     struct aura_cut_plan p;
@@ -90,8 +90,8 @@ static inline AURA_ANYWHERE uint32_t aura_cut_share(uint32_t items)
     return even > AURA_CUT_LEAST ? even : (uint32_t)AURA_CUT_LEAST;
 }
 
-/* The segment at place `at` of the flat list, in a group of `items` and then `cost` places that begins at place `start`; the block's
- * piece ends at `end`. With a fixed cut a segment belongs to the block in whose piece it begins, however far it goes. */
+/* The segment at place `at` of the flat list, in a group of `items` and then `cost` places that begins at place `start`; the
+ * block's piece ends at `end`. With a fixed cut a segment belongs to the block in whose piece it begins, however far it goes. */
 static inline AURA_ANYWHERE struct aura_cut aura_cut_at(uint32_t at, uint32_t end, uint32_t per, uint32_t start, uint32_t items,
                                                         uint32_t cost, uint32_t fixed)
 {

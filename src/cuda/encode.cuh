@@ -12,8 +12,8 @@ __device__ __forceinline__ float number_of_bits(uint16_t half)
     return __half2float(__ushort_as_half(half));
 }
 
-/* each(look_up, use) does use(y, k, look_up(y, k)) for a lane's numbers y, k elements after its first; with those in registers all are
- * looked up before one is used, so that they do not wait for each other.
+/* each(look_up, use) does use(y, k, look_up(y, k)) for a lane's numbers y, k elements after its first; with those in registers all
+ * are looked up before one is used, so that they do not wait for each other.
  *
  * A row of f16 in shared memory, relative to a reference or not. Codes take the place of its numbers. With N, so many
  * of them are in registers; with N 0 they are read again and again. */
@@ -97,8 +97,8 @@ struct measures {
     bool tiny;
 };
 
-/* `size` becomes the unit of the encoder with fit 1: the RMS of a vector with a table, else its largest number. A quotient by a power of two
- * is a product. */
+/* `size` becomes the unit of the encoder with fit 1: the RMS of a vector with a table, else its largest number. A quotient by a
+ * power of two is a product. */
 template <bool TABLE, class Numbers>
 __device__ __forceinline__ struct measures measure(const struct dev_encoder *e, const Numbers &numbers)
 {
@@ -169,8 +169,8 @@ __device__ __forceinline__ float encode_by_formula(const struct dev_encoder *e, 
     return put_levels(e, numbers, levels, m);
 }
 
-/* Codes of two rows, one to each half of the warp, in their place; returns the scale of this half's. All but the row are the same for
- * both. */
+/* Codes of two rows, one to each half of the warp, in their place; returns the scale of this half's. All but the row are the same
+ * for both. */
 __device__ __forceinline__ float encode_row(uint16_t *row, const float *reference, bool relative, const struct dev_encoder *e,
                                             uint32_t *tally)
 {

@@ -1,4 +1,5 @@
-/* A codec's plan made ready for the device: windows of levels, and for the search of a fit cells, buckets and weights (fits.cuh). */
+/* A codec's plan made ready for the device: windows of levels, and for the search of a fit cells, buckets and weights
+ * (fits.cuh). */
 #include <algorithm>
 #include <math.h>
 #include <string.h>
@@ -7,8 +8,9 @@
 #include "cache.cuh"
 #include "fits.cuh"
 
-/* The window of numbers that are surely above `below` of the thresholds on their side of 0, where `sign` is. A number on a threshold
- * takes the lower index: below 0 that is the one further out, so what is compared with there is the last number before. */
+/* The window of numbers that are surely above `below` of the thresholds on their side of 0, where `sign` is. A number on a
+ * threshold takes the lower index: below 0 that is the one further out, so what is compared with there is the last number
+ * before. */
 static struct dev_window window_of(const struct aura_codec_plan *p, uint32_t below, int sign)
 {
     const uint32_t middle = 1u << (p->bits - 1), next = below + 1 < middle ? below + 1 : below;
@@ -67,8 +69,8 @@ static bool cells_suffice(const std::vector<uint32_t> &cuts)
     return suffice && cuts.size() < BUCKETS;
 }
 
-/* The word of a cell, to which a part is added with the bits of PARTS_0: see fits.cuh. Without a cut, what is below bit 16 then is far
- * from 0 on both sides. */
+/* The word of a cell, to which a part is added with the bits of PARTS_0: see fits.cuh. Without a cut, what is below bit 16 then is
+ * far from 0 on both sides. */
 static void make_cells(struct dev_encoder *e, const std::vector<uint32_t> &cuts)
 {
     size_t below = 0;

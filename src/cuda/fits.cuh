@@ -2,8 +2,8 @@
  * order: see ref.c.
  *
  * Up to 4 bits these sums are made only for fits that may be the best, and that is nearly always one. A number's level at one fit
- * changes where the number crosses a threshold; all thresholds of all fits cut the line of magnitudes into some 60 buckets, in each of
- * which the level is known at every fit:
+ * changes where the number crosses a threshold; all thresholds of all fits cut the line of magnitudes into some 60 buckets, in each
+ * of which the level is known at every fit:
  *
  *     magnitudes ─ cells ─▶ buckets: how many, and their sum ─ times the level of (fit, bucket) ─▶ <y, c> and |c|^2 of every fit
  *
@@ -65,11 +65,11 @@ __device__ __forceinline__ float factor_of(const struct dev_encoder *e, int fit,
 /* A bucket is a word: the sum in SUM_BITS bits, above it the count. Two tallies of a warp begin in different banks. */
 enum { BUCKETS = 64, TALLY_PITCH = BUCKETS + 16, SUM_BITS = 24 };
 
-/* Magnitudes in parts of a cell are below 2^23, the last bits of a float of 2^23 and more. Both sides of a comparison with a threshold have
- * two roundings, of up to half a part each, and a part and a cut are rounded to whole ones: numbers up to 3 parts from a cut may be on
- * either side of it, and UNSURE are taken for such: these few are compared as the CPU does. A cell has one such stretch at most, and
- * its word says where: word + part has the bucket from bit 16 on, and below it how far the number is above the beginning of the stretch,
- * modulo 2^16. */
+/* Magnitudes in parts of a cell are below 2^23, the last bits of a float of 2^23 and more. Both sides of a comparison with a
+ * threshold have two roundings, of up to half a part each, and a part and a cut are rounded to whole ones: numbers up to 3 parts
+ * from a cut may be on either side of it, and UNSURE are taken for such: these few are compared as the CPU does. A cell has one
+ * such stretch at most, and its word says where: word + part has the bucket from bit 16 on, and below it how far the number is
+ * above the beginning of the stretch, modulo 2^16. */
 enum { CELL_BITS = 15, CELLS = 1 << (23 - CELL_BITS), UNSURE = 9 };
 #define PARTS_0 0x1p23f
 #define PARTS_0_BITS 0x4b000000
@@ -111,8 +111,8 @@ struct bucket_levels {
     {
         return (at & 0xffff) < UNSURE;
     }
-    /* The place of a number that is unsure, and in the bucket above the cut so far. `agree` becomes false where two fits have that cut
-     * and have the number on different sides of it. */
+    /* The place of a number that is unsure, and in the bucket above the cut so far. `agree` becomes false where two fits have that
+     * cut and have the number on different sides of it. */
     __device__ __forceinline__ uint32_t decided(float y, uint32_t at, bool &agree) const
     {
         const uint32_t bucket = at >> 16;
@@ -193,8 +193,8 @@ __device__ __forceinline__ uint32_t plane_of(uint4 w, uint32_t plane)
     return prmt(prmt(w.x, w.y, both), prmt(w.z, w.w, both), 0x5410);
 }
 
-/* Of a product with a tally, in columns 2 t and 2 t + 1: the lanes of t 0 and 2 have bytes 0 and 1 of the sums of one vector, those of
- * t 1 and 3 byte 2, and the counts. Whole sums, in all four. */
+/* Of a product with a tally, in columns 2 t and 2 t + 1: the lanes of t 0 and 2 have bytes 0 and 1 of the sums of one vector, those
+ * of t 1 and 3 byte 2, and the counts. Whole sums, in all four. */
 __device__ __forceinline__ int whole_sum(int low, int high, bool odd)
 {
     const int part = odd ? low << 16 : low + (high << 8);
@@ -202,7 +202,8 @@ __device__ __forceinline__ int whole_sum(int low, int high, bool odd)
 }
 
 /* The fits that may be the best, as bits, of the vector of this half of the warp; `tally` is the first of two. The weights are
- * levels, low and high bytes of their squares: fit g of rows g, g + 8, g + 16, the last fit of rows 24, 25 and 26; and row 27 is 1. */
+ * levels, low and high bytes of their squares: fit g of rows g, g + 8, g + 16, the last fit of rows 24, 25 and 26; and row 27 is
+ * 1. */
 __device__ __forceinline__ uint32_t likely_fits(const uint32_t *tally, const struct dev_encoder *e)
 {
     const uint32_t lane = lane_number(), plane = lane / 4 % 4;
@@ -261,11 +262,11 @@ __device__ __forceinline__ void take_best(Levels &levels, uint32_t fits, const N
     levels.take(fit, __shfl_sync(~0u, mine, fit, 16));
 }
 
-/* The tally of a vector of which nothing is known yet, then the fits that may be its best; sure is false where `levels` may be wrong. Both
- * halves of a warp have a vector. */
+/* The tally of a vector of which nothing is known yet, then the fits that may be its best; sure is false where `levels` may be
+ * wrong. Both halves of a warp have a vector. */
 template <class Numbers, int N>
-__device__ __forceinline__ uint32_t search_fits(bool &sure, struct bucket_levels<N> &levels, const Numbers &numbers, uint32_t *tally,
-                                                float one)
+__device__ __forceinline__ uint32_t search_fits(bool &sure, struct bucket_levels<N> &levels, const Numbers &numbers,
+                                                uint32_t *tally, float one)
 {
     const uint32_t lane = lane_number() % 16, half = lane_number() / 16;
     uint32_t *words = (uint32_t *)((uint8_t *)tally + kept(half * TALLY_PITCH * 4));
@@ -333,8 +334,8 @@ __device__ __forceinline__ float cosine_of(const struct fitted &c)
     return quotient > -1 ? quotient : -1;
 }
 
-/* The lane of the first fit with the largest cosine, of 16 lanes; 0 where none has one. Lanes without a fit have 0 / 0, which is never
- * better. */
+/* The lane of the first fit with the largest cosine, of 16 lanes; 0 where none has one. Lanes without a fit have 0 / 0, which is
+ * never better. */
 __device__ __forceinline__ int best_lane(const struct fitted &c)
 {
     const float cosine = cosine_of(c), largest = half_warp_max(cosine);
@@ -344,8 +345,8 @@ __device__ __forceinline__ int best_lane(const struct fitted &c)
 
 /* The factor of the best fit of a vector of this size. */
 template <class Numbers>
-__device__ __forceinline__ float best_factor(const struct dev_encoder *e, const Numbers &numbers, struct formula_levels levels, float size,
-                                             bool tiny)
+__device__ __forceinline__ float best_factor(const struct dev_encoder *e, const Numbers &numbers, struct formula_levels levels,
+                                             float size, bool tiny)
 {
     constexpr int FITS = ENCODE_FITS;
     const int lane = (int)lane_number() % 16;

@@ -1,5 +1,5 @@
-/* The levels of numbers, and their codes. All that find them have find(y, k) for element k of a lane's, y, once take() has said which fit it
- * is and what numbers are multiplied with for it. MAGNITUDE: levels have no sign. */
+/* The levels of numbers, and their codes. All that find them have find(y, k) for element k of a lane's, y, once take() has said
+ * which fit it is and what numbers are multiplied with for it. MAGNITUDE: levels have no sign. */
 #ifndef AURA_CUDA_LEVELS_CUH
 #define AURA_CUDA_LEVELS_CUH
 
@@ -10,8 +10,8 @@ struct level_and_code {
     uint32_t code; /* the bits from 16 on are anything */
 };
 
-/* Up to 4 bits. A number that becomes 0 belongs to those that are not above 0, as there is a threshold there. The number of its bin is
- * by rounding in the last bits of a float. */
+/* Up to 4 bits. A number that becomes 0 belongs to those that are not above 0, as there is a threshold there. The number of its bin
+ * is by rounding in the last bits of a float. */
 struct window_levels {
     static constexpr bool MAGNITUDE = false;
     const struct dev_encoder *e;

@@ -18,8 +18,9 @@ __device__ __forceinline__ uint32_t prmt(uint32_t a, uint32_t b, uint32_t select
     return d;
 }
 
-/* x >> 16, as a product of halves: shifts share the unit that prmt needs, which has most to do. k4v4 of dim 64 48.9 -> 47.0 us, of eight
- * rows 90.1 -> 86.6, of 16 rows 135.6 -> 139.2 (H200, 8 x 32768); a multiplication's upper word instead is slower than the shift. */
+/* x >> 16, as a product of halves: shifts share the unit that prmt needs, which has most to do. k4v4 of dim 64 48.9 -> 47.0 us, of
+ * eight rows 90.1 -> 86.6, of 16 rows 135.6 -> 139.2 (H200, 8 x 32768); a multiplication's upper word instead is slower than the
+ * shift. */
 __device__ __forceinline__ uint32_t upper_half(uint32_t x)
 {
     uint32_t d;
@@ -46,8 +47,8 @@ __device__ __forceinline__ float warp_largest(float x)
     return __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(x)));
 }
 
-/* One more has arrived at the counter; returns how many had before. What this block wrote before a barrier that came before is there for
- * whoever arrives later. */
+/* One more has arrived at the counter; returns how many had before. What this block wrote before a barrier that came before is
+ * there for whoever arrives later. */
 __device__ __forceinline__ uint32_t arrive(uint32_t *counter)
 {
     uint32_t before;
@@ -90,16 +91,18 @@ __device__ __forceinline__ uint4 load_once(const void *p)
 /* 16 bytes to shared memory, on their own; they are there after copies_arrived(), for the thread that asked. */
 __device__ __forceinline__ void copy_ahead(void *shared, const void *from)
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(from) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(from)
+                 : "memory");
 }
 
 /* The same where a condition holds, without a branch. */
 __device__ __forceinline__ void copy_ahead_if(bool wanted, void *shared, const void *from)
 {
-    asm volatile("{\n\t.reg .pred wanted;\n\tsetp.ne.u32 wanted, %2, 0;\n\t@wanted cp.async.cg.shared.global [%0], [%1], 16;\n\t}" ::"r"(
-                     (uint32_t)__cvta_generic_to_shared(shared)),
-                 "l"(from), "r"((uint32_t)wanted)
-                 : "memory");
+    asm volatile(
+        "{\n\t.reg .pred wanted;\n\tsetp.ne.u32 wanted, %2, 0;\n\t@wanted cp.async.cg.shared.global [%0], [%1], 16;\n\t}" ::"r"(
+            (uint32_t)__cvta_generic_to_shared(shared)),
+        "l"(from), "r"((uint32_t)wanted)
+        : "memory");
 }
 
 __device__ __forceinline__ void copies_arrived()

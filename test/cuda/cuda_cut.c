@@ -161,7 +161,8 @@ static void equal_groups_are_cut_at_pieces(void)
 {
     static const struct {
         uint32_t groups, items, grid, segments;
-    } cases[] = {{8, 258, 132, 1}, {8, 1027, 264, 1}, {44, 1027, 132, 1}, {60, 300, 132, 1}, {60, 7, 132, 1}, {60, 300, 30, 2}, {60, 300, 31, 2}};
+    } cases[] = {{8, 258, 132, 1}, {8, 1027, 264, 1}, {44, 1027, 132, 1}, {60, 300, 132, 1},
+                 {60, 7, 132, 1},  {60, 300, 30, 2},  {60, 300, 31, 2}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         uint32_t items[GROUPS];
         for (uint32_t g = 0; g < GROUPS; g++)
@@ -170,8 +171,10 @@ static void equal_groups_are_cut_at_pieces(void)
         check_call(items, cases[i].groups);
         const uint32_t shares = cases[i].grid > cases[i].groups ? cases[i].grid / cases[i].groups : 1;
         const uint32_t fair = (cases[i].items + shares - 1) / shares * cases[i].segments, least = 2 * WARPS - 1;
-        EXPECT(most <= (fair > least ? fair : least), "%u groups, %u blocks: %u items in one", cases[i].groups, cases[i].grid, most);
-        EXPECT(most_segments == cases[i].segments, "%u groups, %u blocks: %u segments in one", cases[i].groups, cases[i].grid, most_segments);
+        EXPECT(most <= (fair > least ? fair : least), "%u groups, %u blocks: %u items in one", cases[i].groups, cases[i].grid,
+               most);
+        EXPECT(most_segments == cases[i].segments, "%u groups, %u blocks: %u segments in one", cases[i].groups, cases[i].grid,
+               most_segments);
     }
 }
 

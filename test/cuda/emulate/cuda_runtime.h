@@ -116,7 +116,10 @@ static inline T __shfl_sync(uint32_t, T x, int from, int width = 32)
     int lane = threadIdx.x % 32;
     return emulate_shuffle(x, lane / width * width + (from & (width - 1)));
 }
-template <class T> static inline T __shfl_xor_sync(uint32_t, T x, int far) { return emulate_shuffle(x, (int)(threadIdx.x % 32) ^ far); }
+template <class T> static inline T __shfl_xor_sync(uint32_t, T x, int far)
+{
+    return emulate_shuffle(x, (int)(threadIdx.x % 32) ^ far);
+}
 template <class T>
 static inline T __shfl_up_sync(uint32_t, T x, int far)
 {

@@ -1,5 +1,6 @@
-/* Runs the threads of a block as fibers, one block after the other, and says so when they wait for each other in vain. Memory that is
- * allocated ends at a page that nobody may touch, and begins as bytes that are no numbers; so does shared memory. x86-64 only. */
+/* Runs the threads of a block as fibers, one block after the other, and says so when they wait for each other in vain. Memory that
+ * is allocated ends at a page that nobody may touch, and begins as bytes that are no numbers; so does shared memory. x86-64
+ * only. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -12,7 +13,8 @@
 #include "cuda_fp16.h" /* after those: they have a __noinline__ of their own */
 #include "emulated_words.h"
 
-enum { MULTIPROCESSORS = 3, SHARED_BYTES = 227 * 1024, PARAM_BYTES = 4096, STACK_BYTES = 256 * 1024, MOST_THREADS = 1024, POISON = 0xcb };
+enum { MULTIPROCESSORS = 3, SHARED_BYTES = 227 * 1024, PARAM_BYTES = 4096, STACK_BYTES = 256 * 1024, MOST_THREADS = 1024,
+      POISON = 0xcb };
 
 dim3 threadIdx, blockIdx, blockDim, gridDim;
 alignas(128) uint8_t emulate_shared[SHARED_BYTES + 1024];
@@ -387,6 +389,7 @@ const char *cudaGetErrorString(cudaError_t error)
 
 const char *cudaGetErrorName(cudaError_t error)
 {
-    static const char *const name[] = {"cudaSuccess", "cudaErrorInvalidValue", "cudaErrorMemoryAllocation", "cudaErrorLaunchFailure"};
+    static const char *const name[] = {"cudaSuccess", "cudaErrorInvalidValue", "cudaErrorMemoryAllocation",
+                                       "cudaErrorLaunchFailure"};
     return name[error];
 }

@@ -120,7 +120,8 @@ static inline uint8_t *dynamic_shared()
 /* One step of one lane: lane (g, t) has rows g and g + 8 of A and of the result, column g of B, columns 2 t and 2 t + 1 of the
  * result; of the summed axis, words t and t + 4. */
 template <class A, class B>
-static inline void emulate_mma(int (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1, const int *c)
+static inline void emulate_mma(int (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1,
+                               const int *c)
 {
     const uint32_t mine[6] = {a0, a1, a2, a3, b0, b1};
     const uint32_t (*all)[8] = emulate_warp(mine, 6);

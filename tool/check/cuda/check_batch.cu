@@ -131,7 +131,8 @@ void run_invariant(struct scene s)
             complain(s, "%zu sequences of %zu have other bits in another batch", changes, s.tokens.size());
         compare_batch(s, f, d);
     }
-    const std::string told = "bits equal in every batch; without it " + std::to_string(even) + " of " + std::to_string(s.tokens.size()) + " change";
+    const std::string told =
+        "bits equal in every batch; without it " + std::to_string(even) + " of " + std::to_string(s.tokens.size()) + " change";
     end_case(s, before, told.c_str());
 }
 
@@ -162,7 +163,8 @@ static void run_not_finite(struct scene s)
         const uint32_t head = i == 1 ? 2 : 3, lse_at = heads * v_dim;
         TRY(aura_cuda_seq_get_info(d.cache, d.seqs[i], &info));
         if (i == 1 || i == 2) {
-            if (!is_all_nan(bad[i], head * v_dim, (head + 1) * v_dim) || !isnan(bad[i][lse_at + head]) || info.status != AURA_CUDA_NOT_FINITE)
+            if (!is_all_nan(bad[i], head * v_dim, (head + 1) * v_dim) || !isnan(bad[i][lse_at + head]) ||
+                info.status != AURA_CUDA_NOT_FINITE)
                 complain(s, "sequence %zu: status %u, or a row that is not NaN", i, info.status);
             for (uint32_t h = 0; h < heads; h++)
                 if (h != head && !isfinite(bad[i][h * v_dim] + bad[i][lse_at + h]))
@@ -242,7 +244,8 @@ struct gapped {
 /* Queries and outputs with strides: the bits of contiguous ones, and the gaps are not written to. */
 static void attend_strided(const struct scene &s, const struct device_side &d)
 {
-    const uint32_t n = (uint32_t)d.seqs.size(), heads = d.cache->dev.q_heads, k_dim = d.cache->dev.k_dim, v_dim = d.cache->dev.v_dim;
+    const uint32_t n = (uint32_t)d.seqs.size(), heads = d.cache->dev.q_heads, k_dim = d.cache->dev.k_dim,
+                   v_dim = d.cache->dev.v_dim;
     const std::vector<std::vector<float>> q = queries_of(s, d);
     const rows_of_call want = attend_some(s, d, d.seqs, q);
     std::vector<float> all_q;
@@ -317,7 +320,8 @@ static void run_strided(struct scene s)
 
 void check_batch()
 {
-    const struct scene fused = scene_of(4, 4, 128, 8, 2, {9000, 40, 700, 2500, 0, 1}), general = scene_of(4, 2, 80, 6, 2, {5000, 40, 700, 1, 1300});
+    const struct scene fused = scene_of(4, 4, 128, 8, 2, {9000, 40, 700, 2500, 0, 1}),
+                       general = scene_of(4, 2, 80, 6, 2, {5000, 40, 700, 1, 1300});
     struct scene many = scene_of(8, 8, 64, 8, 2, {3000, 1500, 33, 2049}), wide = scene_of(3, 3, 256, 16, 2, {2000, 40, 1000});
     many.queries = 5;
     many.name += " 5 queries";

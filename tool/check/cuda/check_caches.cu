@@ -19,7 +19,8 @@ static void make_cache(const struct scene &s, struct filled &f)
     }
     const aura_config &c = s.config;
     for (size_t i = 0; i < f.seqs.size(); i += 2) {
-        std::vector<float> k = some_tokens(90 + i, 50, c.kv_heads, c.k_dim, true), v = some_tokens(91 + i, 50, c.kv_heads, c.k_dim, false);
+        std::vector<float> k = some_tokens(90 + i, 50, c.kv_heads, c.k_dim, true),
+                           v = some_tokens(91 + i, 50, c.kv_heads, c.k_dim, false);
         aura_append_job job = AURA_APPEND_JOB_INIT;
         job.seq = f.seqs[i], job.tokens = 50, job.k.data = k.data(), job.v.data = v.data();
         TRY(aura_append(f.cache, &job, 1));
@@ -61,8 +62,8 @@ static size_t pages_in(const aura_cache *c)
 }
 
 /* Every sequence has its own on the device, with the same bytes. */
-static void compare_pairs(const struct scene &s, const struct filled &f, const aura_cuda_cache *c, const std::vector<aura_cuda_pair> &pairs,
-                          const char *when)
+static void compare_pairs(const struct scene &s, const struct filled &f, const aura_cuda_cache *c,
+                          const std::vector<aura_cuda_pair> &pairs, const char *when)
 {
     if (pairs.size() != f.seqs.size())
         complain(s, "%s: %zu sequences of %zu", when, pairs.size(), f.seqs.size());
@@ -102,7 +103,8 @@ static void there_and_back(const struct scene &s, const struct filled &f)
     TRY(aura_cache_create(f.ctx, &config, &copy));
     const aura_status status = aura_cuda_cache_download(d.cache, copy, back.data(), &n);
     if (status || n != pairs.size() || pages_in(copy) != pages_in(f.cache))
-        complain(s, "back: %s, %zu sequences, %zu pages of %zu", status ? aura_last_error() : "", n, pages_in(copy), pages_in(f.cache));
+        complain(s, "back: %s, %zu sequences, %zu pages of %zu", status ? aura_last_error() : "", n, pages_in(copy),
+                 pages_in(f.cache));
     for (size_t i = 0; !status && i < n; i++)
         for (const aura_cuda_pair &p : pairs)
             if (p.device == back[i].device && !same_bytes(f.cache, p.host, copy, back[i].host))
@@ -195,7 +197,8 @@ static void save_and_load(const struct scene &s, const struct filled &f, const s
 }
 
 /* A load that fails, which leaves everything as it was. */
-static void refused(const struct scene &s, aura_cuda_cache *c, const struct scratch_file &from, aura_status wanted, const char *word)
+static void refused(const struct scene &s, aura_cuda_cache *c, const struct scratch_file &from, aura_status wanted,
+                    const char *word)
 {
     aura_cuda_pair pairs[16];
     aura_cuda_seq seq;

@@ -1,5 +1,5 @@
-/* Vectors whose best fit is hard to find: where it is decided by the last bits of sums, by how a number next to a threshold is rounded, or
- * where nearly all numbers are alike. On the device they become the bytes that they become on the CPU. */
+/* Vectors whose best fit is hard to find: where it is decided by the last bits of sums, by how a number next to a threshold is
+ * rounded, or where nearly all numbers are alike. On the device they become the bytes that they become on the CPU. */
 #include <cuda_fp16.h>
 #include <math.h>
 #include <string.h>
@@ -89,7 +89,8 @@ static bool on_threshold(const struct tried &t, const struct aura_codec_plan *p)
     return false;
 }
 
-/* Chance has few of these. So the first number, if it can be a small one, is made such that fit f brings number i to threshold k. */
+/* Chance has few of these. So the first number, if it can be a small one, is made such that fit f brings number i to threshold
+ * k. */
 static bool put_on_threshold(std::vector<float> &y, const struct aura_codec_plan *p, size_t i, int f, uint32_t k)
 {
     const double size = fabs(y[i]) * p->fits[f] * p->sigma / p->threshold[(1u << (p->bits - 1)) + k];
@@ -119,8 +120,8 @@ static bool values_on_threshold(std::vector<float> &x, std::vector<float> y, con
     return false;
 }
 
-/* Thresholds that two fits have at the same number, or so near that no number is between them. Yet roundings have some below the one
- * and above the other. */
+/* Thresholds that two fits have at the same number, or so near that no number is between them. Yet roundings have some below the
+ * one and above the other. */
 struct twins {
     int fit[2];
     uint32_t threshold[2]; /* of those above 0 */
@@ -133,7 +134,8 @@ static bool find_twins(struct twins *t, const struct aura_codec_plan *p)
         for (int g = 0; g < f; g++)
             for (uint32_t k = 0; k + 1 < middle; k++)
                 for (uint32_t l = 0; l < k; l++)
-                    if (fabs((double)p->threshold[middle + l] * p->fits[f] / ((double)p->threshold[middle + k] * p->fits[g]) - 1) < 2e-7) {
+                    if (fabs((double)p->threshold[middle + l] * p->fits[f] / ((double)p->threshold[middle + k] * p->fits[g]) - 1) <
+                        2e-7) {
                         *t = {{g, f}, {l, k}};
                         return true;
                     }
@@ -141,7 +143,8 @@ static bool find_twins(struct twins *t, const struct aura_codec_plan *p)
 }
 
 /* Values that become a row whose second number is such, and which the fit that has it below suits best. */
-static bool values_between_twins(std::vector<float> &x, std::vector<float> y, const struct aura_backend_cache &facts, const struct twins &twins)
+static bool values_between_twins(std::vector<float> &x, std::vector<float> y, const struct aura_backend_cache &facts,
+                                 const struct twins &twins)
 {
     const struct aura_codec_plan *p = facts.v_codec;
     const uint32_t middle = 1u << (p->bits - 1);

@@ -50,7 +50,8 @@ int lose_device()
     aura_cuda_attend_args attend = AURA_CUDA_ATTEND_ARGS_INIT;
     attend.seqs = (const aura_cuda_seq *)id.p, attend.n_seqs = attend.queries = 1;
     attend.q.data = x.p, attend.out.data = out.p;
-    const int lost = is_lost("reserve", aura_cuda_seq_reserve(cache, seq, 1000)) & is_lost("info", aura_cuda_seq_get_info(cache, seq, &info)) &
+    const int lost = is_lost("reserve", aura_cuda_seq_reserve(cache, seq, 1000)) &
+                     is_lost("info", aura_cuda_seq_get_info(cache, seq, &info)) &
                      is_lost("append", aura_cuda_append(cache, &append, NULL)) &
                      is_lost("attend", aura_cuda_attend(cache, workspace, &attend, NULL)) &
                      is_lost("create", aura_cuda_cache_create(ctx, &config, &another));
@@ -79,6 +80,7 @@ void check_lost()
     if (child < 0 || waitpid(child, &status, 0) != child)
         complain(s, "no process");
     else if (!WIFEXITED(status) || WEXITSTATUS(status))
-        complain(s, "it %s %d", WIFEXITED(status) ? "ended with" : "was ended by signal", WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
+        complain(s, "it %s %d", WIFEXITED(status) ? "ended with" : "was ended by signal",
+                 WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
     end_case(s, before, "AURA_DEVICE everywhere");
 }

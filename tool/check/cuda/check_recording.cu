@@ -86,9 +86,10 @@ static void run_recording(aura_ctx *ctx, const struct recording &r, const struct
     if (failures == before) {
         const struct recording_errors a = recording_compare(&r, &cpu, &exact), b = recording_compare(&r, &gpu, &exact);
         char told[128];
-        if (!(fabs(a.output - b.output) <= 1e-3 * a.output + 1e-6) || a.kl != b.kl || !(fabs(a.lse_max - b.lse_max) <= 1e-3 * a.lse_max + 1e-5))
-            complain(s, "output error %.6f, KL %.8f, lse %.2e; on the CPU %.6f, %.8f, %.2e", b.output, b.kl, b.lse_max, a.output, a.kl,
-                     a.lse_max);
+        if (!(fabs(a.output - b.output) <= 1e-3 * a.output + 1e-6) || a.kl != b.kl ||
+            !(fabs(a.lse_max - b.lse_max) <= 1e-3 * a.lse_max + 1e-5))
+            complain(s, "output error %.6f, KL %.8f, lse %.2e; on the CPU %.6f, %.8f, %.2e", b.output, b.kl, b.lse_max, a.output,
+                     a.kl, a.lse_max);
         snprintf(told, sizeof told, "output error %.5f, CPU %.5f; KL %.2e, equal", b.output, a.output, b.kl);
         end_case(s, before, told);
     }

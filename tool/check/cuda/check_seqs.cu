@@ -88,7 +88,8 @@ static void release_forks(const struct scene &s, struct family &x)
     if (now.free_pages != now.pages)
         complain(s, "%zu pages of %zu are free in the end", now.free_pages, now.pages);
     const aura_cuda_seq gone = x.all[1].gpu;
-    if (!aura_cuda_seq_release(x.d.cache, gone) || !aura_cuda_seq_reserve(x.d.cache, gone, 1) || !aura_cuda_seq_get_info(x.d.cache, 99, &info))
+    if (!aura_cuda_seq_release(x.d.cache, gone) || !aura_cuda_seq_reserve(x.d.cache, gone, 1) ||
+        !aura_cuda_seq_get_info(x.d.cache, 99, &info))
         complain(s, "a sequence that was released, or never was, is one");
 }
 

@@ -41,8 +41,8 @@ static void attend_both(struct scene s, const struct filled &f, struct device_si
     size_t wrong = 0, bad = 0;
     const struct worst w = compare_call(s, f.cache, {b.cpu}, call, wrong, bad);
     if (w.ratio > 1)
-        complain(s, "%llu tokens, %u queries, row %zu: %.1f times the error that is allowed", (unsigned long long)info.tokens, queries, bad,
-                 w.ratio);
+        complain(s, "%llu tokens, %u queries, row %zu: %.1f times the error that is allowed", (unsigned long long)info.tokens,
+                 queries, bad, w.ratio);
 }
 
 static void check_pages(const struct scene &s, const struct device_side &d, const struct both &b)
@@ -108,7 +108,8 @@ static void run_window_graph(struct scene s)
         return;
     TRY(aura_cuda_seq_reserve(d.cache, a.gpu, steps * each));
     TRY(aura_cuda_workspace_create(d.cache, 1, 16, &d.workspace));
-    device_array ids(&a.gpu, 4), x(each * row * 4), q(s.config.q_heads * s.config.k_dim * 4), out(s.config.q_heads * s.config.k_dim * 4);
+    device_array ids(&a.gpu, 4), x(each * row * 4), q(s.config.q_heads * s.config.k_dim * 4),
+        out(s.config.q_heads * s.config.k_dim * 4);
     aura_cuda_append_args append = AURA_CUDA_APPEND_ARGS_INIT;
     append.seqs = (const aura_cuda_seq *)ids.p, append.n_seqs = 1, append.tokens = each;
     append.k.data = append.v.data = x.p;
@@ -147,7 +148,8 @@ static void refuse_gone(const struct scene &s, const struct filled &f, struct de
     device_array ids(&b.gpu, 4), tokens(&too_few, 4);
     if (!before.first || too_few >= before.tokens)
         complain(s, "nothing is gone of %llu tokens", (unsigned long long)before.tokens);
-    if (aura_truncate(f.cache, b.cpu, too_few) != AURA_BAD_ARGUMENT || aura_seq_fork(f.cache, b.cpu, too_few, &cpu_none) != AURA_BAD_ARGUMENT)
+    if (aura_truncate(f.cache, b.cpu, too_few) != AURA_BAD_ARGUMENT ||
+        aura_seq_fork(f.cache, b.cpu, too_few, &cpu_none) != AURA_BAD_ARGUMENT)
         complain(s, "the CPU cuts to %u tokens", too_few);
     if (aura_cuda_seq_truncate(d.cache, b.gpu, too_few) != AURA_BAD_ARGUMENT ||
         aura_cuda_seq_fork(d.cache, b.gpu, too_few, &none) != AURA_BAD_ARGUMENT)
