@@ -120,7 +120,6 @@ def functions(path, text, tree):
                 yield head + 1, '%s has %d lines, more than %d' % (name, length, LONGEST_FUNCTION)
 
 
-HALL = 'src'
 MAY_INCLUDE = {  # a room: the rooms whose headers it may include beside its own
     'include': [],
     'src': ['include', 'src/base'],  # and expands what src/cpu implements
