@@ -20,9 +20,6 @@ LONGEST_FUNCTION = 60
 
 # 'path:function': why it is longer than 60 lines.
 LONG_FUNCTIONS = {
-    'test/rows/aura_kernels_edges.c:misuse': 'one wrong call after the other',
-    'test/rows/import.c:failed_imports_store_nothing': 'one wrong call after the other',
-    'test/rows/mlx_kernels_edges.c:misuse': 'one wrong call after the other',
 }
 
 # 'path': why it may name dims or kinds itself.
