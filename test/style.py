@@ -19,8 +19,7 @@ LONGEST_FUNCTION = 60
 # ---- exceptions ----------------------------------------------------------------------------------------------------
 
 # 'path:function': why it is longer than 60 lines.
-LONG_FUNCTIONS = {
-}
+LONG_FUNCTIONS = {}
 
 # 'path': why it may name dims or kinds itself.
 OWN_LISTS = {
