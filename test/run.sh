@@ -141,8 +141,8 @@ job_gcc() {
     check $out/check-x86.json $out/gcc/aura check
 }
 
-# For the edit loop, at most two minutes on two cores from a warm build: the tests two at a time, shortened by AURA_QUICK, and
-# without the slow ones. These run in the gcc job; every line of theirs is reached by a shorter one.
+# For the edit loop, at most two minutes on two cores from a warm build: the tests two at a time, shortened by AURA_QUICK; style;
+# and whether the steps of doc/add-a-variant.md still find their places. The slow tests are left to the gcc job.
 slow='alloc_fail cache_cover cache_edges cache_same cache_store cache_walk recorded'
 job_quick() {
     local name
@@ -151,6 +151,10 @@ job_quick() {
     rm -f $out/quick.*.out
     { echo check; test_names; } | grep -vxF "$(printf '%s\n' $slow)" | xargs -P 2 -n 1 $self --quick
     cat $out/quick.*.out
+    if command -v python3 >/dev/null; then
+        test/style.py
+        test/drill.py --edits
+    fi
 }
 
 # One of them; its lines go to a file of its own, as another test is printing.
