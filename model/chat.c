@@ -95,23 +95,23 @@ static int is(const struct chat_turn *turn, const char *role)
 /* ---- families ------------------------------------------------------------------------------------------------------ */
 
 /* A template of ChatML may hold a system's turn as a literal, for conversations without one. The literal writes a newline as such
- * or as \n. A quote or a brace before its end means that it is no literal. */
+ * or as \n. A quote or a brace before its end means that it is no literal; so only what follows the last of these is searched. */
 static struct gguf_text system_literal(struct gguf_text template)
 {
+    static const char begin[] = "<|im_start|>system", end[] = "<|im_end|>";
     struct gguf_text none = {"", 0}, rest = template;
-    static const char begin[] = "<|im_start|>system";
-    for (const char *at; (at = find(rest, begin)) != NULL;) {
-        at += strlen(begin);
-        rest = (struct gguf_text){at, (size_t)(template.data + template.size - at)};
-        size_t newline = rest.size > 1 && at[0] == '\\' && at[1] == 'n' ? 2 : rest.size > 0 && at[0] == '\n' ? 1 : 0;
-        struct gguf_text literal = {at + newline, rest.size - newline};
-        const char *end = find(literal, "<|im_end|>");
-        if (!newline || !end)
-            continue;
-        literal.size = (size_t)(end - literal.data);
-        if (literal.size && !memchr(literal.data, '\'', literal.size) && !memchr(literal.data, '"', literal.size) &&
-            !memchr(literal.data, '{', literal.size))
-            return literal;
+    for (const char *stop; (stop = find(rest, end)) != NULL;) {
+        const char *clean = stop, *at;
+        while (clean > rest.data && clean[-1] != '\'' && clean[-1] != '"' && clean[-1] != '{')
+            clean--;
+        while ((at = find((struct gguf_text){clean, (size_t)(stop - clean)}, begin)) != NULL) {
+            clean = at + strlen(begin);
+            const size_t left = (size_t)(stop - clean);
+            const size_t newline = left > 1 && clean[0] == '\\' && clean[1] == 'n' ? 2 : left > 0 && clean[0] == '\n';
+            if (newline && left > newline)
+                return (struct gguf_text){clean + newline, left - newline};
+        }
+        rest = (struct gguf_text){stop + strlen(end), (size_t)(template.data + template.size - stop) - strlen(end)};
     }
     return none;
 }

@@ -4,6 +4,7 @@
  *     snapshot 8941555241...         the first 64 bytes of FILE, whose checksum covers those of all its sections
  *     tokens 3
  *     504 3575 282 */
+#define _POSIX_C_SOURCE 200809L
 #include "conversation.h"
 
 #include <errno.h>
@@ -12,6 +13,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "../src/base/regular.h"
 
 enum { HEADER = 64, MOST_TOKENS = 1 << 28 };
 
@@ -49,7 +52,7 @@ void conversation_free(struct conversation *c)
 static int snapshot_name(const char *path, char name[2 * HEADER + 1], char *error)
 {
     uint8_t bytes[HEADER];
-    FILE *file = fopen(path, "rb");
+    FILE *file = aura_open_regular(path);
     size_t got = file ? fread(bytes, 1, HEADER, file) : 0;
     if (file)
         fclose(file);
@@ -112,7 +115,7 @@ static int read_head(FILE *file, uint64_t model, const char *snapshot, const cha
 
 static int read_tokens(struct conversation *c, uint64_t model, const char *snapshot, const char *path, char *error)
 {
-    FILE *file = fopen(path, "r");
+    FILE *file = aura_open_regular(path);
     size_t count = 0;
     if (!file)
         return fail(error, "%.150s: %s", path, strerror(errno));

@@ -13,6 +13,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "../src/base/printable.h"
+#include "hash.h"
+
 struct names {        /* a hash table with open addressing; an entry is the index of a name + 1, or 0 where it is empty */
     uint32_t *slot;
     size_t mask;
@@ -48,6 +51,7 @@ __attribute__((format(printf, 2, 3))) static int fail(struct cursor *c, const ch
     va_start(arguments, format);
     vsnprintf(c->error, GGUF_ERROR_BYTES, format, arguments);
     va_end(arguments);
+    aura_make_printable(c->error);
     return 0;
 }
 
@@ -97,12 +101,6 @@ static uint64_t hash_bytes(uint64_t hash, const void *data, size_t size)
     return hash;
 }
 
-static size_t hash_text(struct gguf_text text)
-{
-    uint64_t hash = hash_bytes(0xcbf29ce484222325u, text.data, text.size);
-    return (size_t)(hash ^ hash >> 29);
-}
-
 static int same_text(struct gguf_text a, struct gguf_text b)
 {
     return a.size == b.size && (a.size == 0 || !memcmp(a.data, b.data, a.size));
@@ -134,7 +132,7 @@ typedef struct gguf_text name_of(const struct gguf *file, size_t i);
 /* The slot of a name, or the empty one where it would go. */
 static uint32_t *name_slot(const struct gguf *file, const struct names *names, name_of *name, struct gguf_text text)
 {
-    size_t i = hash_text(text) & names->mask;
+    size_t i = (size_t)hash_text(text.data, text.size) & names->mask;
     while (names->slot[i] && !same_text(name(file, names->slot[i] - 1), text))
         i = (i + 1) & names->mask;
     return &names->slot[i];
@@ -292,6 +290,33 @@ static int take_tensors(struct cursor *c, uint64_t count, uint64_t **offsets)
     return 1;
 }
 
+static int by_place(const void *a, const void *b)
+{
+    const struct gguf_tensor *const *x = a, *const *y = b;
+    const uint8_t *p = (*x)->data, *q = (*y)->data;
+    return p < q ? -1 : p > q;
+}
+
+/* That no two tensors share bytes: a small file could otherwise say that it has any number of large ones. */
+static int check_apart(struct cursor *c)
+{
+    struct gguf *file = c->file;
+    const struct gguf_tensor **sorted = calloc((size_t)file->n_tensors + 1, sizeof *sorted);
+    size_t n = 0;
+    if (!sorted)
+        return fail(c, "no memory for %" PRIu64 " tensors", file->n_tensors);
+    for (uint64_t i = 0; i < file->n_tensors; i++)
+        if (file->tensors[i].data)
+            sorted[n++] = &file->tensors[i];
+    qsort(sorted, n, sizeof *sorted, by_place);
+    for (size_t i = 1; i < n && !c->failed; i++)
+        if ((const uint8_t *)sorted[i - 1]->data + sorted[i - 1]->bytes > (const uint8_t *)sorted[i]->data)
+            fail(c, "tensors %.*s and %.*s overlap", printed(sorted[i - 1]->name), sorted[i - 1]->name.data,
+                 printed(sorted[i]->name), sorted[i]->name.data);
+    free(sorted);
+    return !c->failed;
+}
+
 /* The data begins at the next multiple of the alignment, and offsets count from there. */
 static int place_tensors(struct cursor *c, const uint64_t *offsets)
 {
@@ -315,7 +340,7 @@ static int place_tensors(struct cursor *c, const uint64_t *offsets)
                         printed(t->name), t->name.data, t->bytes, offsets[i]);
         t->data = file->data + start + offsets[i];
     }
-    return 1;
+    return check_apart(c);
 }
 
 /* ---- the file -------------------------------------------------------------------------------------------------------- */
@@ -364,7 +389,7 @@ int gguf_read(const void *data, size_t size, struct gguf **file, char error[GGUF
 int gguf_open(const char *path, struct gguf **file, char error[GGUF_ERROR_BYTES])
 {
     struct stat status;
-    int handle = open(path, O_RDONLY | O_CLOEXEC), failed;
+    int handle = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), failed; /* a pipe without a writer must not hold us up */
     if (handle < 0 || fstat(handle, &status) || !S_ISREG(status.st_mode)) {
         snprintf(error, GGUF_ERROR_BYTES, "%s", handle >= 0 ? "not a regular file" : strerror(errno));
         return handle >= 0 ? close(handle), 1 : 1;

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../src/base/printable.h"
+
 struct opening {
     const struct gguf *file;
     struct llm *llm;
@@ -23,6 +25,7 @@ int llm_fail(char error[LLM_ERROR_BYTES], const char *format, ...)
     va_start(arguments, format);
     vsnprintf(error, LLM_ERROR_BYTES, format, arguments);
     va_end(arguments);
+    aura_make_printable(error);
     return 1;
 }
 
@@ -56,21 +59,58 @@ static int take_real(struct opening *o, const char *name, double otherwise, doub
     return 0;
 }
 
-/* Keys that ask for a computation that this code does not have. */
+/* Keys that ask for a computation that this code does not have, unless they are 0. */
+static const char *const refused_keys[] = {"expert_count", "attention.sliding_window", "embedding_scale",
+                                           "residual_scale", "logit_scale", "attention.scale",
+                                           "attn_logit_softcapping", "final_logit_softcapping", NULL};
+
+/* That the file has no key of its architecture which nobody here has heard of: it may ask for another computation. */
+static int refuse_unknown(struct opening *o)
+{
+    static const char *const names[] = {
+        "attention.causal", "attention.head_count", "attention.head_count_kv", "attention.key_length", "attention.layer_norm_epsilon",
+        "attention.layer_norm_rms_epsilon", "attention.value_length", "block_count", "context_length", "embedding_length",
+        "expert_used_count", "feed_forward_length", "rope.dimension_count", "rope.freq_base", "rope.scale_linear",
+        "rope.scaling.attn_factor", "rope.scaling.factor", "rope.scaling.finetuned", "rope.scaling.original_context_length",
+        "rope.scaling.type", "tensor_data_layout", "vocab_size"};
+    const char *arch = o->llm->shape.arch;
+    const size_t prefix = strlen(arch);
+    for (uint64_t i = 0; i < gguf_values(o->file); i++) {
+        const struct gguf_text key = gguf_value_at(o->file, i)->key;
+        int known = key.size <= prefix || memcmp(key.data, arch, prefix) || key.data[prefix] != '.';
+        for (size_t k = 0; !known && k < sizeof names / sizeof names[0]; k++)
+            known = gguf_text_is((struct gguf_text){key.data + prefix + 1, key.size - prefix - 1}, names[k]);
+        for (size_t k = 0; !known && refused_keys[k]; k++)
+            known = gguf_text_is((struct gguf_text){key.data + prefix + 1, key.size - prefix - 1}, refused_keys[k]);
+        if (!known)
+            return llm_fail(o->error, "key %.*s is not known here; it may change what the model computes",
+                            key.size < 80 ? (int)key.size : 80, key.data);
+    }
+    return 0;
+}
+
+/* A bool that must be true, or not there. */
+static int refuse_false(struct opening *o, const char *name)
+{
+    char key[96];
+    int flag = 1;
+    if (gguf_bool(o->file, key_of(o, name, key), &flag) < 0)
+        return llm_fail(o->error, "key %s must be true or false", key);
+    return flag ? 0 : llm_fail(o->error, "key %s: what it asks for is not supported", key);
+}
+
 static int refuse_others(struct opening *o)
 {
-    static const char *const names[] = {"expert_count", "attention.sliding_window", "embedding_scale", "residual_scale",
-                                        "logit_scale", "attention.scale", "attn_logit_softcapping", "final_logit_softcapping"};
     char key[96];
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    for (size_t i = 0; refused_keys[i]; i++) {
         uint64_t number = 0;
         double real = 0;
-        if (gguf_uint(o->file, key_of(o, names[i], key), &number) < 0 && gguf_float(o->file, key, &real) < 0)
+        if (gguf_uint(o->file, key_of(o, refused_keys[i], key), &number) < 0 && gguf_float(o->file, key, &real) < 0)
             return llm_fail(o->error, "key %s is of a kind that is not supported", key);
         if (number || real != 0)
             return llm_fail(o->error, "key %s: what it asks for is not supported", key);
     }
-    return 0;
+    return refuse_false(o, "attention.causal") || refuse_unknown(o);
 }
 
 static int take_rope(struct opening *o)
@@ -78,14 +118,18 @@ static int take_rope(struct opening *o)
     struct llm_shape *s = &o->llm->shape;
     struct gguf_text scaling = {"none", 4};
     char key[96];
-    double factor = 1;
+    double factor, linear, attention;
     if (gguf_string(o->file, key_of(o, "rope.scaling.type", key), &scaling) < 0)
         return llm_fail(o->error, "key %s must be a text", key);
     if (!gguf_text_is(scaling, "none") && !gguf_text_is(scaling, "linear"))
         return llm_fail(o->error, "key %s: %.*s is not supported; none and linear are", key,
                         scaling.size < 40 ? (int)scaling.size : 40, scaling.data);
-    if (gguf_text_is(scaling, "linear") && take_real(o, "rope.scaling.factor", 1, &factor))
+    if (take_real(o, "rope.scaling.factor", 1, &factor) || take_real(o, "rope.scale_linear", 1, &linear) ||
+        take_real(o, "rope.scaling.attn_factor", 1, &attention))
         return 1;
+    if ((!gguf_text_is(scaling, "linear") && factor != 1) || linear != 1 || attention != 1)
+        return llm_fail(o->error, "keys rope.scaling.factor %g without the type linear, rope.scale_linear %g or "
+                        "rope.scaling.attn_factor %g: what they ask for is not supported", factor, linear, attention);
     s->rope_scale = 1 / factor;
     s->rope_neox = !!strcmp(s->arch, "llama");
     if (take_size(o, "rope.dimension_count", s->head_dim, &s->rope_dims) || take_real(o, "rope.freq_base", 10000, &s->rope_base))

@@ -40,6 +40,11 @@ static void rms_norm(float *out, const float *x, const float *weight, size_t n, 
         sum += sums[lane];
     for (; i < n; i++)
         sum += x[i] * x[i];
+    if (!(sum > 1e-30 && sum < 1e37)) { /* squares that f32 cannot hold: again, in double */
+        sum = 0;
+        for (i = 0; i < n; i++)
+            sum += (double)x[i] * x[i];
+    }
     float scale = (float)(1 / sqrt(sum / (double)n + (double)eps));
     for (i = 0; i < n; i++)
         out[i] = x[i] * scale * weight[i];

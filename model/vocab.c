@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "hash.h"
 #include "pretoken.h"
 
 /* ---- bytes as characters ------------------------------------------------------------------------------------------- */
@@ -42,25 +43,6 @@ static uint64_t mask_for(uint64_t entries)
     return size - 1;
 }
 
-static uint64_t mixed(uint64_t x)
-{
-    x = (x ^ x >> 32) * 0xd6e8feb86659fd93u;
-    return x ^ x >> 32;
-}
-
-static uint64_t hash_text(const char *text, size_t size)
-{
-    uint64_t h = size, word;
-    for (; size >= 8; text += 8, size -= 8) {
-        memcpy(&word, text, 8);
-        h = mixed(h ^ word);
-    }
-    word = 0;
-    if (size)
-        memcpy(&word, text, size);
-    return mixed(h ^ word);
-}
-
 uint32_t vocab_find(const struct vocab *v, const char *text, size_t size)
 {
     if (size > v->longest)
@@ -75,7 +57,7 @@ uint32_t vocab_find(const struct vocab *v, const char *text, size_t size)
 
 static struct vocab_merge *merge_place(const struct vocab *v, uint32_t left, uint32_t right)
 {
-    uint64_t i = mixed((uint64_t)left << 32 | right) & v->merge_mask;
+    uint64_t i = hash_number((uint64_t)left << 32 | right) & v->merge_mask;
     while (v->merge[i].left != NO_TOKEN && (v->merge[i].left != left || v->merge[i].right != right))
         i = (i + 1) & v->merge_mask;
     return &v->merge[i];

@@ -1,4 +1,5 @@
 /* The command-line tool: finds the command, nothing else. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,17 +51,24 @@ const char *cpu_name(void)
     return name;
 }
 
-char *read_file(const char *path)
+char *read_file(const char *path, size_t *size)
 {
     FILE *file = fopen(path, "rb");
-    char *text = NULL;
-    size_t size = 0, got = 0;
-    while (file && (text = realloc(text, size + 65536)) && (got = fread(text + size, 1, 65535, file)) > 0)
-        size += got;
-    if (text)
-        text[size] = 0;
+    char *text = NULL, *more = NULL;
+    size_t got = 1;
+    *size = 0;
+    while (file && got && (more = realloc(text, *size + 65536))) {
+        text = more;
+        got = fread(text + *size, 1, 65535, file);
+        *size += got;
+    }
+    const int bad = !file || !more || ferror(file), error = errno;
     if (file)
         fclose(file);
+    errno = error;
+    if (bad)
+        return free(text), NULL;
+    text[*size] = 0;
     return text;
 }
 

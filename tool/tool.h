@@ -45,6 +45,6 @@ int on_cuda(int *argc, char **argv);
 const char *cpu_name(void);
 
 /* A whole file as a string, which the caller frees; NULL when it cannot be read. */
-char *read_file(const char *path);
+char *read_file(const char *path, size_t *size);
 
 #endif

@@ -1,10 +1,11 @@
 /* Conversations as text: for each family of templates the text that its models were trained on, and templates of no known family.
  * The templates here are the parts of the models' templates that decide the text. */
-#define _DEFAULT_SOURCE
+#define _GNU_SOURCE
 #include "../../model/chat.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "../file/file_tools.h"
 #include "gguf_tools.h"
@@ -115,6 +116,24 @@ static void unknown_templates(void)
     free(text);
 }
 
+/* Beginnings of a literal by the thousand: what looks from each of them to the end takes minutes. */
+static void long_templates(void)
+{
+    enum { TIMES = 200000 };
+    static const char begin[] = "<|im_start|>system\n";
+    char *template = malloc(TIMES * strlen(begin) + 64), *at = template, error[GGUF_ERROR_BYTES] = "";
+    for (int i = 0; i < TIMES; i++)
+        at = stpcpy(at, begin);
+    for (int ends = 0; ends < 2; ends++) {
+        strcpy(at, ends ? "'<|im_end|>" : "");
+        clock_t start = clock();
+        free(render(template, 1, 1, error));
+        double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
+        EXPECT(seconds < 2, "%.1f seconds, %d ends", seconds, ends);
+    }
+    free(template);
+}
+
 static void of_the_model(void)
 {
     static const char wanted[] =
@@ -136,6 +155,7 @@ int main(void)
     RUN(one_question);
     RUN(several_turns);
     RUN(unknown_templates);
+    RUN(long_templates);
     RUN(of_the_model);
     return test_result();
 }

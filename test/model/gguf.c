@@ -1,5 +1,7 @@
 /* GGUF files: what the reader returns, and that it refuses every file that is cut off or contradicts itself. */
+#define _DEFAULT_SOURCE
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "../../model/gguf.h"
@@ -256,6 +258,26 @@ static void names_and_places(void)
     }
 }
 
+/* Two tensors on the same bytes: the second is put where the first is, by its offset, the last number of the header. */
+static void overlaps(void)
+{
+    static const float row[8] = {0};
+    uint64_t size[1] = {8}, first = 0;
+    struct gguf_writer w = {0};
+    gguf_put_tensor(&w, "t", GGUF_TYPE_F32, 1, size, row, sizeof row);
+    gguf_put_tensor(&w, "u\033]0;", GGUF_TYPE_F32, 1, size, row, sizeof row);
+    struct gguf_part part = gguf_finish(&w);
+    const size_t header = part.size - 2 * sizeof row;
+    for (size_t at = 0; at + sizeof first <= header; at++) {
+        uint64_t offset;
+        memcpy(&offset, part.data + at, sizeof offset);
+        if (offset == sizeof row && at > header - 64)
+            memcpy(part.data + at, &first, sizeof first);
+    }
+    refused(&part, "tensors t and u?]0; overlap");
+    free(part.data);
+}
+
 /* A tensor of an unknown type is no reason to refuse the file: the caller may want only the tokenizer. */
 static void unknown_type(void)
 {
@@ -290,6 +312,11 @@ static void paths(void)
     EXPECT(gguf_open("/no/such/file", &file, error) && strstr(error, "No such file"), "%s", error);
     EXPECT(gguf_open("/", &file, error) && strstr(error, "not a regular file"), "%s", error);
     EXPECT(gguf_open("/dev/null", &file, error) && *error, "%s", error);
+    char pipe[64];
+    snprintf(pipe, sizeof pipe, "/tmp/aura-test-pipe-%d", (int)getpid());
+    EXPECT(!mkfifo(pipe, 0600), "no pipe");
+    EXPECT(gguf_open(pipe, &file, error) && strstr(error, "not a regular file"), "a pipe: %s", error);
+    unlink(pipe);
     EXPECT(gguf_open("README.md", &file, error) && strstr(error, "not a GGUF file"), "%s", error);
 }
 
@@ -302,6 +329,7 @@ int main(void)
     RUN(headers);
     RUN(contents);
     RUN(names_and_places);
+    RUN(overlaps);
     RUN(unknown_type);
     RUN(fingerprints);
     RUN(paths);

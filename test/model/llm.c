@@ -211,6 +211,29 @@ static void not_finite(void)
     }
 }
 
+/* A vector whose squares f32 cannot hold has a norm all the same: its length does not matter after it. */
+static void large_vectors(void)
+{
+    struct tiny t = tiny_model("llama");
+    float logits[2][VOCAB];
+    for (int i = 0; i < 2; i++) {
+        struct gguf_writer w = {0};
+        tiny_write(&t, &w);
+        float *embedding = (float *)(void *)w.data.data;
+        for (uint32_t d = 0; d < t.dim; d++)
+            embedding[3 * t.dim + d] = tiny_weight(&t, "token_embd.weight", 3 * t.dim + d) * (i ? 1e25f : 1e12f);
+        struct opened o = open_bytes(&w);
+        EXPECT(o.llm && !llm_state_create(o.llm, &(struct llm_options){.format = {AURA_KIND_F32, AURA_KIND_F32}}, &o.state,
+                                          error), "%s", error);
+        EXPECT(o.state && !llm_forward(o.state, (uint32_t[]){3}, 1, 1, logits[i], error), "%s", error);
+        close_all(&o);
+    }
+    for (int i = 0; i < VOCAB; i++)
+        EXPECT(fabsf(logits[0][i] - logits[1][i]) <= 1e-4f * (1 + fabsf(logits[0][i])), "logit %d: %g, %g", i,
+               (double)logits[0][i], (double)logits[1][i]);
+    EXPECT(logits[1][0] != 0 || logits[1][1] != 0, "there is nothing left");
+}
+
 /* After truncation or a snapshot the same tokens have the same logits, bit for bit. */
 static void back_again(void)
 {
@@ -264,6 +287,11 @@ static void with_experts(struct gguf_writer *w) { gguf_put_u32(w, "llama.expert_
 static void with_window(struct gguf_writer *w) { gguf_put_u32(w, "llama.attention.sliding_window", 4096); }
 static void with_odd_turns(struct gguf_writer *w) { gguf_put_u32(w, "llama.rope.dimension_count", 63); }
 
+static void with_a_factor(struct gguf_writer *w) { gguf_put_f32(w, "llama.rope.scaling.factor", 4); }
+static void with_an_old_factor(struct gguf_writer *w) { gguf_put_f32(w, "llama.rope.scale_linear", 4); }
+static void with_no_order(struct gguf_writer *w) { gguf_put_bool(w, "llama.attention.causal", 0); }
+static void with_something_new(struct gguf_writer *w) { gguf_put_u32(w, "llama.attention.\033[2Jmagic", 1); }
+
 static void others(void)
 {
     struct tiny t = tiny_model("mamba");
@@ -273,6 +301,10 @@ static void others(void)
     refuses(&t, with_experts, "llama.expert_count");
     refuses(&t, with_window, "llama.attention.sliding_window");
     refuses(&t, with_odd_turns, "63 numbers of each head");
+    refuses(&t, with_a_factor, "rope.scaling.factor 4 without the type linear");
+    refuses(&t, with_an_old_factor, "rope.scale_linear 4");
+    refuses(&t, with_no_order, "llama.attention.causal: what it asks for is not supported");
+    refuses(&t, with_something_new, "key llama.attention.?[2Jmagic is not known here");
     t.add = "blk.0.attn_sinks";
     refuses(&t, NULL, "tensor blk.0.attn_sinks: a llama model");
     t = tiny_model("qwen2"), t.leave_out = "blk.1.attn_k.bias";
@@ -334,6 +366,7 @@ int main(int argc, char **argv)
     RUN(hook);
     RUN(limits);
     RUN(not_finite);
+    RUN(large_vectors);
     RUN(back_again);
     RUN(others);
     RUN(unknown_dim);

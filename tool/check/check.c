@@ -165,8 +165,9 @@ static int count_missing(char *const *texts, int n)
 static int check_union(const struct command *self, char **files, int n)
 {
     int read = 0, missing = 0;
+    size_t size;
     char **texts = calloc((size_t)n, sizeof *texts);
-    while (texts && read < n && (texts[read] = read_file(files[read])))
+    while (texts && read < n && (texts[read] = read_file(files[read], &size)))
         read++;
     if (read == n)
         missing = count_missing(texts, n);

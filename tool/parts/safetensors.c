@@ -11,6 +11,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "../../src/base/printable.h"
+#include "../../src/base/regular.h"
+
 enum { MAX_DEPTH = 32 }; /* of skipped values: metadata has two levels, and recursion must not use up the stack */
 
 /* ---- JSON ---------------------------------------------------------------------------------------------------------- */
@@ -33,6 +36,7 @@ __attribute__((format(printf, 2, 3))) static int fail(struct reader *r, const ch
     va_start(arguments, format);
     vsnprintf(r->s->error + n, sizeof r->s->error - (size_t)n, format, arguments);
     va_end(arguments);
+    aura_make_printable(r->s->error);
     return 0;
 }
 
@@ -359,16 +363,16 @@ int safetensors_parse(struct safetensors *s, const uint8_t *bytes, size_t n)
 
 int safetensors_read(struct safetensors *s, const char *path)
 {
-    FILE *file = fopen(path, "rb");
+    FILE *file = aura_open_regular(path);
     struct stat about;
     uint8_t *bytes = NULL;
     const char *problem = NULL;
     size_t n = 0;
     memset(s, 0, sizeof *s);
-    if (!file || fstat(fileno(file), &about))
+    if (!file)
+        problem = errno == EINVAL ? "not a file" : strerror(errno);
+    else if (fstat(fileno(file), &about))
         problem = strerror(errno);
-    else if (!S_ISREG(about.st_mode))
-        problem = "not a file";
     else if ((uint64_t)about.st_size > SIZE_MAX - 1 || !(bytes = malloc((size_t)about.st_size + 1)))
         problem = "too large for memory";
     else if ((n = fread(bytes, 1, (size_t)about.st_size, file)) != (size_t)about.st_size)

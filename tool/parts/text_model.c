@@ -1,4 +1,5 @@
 /* A model and a text. */
+#define _POSIX_C_SOURCE 200809L
 #include "text_model.h"
 
 #include <errno.h>
@@ -6,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../src/base/regular.h"
 #include "../../src/file/crc32c.h"
 #include "../tool.h"
 
@@ -22,13 +24,14 @@ static int64_t begin_token(const struct text_model *m)
 
 static int read_tokens(struct text_model *m, const char *path, char *error)
 {
+    size_t size;
     errno = 0;
-    char *text = read_file(path);
+    char *text = read_file(path, &size);
     if (!text) {
         snprintf(error, LLM_ERROR_BYTES, "%.150s: cannot be read: %s", path, strerror(errno ? errno : ENOMEM));
         return 1;
     }
-    m->count = tokenizer_encode(m->tokenizer, text, strlen(text), 0, 1, &m->tokens);
+    m->count = tokenizer_encode(m->tokenizer, text, size, 0, 1, &m->tokens);
     free(text);
     m->begin = begin_token(m);
     if (!m->count)
@@ -59,7 +62,7 @@ void text_model_close(struct text_model *m)
 int file_identity(const char *path, uint64_t *bytes, uint32_t *crc, char error[LLM_ERROR_BYTES])
 {
     enum { PART = 1 << 20 };
-    FILE *file = fopen(path, "rb");
+    FILE *file = aura_open_regular(path);
     char *part = malloc(PART);
     int bad = !file || !part;
     *bytes = 0, *crc = 0;
