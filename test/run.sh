@@ -369,6 +369,7 @@ job_tool() {
     holds 'check --device cuda: and says so' 'skip CUDA: .*built without it'
     ends 0 'list: names CUDA' $aura list
     holds 'list: says why it is skipped' 'CUDA: skipped: '
+    holds 'list: names the products of weights' 'matmul_Q4_K_ref'
     ends 2 'eval: no model' $aura eval
     ends 2 'eval: no text' $aura eval README.md
     ends 2 'eval: no such cache' $aura eval README.md --text README.md --cache k4v4,q9_0

@@ -37,15 +37,31 @@ static const struct golden {
                                {31, -0x1.332p+3f}, {128, -0x1.18bb4p+5f}, {223, -0x1.931ap+6f}, {255, -0x1.7fe8p+2f}}},
 };
 
+enum { N_GOLDENS = sizeof goldens / sizeof goldens[0] };
+
 static void put_half(uint8_t *block, int at, unsigned half)
 {
     if (at >= 0)
         block[at] = (uint8_t)half, block[at + 1] = (uint8_t)(half >> 8);
 }
 
+/* Every row of the list has its numbers above. */
+static void all_types_have_numbers(void)
+{
+#define FIND(name, ...)                                                    \
+    {                                                                      \
+        size_t k = 0;                                                      \
+        while (k < N_GOLDENS && goldens[k].type != GGUF_TYPE_##name)       \
+            k++;                                                           \
+        EXPECT(k < N_GOLDENS, "no numbers of " #name);                     \
+    }
+    WEIGHT_TYPES(FIND, any)
+#undef FIND
+}
+
 static void types(void)
 {
-    for (size_t k = 0; k < sizeof goldens / sizeof goldens[0]; k++) {
+    for (size_t k = 0; k < N_GOLDENS; k++) {
         const struct golden *g = &goldens[k];
         const struct gguf_type_info *info = gguf_type_info(g->type);
         uint8_t block[256];
@@ -107,7 +123,7 @@ static void fill_weights(uint32_t type, uint8_t *data, size_t rows, size_t cols,
     for (size_t i = 0; i < blocks; i++) {
         uint8_t *block = data + i * info->bytes;
         float x = random_float() * (float)(1 << random_bits() % 12);
-        for (size_t k = 0; k < sizeof goldens / sizeof goldens[0]; k++)
+        for (size_t k = 0; k < N_GOLDENS; k++)
             if (goldens[k].type == type)
                 put_half(block, goldens[k].d, random_half(top)), put_half(block, goldens[k].m, random_half(top));
         if (type == GGUF_TYPE_F32)
@@ -217,7 +233,7 @@ static void odd_rows(void)
 /* Every code is the highest and every byte of a token the largest: sums must not overflow. */
 static void extremes(void)
 {
-    for (size_t k = 0; k < sizeof goldens / sizeof goldens[0]; k++)
+    for (size_t k = 0; k < N_GOLDENS; k++)
         for (int sign = -1; sign <= 1; sign += 2) {
             const struct gguf_type_info *info = gguf_type_info(goldens[k].type);
             size_t rows = 16, cols = 256, bytes = rows * cols / info->block * info->bytes;
@@ -312,6 +328,7 @@ int main(void)
     options.threads = 2;
     if (aura_ctx_create(&options, &ctx))
         return printf("FAIL context: %s\n", aura_last_error()), 1;
+    RUN(all_types_have_numbers);
     RUN(types);
     RUN(floats);
     for (size_t i = 0; i < matmul_count; i++) {
