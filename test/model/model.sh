@@ -3,7 +3,7 @@
 # A line per test, as test/run.sh has them. Where the model is neither there nor to be had, that is a skip.
 set -u
 aura=$1
-cd "$(dirname "$0")/.." || exit 1
+cd "$(dirname "$0")/../.." || exit 1
 model=models/SmolLM2-135M-Instruct.Q4_1.gguf golden=test/golden
 equal=64      # tokens from the first on
 apart=0.005   # perplexities, the mean of their logarithms

@@ -4,7 +4,7 @@
 # that is a little worse. Where the model is neither there nor to be had, that is a skip.
 set -u
 aura=$1 dir=$2
-cd "$(dirname "$0")/.." || exit 1
+cd "$(dirname "$0")/../.." || exit 1
 model=models/SmolLM2-135M-Instruct.Q4_1.gguf
 results=$dir/quality.json profile=$dir/quality.profile base=$dir/quality.base page=$dir/quality.html
 

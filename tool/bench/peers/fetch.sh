@@ -14,7 +14,7 @@ bin=$dir/build/bin
 works() {
     [ ! -e "$model" ] || "$bin/peer" greedy "$model" 1 'A prompt of some tokens, so that they are computed together' >/dev/null 2>&1
 }
-model=../../models/SmolLM2-135M-Instruct.Q4_1.gguf
+model=../../../models/SmolLM2-135M-Instruct.Q4_1.gguf
 
 # build FLAGS: of the compilers.
 build() {

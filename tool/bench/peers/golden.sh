@@ -4,7 +4,7 @@
 # two tokens by less than a tenth, in logits, or so: the sums of two implementations differ in their last bits, and a rounding to
 # bytes that falls the other way makes hundredths of that.
 set -eu
-cd "$(dirname "$0")/../.."
+cd "$(dirname "$0")/../../.."
 bin=$(tool/bench/peers/fetch.sh | tail -n 1)
 model=models/SmolLM2-135M-Instruct.Q4_1.gguf golden=test/golden
 by="by llama.cpp of llama-cpp-python 0.3.36, ${model#models/}; made by tool/bench/peers/golden.sh"

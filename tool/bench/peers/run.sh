@@ -8,7 +8,7 @@
 #   THREADS     the processors there are
 #   CTX CHUNKS  512 8         of the perplexity
 set -eu
-cd "$(dirname "$0")/../.."
+cd "$(dirname "$0")/../../.."
 model=${1:-models/SmolLM2-135M-Instruct.Q4_1.gguf}
 depths=${DEPTHS:-0,2048,8192} rounds=${ROUNDS:-3} threads=${THREADS:-$(nproc)} ctx=${CTX:-512} chunks=${CHUNKS:-8}
 aura=${AURA:-build/release/aura} out=build/peers
