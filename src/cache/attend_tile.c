@@ -67,7 +67,8 @@ static struct aura_rows rows_of(const struct aura_block *b, const struct aura_pl
     return rows;
 }
 
-static void score_rows(const struct aura_block *b, float (*logit)[AURA_TILE], const struct aura_place *p, uint32_t from, uint32_t to)
+static void score_rows(const struct aura_block *b, float (*logit)[AURA_TILE], const struct aura_place *p, uint32_t from,
+                       uint32_t to)
 {
     static const float ones[AURA_TILE] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
                                           1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};

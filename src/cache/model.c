@@ -159,7 +159,8 @@ void aura_model_discard(aura_model_cache *model, aura_seq id, uint32_t layers)
 }
 
 /* A sequence of all layers or of none: an empty one, or with `from` the first `tokens` tokens of that. */
-static aura_status add_to_layers(struct aura_call call, aura_model_cache *model, const aura_seq *from, uint64_t tokens, aura_seq *seq)
+static aura_status add_to_layers(struct aura_call call, aura_model_cache *model, const aura_seq *from, uint64_t tokens,
+                                 aura_seq *seq)
 {
     aura_status status = check_model(call, model);
     aura_seq id = 0;

@@ -92,7 +92,8 @@ AURA_INLINE void softmax_block(struct aura_weight *weight, float *p, struct aura
     for (size_t i = 0; i < n_tiles; i++) {
         for (size_t line = 0; first && line < scales[i].lines; line++)
             __builtin_prefetch(scales[i].ahead + 64 * line, 0, 2);
-        softmax_products(product + i * WEIGHT_ROWS, largest + i * WEIGHT_ROWS, p + i * n_query * AURA_TILE, row, unit, scales[i].v, rows);
+        softmax_products(product + i * WEIGHT_ROWS, largest + i * WEIGHT_ROWS, p + i * n_query * AURA_TILE, row, unit, scales[i].v,
+                         rows);
     }
     for (int i = 0; i < AURA_TILES * WEIGHT_ROWS; i++) {
         const int none = !(largest[i] >= 0x1p-100f);

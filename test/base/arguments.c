@@ -57,7 +57,8 @@ static void kinds(void)
         EXPECT(create(64, 64, (aura_kind)bad[i], AURA_KIND_B4) == AURA_UNSUPPORTED &&
                    create(64, 64, AURA_KIND_B4, (aura_kind)bad[i]) == AURA_UNSUPPORTED, "%d", bad[i]);
     create(64, 64, AURA_KIND_B4, (aura_kind)12);
-    EXPECT(says("aura_cache_create: format {4, 12}: a side has 2, 3, ", " or 8 bits or is f32, f16, bf16"), "%s", aura_last_error());
+    EXPECT(says("aura_cache_create: format {4, 12}: a side has 2, 3, ", " or 8 bits or is f32, f16, bf16"), "%s",
+           aura_last_error());
 }
 
 int main(void)
