@@ -597,7 +597,7 @@ END
     holds 'tokens: JSON, the same' '^{"count": 3, "tokens": \[258, 32, 99\]}$'
     printf 'ab cab c\0ab cab cab c' >$out/tool.nul
     ends 0 'eval: a text with a zero in it' $aura eval $model --text $out/tool.nul --cache k4v4 --ctx 4 --json
-    try 'eval: all of it is read' grep -q 'chunk 3 of 3' $out/tool.err
+    try 'eval: all of it is read' grep -q 'chunk 4 of 4' $out/tool.err
     says 1 'cannot be read' $aura eval $model --text /proc/self/mem
     ends 2 'tokens: no model' $aura tokens
     ends 2 'tokens: no text' $aura tokens $model
