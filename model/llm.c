@@ -64,15 +64,15 @@ static const char *const refused_keys[] = {"expert_count", "attention.sliding_wi
                                            "residual_scale", "logit_scale", "attention.scale",
                                            "attn_logit_softcapping", "final_logit_softcapping", NULL};
 
-/* That the file has no key of its architecture which nobody here has heard of: it may ask for another computation. */
+/* Refuses a key of the architecture that this code does not know: it may ask for another computation. */
 static int refuse_unknown(struct opening *o)
 {
     static const char *const names[] = {
-        "attention.causal", "attention.head_count", "attention.head_count_kv", "attention.key_length", "attention.layer_norm_epsilon",
-        "attention.layer_norm_rms_epsilon", "attention.value_length", "block_count", "context_length", "embedding_length",
-        "expert_used_count", "feed_forward_length", "rope.dimension_count", "rope.freq_base", "rope.scale_linear",
-        "rope.scaling.attn_factor", "rope.scaling.factor", "rope.scaling.finetuned", "rope.scaling.original_context_length",
-        "rope.scaling.type", "tensor_data_layout", "vocab_size"};
+        "attention.causal", "attention.head_count", "attention.head_count_kv", "attention.key_length",
+        "attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon", "attention.value_length", "block_count",
+        "context_length", "embedding_length", "expert_used_count", "feed_forward_length", "rope.dimension_count",
+        "rope.freq_base", "rope.scale_linear", "rope.scaling.attn_factor", "rope.scaling.factor", "rope.scaling.finetuned",
+        "rope.scaling.original_context_length", "rope.scaling.type", "tensor_data_layout", "vocab_size"};
     const char *arch = o->llm->shape.arch;
     const size_t prefix = strlen(arch);
     for (uint64_t i = 0; i < gguf_values(o->file); i++) {
