@@ -1,5 +1,6 @@
 /* aura attend: puts recorded queries, keys and values through a cache, and compares the result with attention in double. */
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -134,8 +135,12 @@ static int run_layer(const struct command *self, const struct arguments *c, aura
               recording_attend(&r, r.k, r.v, 0, &exact);
     if (!bad) {
         struct recording_errors errors = recording_compare(&r, &result, &exact);
-        print_layer(c, &r, &result, &errors, first);
-        bad = keep(outputs, &r, &result);
+        bad = !isfinite(errors.output + errors.kl + errors.lse_max + errors.lse_mean);
+        if (bad)
+            snprintf(error, sizeof error, "layer %u: out of memory, or its numbers are too large to be compared", layer);
+        else
+            print_layer(c, &r, &result, &errors, first);
+        bad = bad || keep(outputs, &r, &result);
     }
     if (bad)
         failed(self, "%s: %s", c->file, error);

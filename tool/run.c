@@ -193,7 +193,7 @@ static int add_text(struct run *r, const char *text, int special)
 {
     uint32_t *tokens = NULL;
     size_t count = tokenizer_encode(r->tokenizer, text, strlen(text), special, !r->first, &tokens);
-    int bad = count && conversation_add(&r->words, tokens, count);
+    int bad = !tokens || (count && conversation_add(&r->words, tokens, count));
     free(tokens);
     return bad ? failed(r->self, "no memory") : 0;
 }

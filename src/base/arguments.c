@@ -7,6 +7,7 @@
 
 #include "../rotation.h"
 #include "../variants.h"
+#include "fpmode.h"
 
 static const uint32_t cache_dims[] = {AURA_DIMS(AURA_DIM_ITEM)}, cache_bits[] = {AURA_BITS(AURA_KIND_ITEM)},
                       cache_kinds[] = {AURA_KINDS(AURA_KIND_ITEM)};
@@ -85,6 +86,15 @@ aura_status aura_check_apart(struct aura_call call, const struct aura_extent *a,
     return AURA_OK;
 }
 
+static aura_status check_matrix(struct aura_call call, const float *matrix, uint32_t dim)
+{
+    for (size_t i = 0; i < (size_t)dim * dim; i++)
+        if (!(fabsf(matrix[i]) <= 1.01f)) /* so that a NaN fails too; 1.01 leaves room for a matrix held in bf16 */
+            return aura_fail(call.ctx, AURA_BAD_VALUE, "%s: rotation.matrix[%zu][%zu] is %g, not of an orthogonal matrix",
+                             call.name, i / dim, i % dim, (double)matrix[i]);
+    return AURA_OK;
+}
+
 aura_status aura_check_rotation(struct aura_call call, const aura_rotation *r, uint32_t dim)
 {
     aura_status status;
@@ -106,15 +116,14 @@ aura_status aura_check_rotation(struct aura_call call, const aura_rotation *r, u
     if (r->kind != AURA_ROTATION_DENSE || !r->matrix)
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: rotation.%s", call.name,
                          r->kind == AURA_ROTATION_DENSE ? "matrix is NULL" : "kind is unknown");
-    for (size_t i = 0; i < (size_t)dim * dim; i++)
-        if (!(fabsf(r->matrix[i]) <= 1.01f)) /* so that a NaN fails too; 1.01 leaves room for a matrix held in bf16 */
-            return aura_fail(call.ctx, AURA_BAD_VALUE, "%s: rotation.matrix[%zu][%zu] is %g, not of an orthogonal matrix",
-                             call.name, i / dim, i % dim, (double)r->matrix[i]);
-    return AURA_OK;
+    uint64_t mode = aura_fpmode_enter();
+    status = check_matrix(call, r->matrix, dim);
+    aura_fpmode_leave(mode);
+    return status;
 }
 
 /* Levels between 2^-20 and 2^20, ascending, thresholds ascending: then no sum or quotient of encode overflows. */
-aura_status aura_check_codebook(struct aura_call call, const aura_codebook *b)
+static aura_status check_levels(struct aura_call call, const aura_codebook *b)
 {
     if (!b || !b->centroid || !b->threshold)
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: codebook%s is NULL", call.name,
@@ -138,6 +147,14 @@ aura_status aura_check_codebook(struct aura_call call, const aura_codebook *b)
         return aura_fail(call.ctx, AURA_UNSUPPORTED, "%s: no kernel for %u bits; `aura list` names the widths",
                          call.name, b->bits);
     return AURA_OK;
+}
+
+aura_status aura_check_codebook(struct aura_call call, const aura_codebook *b)
+{
+    uint64_t mode = aura_fpmode_enter();
+    aura_status status = check_levels(call, b);
+    aura_fpmode_leave(mode);
+    return status;
 }
 
 aura_status aura_check_heads(struct aura_call call, uint32_t q_heads, uint32_t kv_heads)
@@ -197,13 +214,21 @@ aura_status aura_check_format(struct aura_call call, aura_format format)
 
 /* ---- numbers and views -------------------------------------------------------------------------------------------- */
 
-aura_status aura_check_balance(struct aura_call call, const float *balance, uint32_t kv_heads, uint32_t k_dim)
+static aura_status check_factors(struct aura_call call, const float *balance, uint32_t kv_heads, uint32_t k_dim)
 {
     for (size_t i = 0; i < (size_t)kv_heads * k_dim; i++)
         if (!(balance[i] >= 0.125f && balance[i] <= 8)) /* so that NaN fails too */
             return aura_fail(call.ctx, AURA_BAD_VALUE, "%s: balance of KV head %zu, channel %zu is %g, not within 1/8 to 8",
                              call.name, i / k_dim, i % k_dim, (double)balance[i]);
     return AURA_OK;
+}
+
+aura_status aura_check_balance(struct aura_call call, const float *balance, uint32_t kv_heads, uint32_t k_dim)
+{
+    uint64_t mode = aura_fpmode_enter();
+    aura_status status = check_factors(call, balance, kv_heads, k_dim);
+    aura_fpmode_leave(mode);
+    return status;
 }
 
 aura_status aura_check_view(struct aura_call call, const char *what, const aura_view *v)

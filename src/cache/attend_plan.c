@@ -182,6 +182,7 @@ static size_t carve(struct aura_attend *a, uint8_t *base)
 static aura_status count_jobs(struct aura_call call, struct aura_attend *a, uint64_t tokens, int plan_only)
 {
     uint32_t heads = a->cache->config.kv_heads;
+    const size_t most = SIZE_MAX / 8192 / 4; /* of all jobs together: then no size of the workspace overflows */
     size_t split_partials = 0, most_splits = 0;
     for (size_t i = 0; i < a->n_jobs; i++) {
         const aura_attend_job *job = &a->jobs[i];
@@ -194,8 +195,7 @@ static aura_status count_jobs(struct aura_call call, struct aura_attend *a, uint
         struct aura_attend_plan plan = plan_of(a, job, seq, tokens ? tokens : len_of(a->cache, job, seq));
         if (plan_only)
             plan.splits = most_splits_of(a, job, plan.len);
-        if (a->rows > SIZE_MAX / 8192 / 4 || plan.rows > SIZE_MAX / 8192 / 4 / heads ||
-            plan.splits > SIZE_MAX / 8192 / 4 / heads / (plan.rows + 1))
+        if (plan.rows > (most - a->rows) / heads || plan.splits > (most - split_partials) / heads / (plan.rows + 1))
             return aura_fail(call.ctx, AURA_TOO_LARGE, "%s: %u queries over %llu tokens", call.name, job->queries,
                              (unsigned long long)plan.len);
         a->rows += plan.rows * heads;

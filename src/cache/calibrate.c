@@ -88,14 +88,9 @@ void aura_calibration_destroy(aura_calibration *c)
         c->ctx->allocator.free(c->ctx->allocator.user, c, c->bytes);
 }
 
-/* Everything about a tensor, its values included, before any of it is counted. */
-static aura_status check_tensor(struct aura_call call, const char *what, const aura_view *view, uint32_t tokens,
-                                uint32_t heads, uint32_t dim)
+static aura_status check_numbers(struct aura_call call, const char *what, const aura_view *view, uint32_t tokens,
+                                 uint32_t heads, uint32_t dim)
 {
-    aura_status status;
-    if ((status = aura_check_view(call, what, view)) ||
-        (status = aura_check_view_extent(call, what, view, tokens, heads, dim)))
-        return status;
     struct aura_strides strides = aura_view_strides(view, heads, dim);
     for (uint32_t t = 0; t < tokens; t++)
         for (uint32_t h = 0; h < heads; h++) {
@@ -107,6 +102,20 @@ static aura_status check_tensor(struct aura_call call, const char *what, const a
                                      what, t, h, d, (double)x[d]);
         }
     return AURA_OK;
+}
+
+/* Everything about a tensor, its values included, before any of it is counted. */
+static aura_status check_tensor(struct aura_call call, const char *what, const aura_view *view, uint32_t tokens,
+                                uint32_t heads, uint32_t dim)
+{
+    aura_status status;
+    if ((status = aura_check_view(call, what, view)) ||
+        (status = aura_check_view_extent(call, what, view, tokens, heads, dim)))
+        return status;
+    uint64_t mode = aura_fpmode_enter();
+    status = check_numbers(call, what, view, tokens, heads, dim);
+    aura_fpmode_leave(mode);
+    return status;
 }
 
 static void add_distance(aura_calibration *c, uint32_t head, const float *key)

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "../base/dtype.h"
+#include "../base/fpmode.h"
 
 /* ---- are the vectors good? ---------------------------------------------------------------------------------------- */
 
@@ -103,8 +104,11 @@ aura_status aura_check_vectors(struct aura_call call, const aura_cache *cache, a
     uint32_t head = (uint32_t)(bad / 2 % heads);
     int values = (int)(bad % 2), packed = aura_is_packed(values ? cache->layout.v.kind : cache->layout.k.kind);
     struct aura_input in = input_of(jobs, job);
+    uint64_t mode = aura_fpmode_enter();
+    size_t token = first_bad_token(cache, &in, head, values);
+    aura_fpmode_leave(mode);
     return aura_fail(call.ctx, AURA_BAD_VALUE, "%s: jobs[%zu].%s, token %zu, KV head %u %s", call.name, job,
-                     values ? "v" : "k", first_bad_token(cache, &in, head, values), head,
+                     values ? "v" : "k", token, head,
                      packed ? "has a NaN or Inf, or is longer than 60000" : "has a number that its kind cannot hold");
 }
 

@@ -309,7 +309,7 @@ struct recording_errors recording_compare(const struct recording *r, const struc
         errors.lse_max = error <= errors.lse_max ? errors.lse_max : error; /* a NaN stays */
         errors.lse_mean += error / (double)rows;
     }
-    errors.output = sqrt(apart / size);
+    errors.output = size > 0 ? sqrt(apart / size) : sqrt(apart);
     errors.kl = mean_kl(r, result->k, exact);
     return errors;
 }

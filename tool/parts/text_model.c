@@ -34,6 +34,8 @@ static int read_tokens(struct text_model *m, const char *path, char *error)
     m->count = tokenizer_encode(m->tokenizer, text, size, 0, 1, &m->tokens);
     free(text);
     m->begin = begin_token(m);
+    if (!m->tokens)
+        return snprintf(error, LLM_ERROR_BYTES, "%.150s: no memory for its tokens, or too long", path), 1;
     if (!m->count)
         snprintf(error, LLM_ERROR_BYTES, "%.150s: is empty, or no file", path);
     return !m->count;
