@@ -90,7 +90,7 @@ static aura_status check_window(struct aura_call call, const struct aura_attend 
     if (job->queries && !aura_tokens_exist(a->cache, seq, begin, seq->len))
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT,
                          "%s: %u queries would see token %llu; after tokens were taken back, those below %llu are gone",
-                         call.name, job->queries, (unsigned long long)begin, (unsigned long long)seq->first * AURA_PAGE);
+                         call.name, job->queries, (unsigned long long)begin, (unsigned long long)seq->pages.first * AURA_PAGE);
     return AURA_OK;
 }
 

@@ -26,23 +26,15 @@ void aura_backend_describe(struct aura_backend_cache *facts, const aura_cache *c
     facts->rollback = cache->rollback;
     facts->rows = cache->rows;
     facts->page_bytes = cache->page_bytes;
-    facts->span = cache->config.window ? cache->config.window + cache->slack : 0;
-    facts->kept = cache->kept;
-    facts->ring = cache->ring;
-}
-
-uint64_t aura_backend_top(const aura_cache *cache, uint64_t len, size_t first)
-{
-    uint64_t slid = first > cache->kept ? (uint64_t)first * AURA_PAGE + cache->config.window + cache->slack : 0;
-    return slid > len ? slid : len;
+    facts->window = cache->window;
 }
 
 static void describe_seq(struct aura_backend_seq *facts, const aura_cache *cache, const struct aura_sequence *seq)
 {
     facts->len = seq->len;
     facts->closed = seq->closed;
-    facts->first = seq->first;
-    facts->top = aura_backend_top(cache, seq->len, seq->first);
+    facts->first = seq->pages.first;
+    facts->top = aura_window_least_top(&cache->window, seq->pages.first, seq->len);
     facts->pages = aura_pages_of(seq->len);
     facts->k = seq->k;
     facts->v = seq->v;
@@ -64,30 +56,13 @@ uint8_t *aura_backend_page(const aura_cache *cache, aura_seq id, size_t i)
     return aura_page_of(cache, aura_find_seq(call, cache, id), i);
 }
 
-/* Pages that the sequence, which is empty, shares with others are left to these: their bytes are not wanted. The lock is held. */
-static aura_status own_pages(struct aura_call call, aura_cache *cache, struct aura_sequence *seq, size_t pages)
-{
-    aura_status status = AURA_OK;
-    for (size_t p = aura_first_page(cache, seq); p < pages && !status; p = aura_next_page(cache, seq, p)) {
-        uint8_t *own;
-        if (aura_page_head(aura_page_of(cache, seq, p))->references == 1)
-            continue;
-        if (!(status = aura_page_new(call, cache, &own))) {
-            aura_pages_drop(cache, seq, p, p + 1);
-            seq->page[aura_entry_of(cache, p)] = own;
-        }
-    }
-    return status;
-}
-
 /* So that the ring of an empty sequence begins with page `first`. The lock is held. */
 static void begin_ring(aura_cache *cache, struct aura_sequence *seq, size_t first)
 {
-    if (first <= cache->kept)
+    if (first <= cache->window.kept)
         return;
-    if (seq->end > seq->first)
-        aura_pages_drop(cache, seq, seq->first, seq->end);
-    seq->first = seq->end = first;
+    aura_list_cut(&cache->pool, &cache->window, &seq->pages, cache->window.kept);
+    seq->pages.first = seq->pages.end = first;
 }
 
 /* Pages for so many tokens that are there already: none of them is to be written to, so none is copied. */
@@ -104,7 +79,8 @@ aura_status aura_backend_fill(const char *name, aura_cache *cache, aura_seq id, 
 {
     struct aura_call call = {cache->ctx, name};
     struct aura_sequence *seq = aura_find_seq(call, cache, id);
-    const uint64_t kept = (uint64_t)cache->kept * AURA_PAGE, before = first > cache->kept ? kept : 0;
+    const size_t kept = cache->window.kept;
+    const uint64_t before = first > kept ? (uint64_t)kept * AURA_PAGE : 0;
     if (!seq)
         return AURA_BAD_ARGUMENT;
     if (seq->len)
@@ -119,7 +95,7 @@ aura_status aura_backend_fill(const char *name, aura_cache *cache, aura_seq id, 
         status = grow_to(call, cache, seq, len, closed);
     pthread_mutex_lock(&cache->lock);
     if (!status)
-        status = own_pages(call, cache, seq, aura_pages_of(len));
+        status = aura_pages_own(call, cache, seq, aura_pages_of(len)); /* nobody wants the bytes of what it shared */
     seq->len = status ? 0 : len;
     seq->closed = status ? 0 : closed;
     aura_pages_trim(cache, seq);
@@ -154,16 +130,7 @@ aura_status aura_backend_add_page(const char *name, aura_cache *cache, aura_seq 
     struct aura_call call = {cache->ctx, name};
     struct aura_sequence *seq = aura_find_seq(call, cache, id);
     pthread_mutex_lock(&cache->lock);
-    aura_status status = aura_pages_table(call, cache, seq, i + 1);
-    if (!status && *page)
-        aura_page_share(cache, *page);
-    else if (!status)
-        status = aura_page_new(call, cache, page);
-    if (!status) {
-        seq->first = seq->end <= cache->kept && i > cache->kept ? i : seq->first;
-        seq->page[aura_entry_of(cache, i)] = *page;
-        seq->end = i + 1;
-    }
+    aura_status status = aura_pages_add(call, cache, seq, i, page);
     pthread_mutex_unlock(&cache->lock);
     return status;
 }

@@ -5,6 +5,7 @@
 
 #include "../../include/aura_file.h"
 #include "../stages.h"
+#include "page_table.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -20,15 +21,14 @@ struct aura_backend_cache {
     uint32_t pinned, rollback;
     uint32_t rows;                /* f16 rows per head and sequence: open ones by position modulo (rows - pinned), then pinned */
     size_t page_bytes;
-    uint64_t span;                /* with a window, pages stay until so many tokens have followed; 0: there is none */
-    size_t kept, ring;            /* pages at the beginning that stay; most pages besides */
+    struct aura_page_window window;
 };
 
 /* A sequence as it is stored. */
 struct aura_backend_seq {
     uint64_t len, closed;
     uint64_t top;                 /* with a window: tokens that it has had since it was last empty, as far as pages are gone for that */
-    size_t first, pages;          /* pages below `kept` and [first, pages) are there and hold its tokens */
+    size_t first, pages;          /* pages below `kept` of the window and [first, pages) are there and hold its tokens */
     uint16_t *k, *v;              /* [kv_heads][rows][dim]; NULL for a plain side */
 };
 
@@ -40,7 +40,7 @@ aura_status aura_backend_find(const char *call, const aura_cache *cache, aura_se
 /* Whether page i < pages is there. */
 static inline int aura_backend_has_page(const struct aura_backend_cache *facts, const struct aura_backend_seq *seq, size_t i)
 {
-    return i < facts->kept || i >= seq->first;
+    return aura_window_has_page(&facts->window, seq->first, i);
 }
 
 /* A page that is there, of a sequence that aura_backend_find found; valid until the sequence changes. */
@@ -51,9 +51,6 @@ uint8_t *aura_backend_page(const aura_cache *cache, aura_seq seq, size_t i);
  * AURA_BAD_ARGUMENT where the sequence is not empty. */
 aura_status aura_backend_fill(const char *call, aura_cache *cache, aura_seq seq, uint64_t len, uint64_t closed, size_t first,
                           struct aura_backend_seq *facts);
-
-/* aura_backend_seq.top, where nothing else is known: the least that makes this page the first. */
-uint64_t aura_backend_top(const aura_cache *cache, uint64_t len, size_t first);
 
 /* ---- whole caches ---- */
 

@@ -78,19 +78,21 @@ static void codec_init(struct aura_codec_side *side, const aura_config *c, uint3
     aura_codec_plan_init(&side->codec, &book, dim, rule, !(c->flags & AURA_NO_SEARCH));
 }
 
-/* A page is needed as long as one of its tokens is among the last window + slack. So many tokens touch at most `ring` pages. */
+/* The slack is for tokens that are taken back, or asked about at once. The mask is the least 2^n - 1 of at least ring - 1, so that
+ * as many pages as a ring have places of their own. */
 static void window_init(aura_cache *cache)
 {
     const aura_config *c = &cache->config;
-    cache->ring = cache->ring_mask = SIZE_MAX;
+    struct aura_page_window *w = &cache->window;
+    w->mask = SIZE_MAX;
     if (!c->window)
         return;
-    cache->slack = c->max_queries > cache->rollback ? c->max_queries : cache->rollback;
-    cache->kept = aura_pages_of(c->keep_first);
-    cache->ring = aura_pages_of(c->window + cache->slack) + 1;
-    cache->ring_mask = 1;
-    while (cache->ring_mask < cache->ring - 1)
-        cache->ring_mask = 2 * cache->ring_mask + 1;
+    w->tokens = c->window;
+    w->span = c->window + (c->max_queries > cache->rollback ? c->max_queries : cache->rollback);
+    w->kept = aura_pages_of(c->keep_first);
+    w->mask = 1;
+    while (w->mask < aura_window_ring(w) - 1)
+        w->mask = 2 * w->mask + 1;
 }
 
 /* Everything that follows from the configuration. */
@@ -236,10 +238,10 @@ aura_status aura_cache_get_info(const aura_cache *cache, aura_cache_info *info)
     pthread_mutex_lock((pthread_mutex_t *)&cache->lock);
     info->bytes = cache->bytes;
     info->pages = cache->pages;
-    info->free_pages = cache->free_pages;
+    info->free_pages = cache->pool.n_free;
     info->seqs = cache->seqs;
-    info->shared_pages = cache->shared_pages;
-    info->references = cache->references;
+    info->shared_pages = cache->pool.shared;
+    info->references = cache->pool.holders;
     info->tokens = cache->tokens;
     pthread_mutex_unlock((pthread_mutex_t *)&cache->lock);
     info->token_slots = (uint64_t)info->references * AURA_PAGE;

@@ -8,6 +8,7 @@
 
 #include "../base/arguments.h"
 #include "../rules.h"
+#include "page_table.h"
 
 enum {
     AURA_RING = 64,      /* f16 rows per head and sequence: up to 32 open tokens of a tile, and 32 of rollback */
@@ -27,23 +28,18 @@ struct aura_budget {
     _Atomic size_t bytes;
 };
 
-/* In front of every page; AURA_PAGE_HEAD bytes are set aside for it. Under the cache's lock, but for what is of slots. */
+/* In front of the bytes of every page; AURA_PAGE_HEAD bytes are set aside for it. The cache's lock guards `page`. */
 struct aura_page_head {
-    uint8_t *next;                    /* a free page: the next one */
-    uint32_t references;              /* sequences that have the page; one that has several writes to a copy of its own */
-    uint32_t leaving;                 /* of these, how many the running call will take away: pool.c */
+    struct aura_page page;
     uint32_t busy[AURA_PAGE_TILES];   /* slots: columns of a tile that the running call writes to; 0 between calls */
     uint8_t written[AURA_PAGE_TILES]; /* slots: whether a tile was ever written to */
 };
 
 /* A sequence. Token t is in page t / 256. Tokens below `pinned` of the cache and from `closed` on are f16 rows, all others
- * are codes; a plain side is in the pages alone.
- * Pages below `kept` of the cache, as far as there are any, and [first, end) are there: with a window, first moves up as the
- * sequence grows; without, kept and first are 0. */
+ * are codes; a plain side is in the pages alone. */
 struct aura_sequence {
     uint64_t len, closed;
-    uint8_t **page;      /* [capacity], by aura_entry_of() */
-    size_t first, end, capacity;
+    struct aura_page_list pages;
     size_t reserved;     /* pages that truncate must leave */
     uint64_t counted;    /* tokens of this sequence in cache->tokens */
     aura_seq id;
@@ -63,20 +59,16 @@ struct aura_cache {
     uint32_t pinned, rollback, rows;  /* rows: f16 rows per head of a sequence */
     size_t page_bytes, seq_bytes, rows_bytes; /* seq_bytes: struct and rows */
     size_t slab_pages;   /* at most so many come at once */
-    uint64_t slack;      /* window: tokens that are kept besides, so that some can be taken back or asked about at once */
-    size_t kept;         /* window: pages of the first tokens, which stay */
-    size_t ring;         /* window: most pages besides; SIZE_MAX without */
-    size_t ring_mask;    /* the least 2^n - 1 of at least ring - 1 */
+    struct aura_page_window window;
     struct aura_model_cache *model; /* whose layer it is; NULL: nobody's */
     struct aura_budget *budget, own_budget; /* the model's, or its own */
     struct aura_sequence *slots; /* the pages of a cache of slots, all of them closed; NULL: there are sequences */
 
     pthread_mutex_t lock; /* of everything below, and nothing above */
     size_t bytes;         /* allocated, this struct included */
-    uint8_t *free_page;   /* a list through the heads of the pages */
+    struct aura_page_pool pool;
     uint8_t *slabs;       /* a list through the last bytes of the slabs */
-    size_t pages, free_pages, seqs;
-    size_t shared_pages, references; /* pages with several references; all references */
+    size_t pages, seqs;
     uint64_t tokens;      /* that sequences have, each counted for itself */
     uint32_t next_seq;    /* where a free place is looked for first */
     uint32_t generation;  /* of the last id */
@@ -92,7 +84,7 @@ void aura_cache_unmake(aura_cache *cache);
 
 /* ---- pool.c: every byte that a cache allocates is counted, and none beyond its budget ---- */
 
-/* Takes bytes out of a budget; 0: it has no so many left. */
+/* Takes bytes out of a budget; 0: it has fewer left, and keeps them. */
 int aura_budget_take(struct aura_budget *budget, size_t bytes);
 /* Fails with AURA_OUT_OF_PAGES or AURA_OUT_OF_MEMORY. The lock is held. */
 aura_status aura_cache_alloc(struct aura_call call, aura_cache *cache, size_t bytes, size_t align, void **memory);
@@ -106,13 +98,13 @@ aura_status aura_pages_grow(struct aura_call call, aura_cache *cache, struct aur
 aura_status aura_pages_reserve(struct aura_call call, aura_cache *cache, struct aura_sequence *seq, uint64_t tokens);
 /* Gives back what a sequence of its length does not need; the lock is held. Never allocates. */
 void aura_pages_trim(aura_cache *cache, struct aura_sequence *seq);
-/* Gives back pages [from, to) of those that are there; the lock is held. */
-void aura_pages_drop(aura_cache *cache, struct aura_sequence *seq, size_t from, size_t to);
-/* A page that nobody else has, with whatever is in it; the lock is held. Fails like aura_cache_alloc(). */
-aura_status aura_page_new(struct aura_call call, aura_cache *cache, uint8_t **page);
-/* One more reference to a page; the lock is held. */
-uint8_t *aura_page_share(aura_cache *cache, uint8_t *page);
-/* A table with an entry for every page below `end`; the lock is held. */
+/* Page i of a sequence, its last; pages that it lacks before it are gone. *page is the bytes of a page of the cache, which the
+ * sequence then shares, or NULL: a page of its own, with whatever is in it. The lock is held. Fails like aura_cache_alloc(). */
+aura_status aura_pages_add(struct aura_call call, aura_cache *cache, struct aura_sequence *seq, size_t i, uint8_t **page);
+/* Pages below `end` that others have too become pages of its own, with whatever is in them. The lock is held. Fails, with
+ * nothing changed, like aura_cache_alloc(). */
+aura_status aura_pages_own(struct aura_call call, aura_cache *cache, struct aura_sequence *seq, size_t end);
+/* Memory for the list of a sequence that ends with page end - 1; the lock is held. */
 aura_status aura_pages_table(struct aura_call call, aura_cache *cache, struct aura_sequence *seq, size_t end);
 /* Brings cache->tokens up to date; the lock is held. */
 void aura_count_tokens(aura_cache *cache, struct aura_sequence *seq);
@@ -153,54 +145,42 @@ aura_status aura_check_slots(struct aura_call call, const aura_cache *cache, con
 /* ---- what a sequence has ---- */
 
 /* That tokens [first, end) have not slid out of the window. */
-int aura_tokens_exist(const aura_cache *cache, const struct aura_sequence *seq, uint64_t first, uint64_t end);
+static inline int aura_tokens_exist(const aura_cache *cache, const struct aura_sequence *seq, uint64_t first, uint64_t end)
+{
+    return aura_window_has(&cache->window, seq->pages.first, first, end);
+}
 
 /* How far a sequence of `len` tokens is closed that was closed up to `closed`. */
 uint64_t aura_closed_of(const aura_cache *cache, uint64_t closed, uint64_t len);
 
 /* ---- pages ---- */
 
-static inline size_t aura_pages_of(uint64_t tokens)
-{
-    return (size_t)((tokens + AURA_PAGE - 1) / AURA_PAGE);
-}
-
 static inline struct aura_page_head *aura_page_head(uint8_t *page)
 {
     return (struct aura_page_head *)(void *)(page - AURA_PAGE_HEAD);
 }
 
-/* Where in the table a page is: a ring after the pages that are kept. */
-static inline size_t aura_entry_of(const aura_cache *cache, size_t page)
-{
-    return page < cache->kept ? page : cache->kept + (page & cache->ring_mask);
-}
-
+/* The bytes of a page that is there. */
 static inline uint8_t *aura_page_of(const aura_cache *cache, const struct aura_sequence *seq, size_t page)
 {
-    return seq->page[aura_entry_of(cache, page)];
+    return (uint8_t *)aura_list_page(&cache->window, &seq->pages, page) + AURA_PAGE_HEAD;
 }
 
-/* Whether a page below `end` of the sequence is there. */
+/* Whether a page below the end of the sequence is there. */
 static inline int aura_has_page(const aura_cache *cache, const struct aura_sequence *seq, size_t page)
 {
-    return page < cache->kept || page >= seq->first;
+    return aura_window_has_page(&cache->window, seq->pages.first, page);
 }
 
 /* for (p = aura_first_page(); p < end; p = aura_next_page()): the pages that are there. */
 static inline size_t aura_first_page(const aura_cache *cache, const struct aura_sequence *seq)
 {
-    return cache->kept ? 0 : seq->first;
+    return aura_window_begin(&cache->window, seq->pages.first);
 }
 
 static inline size_t aura_next_page(const aura_cache *cache, const struct aura_sequence *seq, size_t page)
 {
-    return page + 1 == cache->kept ? seq->first : page + 1;
-}
-
-static inline size_t aura_count_pages(const aura_cache *cache, const struct aura_sequence *seq)
-{
-    return seq->end <= cache->kept ? seq->end : cache->kept + seq->end - seq->first;
+    return aura_window_next(&cache->window, seq->pages.first, page);
 }
 
 /* The part of a page that belongs to a KV head, and a tile of it. */

@@ -130,7 +130,7 @@ aura_status aura_cache_decode(const aura_cache *cache, aura_seq seq, uint64_t fi
     if (!aura_tokens_exist(cache, d.seq, first, first + tokens))
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: tokens [%llu, %llu) are not all there; those below %llu are gone, but "
                          "for the first %u", call.name, (unsigned long long)first, (unsigned long long)first + tokens,
-                         (unsigned long long)d.seq->first * AURA_PAGE, cache->config.keep_first);
+                         (unsigned long long)d.seq->pages.first * AURA_PAGE, cache->config.keep_first);
     return decode(call, &d, tokens, k, v);
 }
 

@@ -1,23 +1,259 @@
-/* Pages of the device and their sequences. */
+/* Pages and the lists that hold them. */
 #include "page_table.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+/* ---- single pages ---------------------------------------------------------------------------------------------------- */
+
+void aura_page_free(struct aura_page_pool *pool, struct aura_page *page)
+{
+    page->next = pool->free;
+    pool->free = page;
+    pool->n_free++;
+}
+
+struct aura_page *aura_page_take(struct aura_page_pool *pool)
+{
+    struct aura_page *page = pool->free;
+    pool->free = page->next;
+    pool->n_free--;
+    page->next = NULL;
+    page->holders = 1;
+    pool->holders++;
+    return page;
+}
+
+void aura_page_leave(struct aura_page_pool *pool, struct aura_page *page)
+{
+    const uint32_t left = --page->holders;
+    pool->holders--;
+    if (left == 1)
+        pool->shared--;
+    if (left == 0)
+        aura_page_free(pool, page);
+}
+
+struct aura_page *aura_page_share(struct aura_page_pool *pool, struct aura_page *page)
+{
+    pool->holders++;
+    if (page->holders++ == 1)
+        pool->shared++;
+    return page;
+}
+
+/* Whether nobody else has a page when those that leave are gone. */
+static int is_own(const struct aura_page *page)
+{
+    return page->holders - page->leaving == 1;
+}
+
+/* ---- lists ----------------------------------------------------------------------------------------------------------- */
+
+/* Whether entry i is the page of entry i - ring again. */
+static int is_again(const struct aura_page_window *w, const struct aura_page_list *list, size_t i)
+{
+    const size_t ring = aura_window_ring(w);
+    return i >= ring && i - ring >= list->first && aura_list_page(w, list, i - ring) == aura_list_page(w, list, i);
+}
+
+/* Whether entry i + ring is the page of entry i again. */
+static int goes_on(const struct aura_page_window *w, const struct aura_page_list *list, size_t i)
+{
+    const size_t ring = aura_window_ring(w);
+    return list->end > ring && i < list->end - ring && aura_list_page(w, list, i + ring) == aura_list_page(w, list, i);
+}
+
+/* Whether pages [first, end) are more than a ring, so that some may be several entries. */
+static int is_long(const struct aura_page_window *w, size_t first, size_t end)
+{
+    return end > first && end - first > aura_window_ring(w);
+}
+
+size_t aura_list_count(const struct aura_page_window *w, const struct aura_page_list *list)
+{
+    size_t n = aura_window_count(w, list->first, list->end);
+    for (size_t i = list->first; is_long(w, list->first, list->end) && i < list->end; i++)
+        n -= (size_t)is_again(w, list, i);
+    return n;
+}
+
+size_t aura_list_shared(const struct aura_page_window *w, const struct aura_page_list *list)
+{
+    size_t n = 0;
+    for (size_t p = aura_window_begin(w, list->first); p < list->end; p = aura_window_next(w, list->first, p))
+        n += aura_list_page(w, list, p)->holders > 1;
+    return n;
+}
+
+struct aura_page *aura_list_add(struct aura_page_pool *pool, const struct aura_page_window *w, struct aura_page_list *list,
+                                size_t i, struct aura_page *page)
+{
+    page = page ? aura_page_share(pool, page) : aura_page_take(pool);
+    if (list->end < i)
+        list->first = i;
+    list->page[aura_window_entry(w, i)] = page;
+    list->end = i + 1;
+    return page;
+}
+
+void aura_list_share(struct aura_page_pool *pool, const struct aura_page_window *w, const struct aura_page_list *from,
+                     size_t pages, struct aura_page_list *to)
+{
+    to->first = pages > w->kept ? from->first : w->kept;
+    to->end = pages;
+    for (size_t p = aura_window_begin(w, to->first); p < pages; p = aura_window_next(w, to->first, p))
+        to->page[aura_window_entry(w, p)] = aura_page_share(pool, aura_list_page(w, from, p));
+}
+
+void aura_list_leave(struct aura_page_pool *pool, const struct aura_page_window *w, struct aura_page_list *list, size_t from,
+                     size_t to)
+{
+    size_t p = aura_window_has_page(w, list->first, from) ? from : list->first;
+    for (; p < to; p = aura_window_next(w, list->first, p))
+        aura_page_leave(pool, aura_list_page(w, list, p));
+}
+
+void aura_list_remove(struct aura_page_pool *pool, const struct aura_page_window *w, struct aura_page_list *list, size_t from,
+                      size_t to)
+{
+    aura_list_leave(pool, w, list, from, to);
+    memmove(list->page + from, list->page + to, (list->end - to) * sizeof *list->page);
+    list->end -= to - from;
+}
+
+void aura_list_cut(struct aura_page_pool *pool, const struct aura_page_window *w, struct aura_page_list *list, size_t end)
+{
+    while (list->end > end) {
+        const size_t i = --list->end;
+        if (aura_window_has_page(w, list->first, i) && !is_again(w, list, i))
+            aura_page_leave(pool, aura_list_page(w, list, i));
+    }
+    if (end <= w->kept)
+        list->first = w->kept;
+}
+
+void aura_list_slide(struct aura_page_pool *pool, const struct aura_page_window *w, struct aura_page_list *list, size_t first)
+{
+    for (; list->first < first && list->first < list->end; list->first++)
+        if (!goes_on(w, list, list->first))
+            aura_page_leave(pool, aura_list_page(w, list, list->first));
+}
+
+/* ---- changes --------------------------------------------------------------------------------------------------------- */
+
+size_t aura_change_frees(const struct aura_page_window *w, const struct aura_page_list *list, const struct aura_page_change *c)
+{
+    size_t n = 0;
+    for (size_t p = list->first; p < c->first && p < list->end; p++) {
+        struct aura_page *page = aura_list_page(w, list, p);
+        if (!goes_on(w, list, p))
+            n += ++page->leaving == page->holders;
+    }
+    return n;
+}
+
+/* Whether a new entry i takes no page, because entry i - ring has one that is the list's own after the change. */
+static int is_recycled(const struct aura_page_window *w, const struct aura_page_list *list, const struct aura_page_change *c,
+                       size_t i)
+{
+    const size_t ring = aura_window_ring(w), older = i - ring;
+    if (i < ring || older < c->first)
+        return 0;
+    return older >= list->end || (older >= c->own && older < c->own_end) || is_own(aura_list_page(w, list, older));
+}
+
+size_t aura_change_takes(const struct aura_page_window *w, const struct aura_page_list *list, const struct aura_page_change *c)
+{
+    size_t n = c->end > list->end ? c->end - list->end : 0;
+    for (size_t p = c->own; p < c->own_end; p = aura_window_next(w, c->first, p)) {
+        struct aura_page *page = aura_list_page(w, list, p);
+        if (!is_own(page))
+            page->leaving++, n++;
+    }
+    for (size_t i = list->end; is_long(w, c->first, c->end) && i < c->end; i++)
+        n -= (size_t)is_recycled(w, list, c, i);
+    return n;
+}
+
+void aura_change_forget(const struct aura_page_window *w, const struct aura_page_list *list, const struct aura_page_change *c)
+{
+    for (size_t p = list->first; p < c->first && p < list->end; p++)
+        aura_list_page(w, list, p)->leaving = 0;
+    for (size_t p = c->own; p < c->own_end; p = aura_window_next(w, c->first, p))
+        aura_list_page(w, list, p)->leaving = 0;
+}
+
+void aura_list_begin(struct aura_page_pool *pool, const struct aura_page_window *w, struct aura_page_list *list,
+                     struct aura_page_change *c)
+{
+    for (size_t p = c->own; p < c->own_end; p = aura_window_next(w, c->first, p)) {
+        struct aura_page **entry = &list->page[aura_window_entry(w, p)], *shared = *entry;
+        if (is_own(shared))
+            continue;
+        shared->leaving++;
+        *entry = aura_page_take(pool);
+        (*entry)->next = shared;
+    }
+    for (c->had = list->end; list->end < c->end; list->end++) {
+        struct aura_page **entry = &list->page[aura_window_entry(w, list->end)];
+        if (is_recycled(w, list, c, list->end))
+            *entry = aura_list_page(w, list, list->end - aura_window_ring(w));
+        else
+            *entry = aura_page_take(pool);
+    }
+}
+
+/* What page p replaced goes, or comes back; NULL: it replaced none. */
+static struct aura_page *take_replaced(const struct aura_page_window *w, const struct aura_page_list *list, size_t p)
+{
+    struct aura_page *page = aura_list_page(w, list, p), *shared = page->next;
+    page->next = NULL;
+    if (shared)
+        shared->leaving--;
+    return shared;
+}
+
+void aura_list_commit(struct aura_page_pool *pool, const struct aura_page_window *w, struct aura_page_list *list,
+                      const struct aura_page_change *c)
+{
+    for (size_t p = c->own; p < c->own_end; p = aura_window_next(w, c->first, p)) {
+        struct aura_page *shared = take_replaced(w, list, p);
+        if (shared)
+            aura_page_leave(pool, shared);
+    }
+}
+
+void aura_list_undo(struct aura_page_pool *pool, const struct aura_page_window *w, struct aura_page_list *list,
+                    const struct aura_page_change *c)
+{
+    aura_list_cut(pool, w, list, c->had);
+    for (size_t p = c->own; p < c->own_end; p = aura_window_next(w, c->first, p)) {
+        struct aura_page **entry = &list->page[aura_window_entry(w, p)], *taken = *entry, *shared = take_replaced(w, list, p);
+        if (!shared)
+            continue;
+        *entry = shared;
+        aura_page_leave(pool, taken);
+    }
+}
+
+/* ---- tables ---------------------------------------------------------------------------------------------------------- */
 
 aura_status aura_page_table_make(struct aura_page_table *t, uint32_t seqs, uint32_t pages, const struct aura_page_window *window)
 {
     memset(t, 0, sizeof *t);
     if (window)
         t->window = *window;
-    t->references = calloc(pages ? pages : 1, sizeof *t->references);
-    t->free_page = malloc((pages ? pages : 1) * sizeof *t->free_page);
+    t->window.mask = SIZE_MAX; /* the device finds a page by its number in the sequence */
+    t->page = calloc(pages ? pages : 1, sizeof *t->page);
     t->seq = calloc(seqs ? seqs : 1, sizeof *t->seq);
-    if (!t->references || !t->free_page || !t->seq)
+    t->used = calloc(seqs ? seqs : 1, sizeof *t->used);
+    if (!t->page || !t->seq || !t->used)
         return AURA_OUT_OF_MEMORY;
     t->n_seqs = seqs;
-    t->n_pages = t->n_free = pages;
-    for (uint32_t i = 0; i < pages; i++)
-        t->free_page[i] = pages - 1 - i;
+    t->n_pages = pages;
+    for (uint32_t i = pages; i-- > 0;)
+        aura_page_free(&t->pool, &t->page[i]);
     for (uint32_t i = 0; i < seqs; i++)
         t->seq[i].first = t->window.kept;
     return AURA_OK;
@@ -26,229 +262,109 @@ aura_status aura_page_table_make(struct aura_page_table *t, uint32_t seqs, uint3
 void aura_page_table_unmake(struct aura_page_table *t)
 {
     for (uint32_t i = 0; i < t->n_seqs; i++)
-        free(t->seq[i].page);
-    free(t->references), free(t->free_page), free(t->seq);
+        free((void *)t->seq[i].page);
+    free(t->page), free(t->seq), free(t->used);
     memset(t, 0, sizeof *t);
 }
 
 uint32_t aura_page_table_place(const struct aura_page_table *t)
 {
     for (uint32_t i = 0; i < t->n_seqs; i++)
-        if (!t->seq[i].used)
+        if (!t->used[i])
             return i;
     return AURA_NO_PAGE;
 }
 
-/* ---- references ---------------------------------------------------------------------------------------------------- */
-
-static uint32_t take(struct aura_page_table *t)
+uint32_t aura_page_table_number(const struct aura_page_table *t, uint32_t seq, size_t i)
 {
-    uint32_t page = t->free_page[--t->n_free];
-    t->references[page] = 1;
-    return page;
+    const struct aura_page *page = aura_list_page(&t->window, &t->seq[seq], i);
+    return page ? (uint32_t)(page - t->page) : 0;
 }
 
-static void drop(struct aura_page_table *t, uint32_t page)
+/* Memory for a list that ends with page end - 1. */
+static aura_status reserve_list(const struct aura_page_table *t, struct aura_page_list *list, size_t end)
 {
-    if (--t->references[page] == 0)
-        t->free_page[t->n_free++] = page;
-}
-
-static int is_own(const struct aura_page_table *t, uint32_t seq, uint32_t i)
-{
-    return t->references[t->seq[seq].page[i]] == 1;
-}
-
-static aura_status grow(struct aura_page_list *s, uint32_t pages)
-{
-    if (pages <= s->capacity)
+    const size_t needed = aura_window_entries(&t->window, end);
+    if (needed <= list->capacity)
         return AURA_OK;
-    uint32_t capacity = pages < 8 ? 8 : pages;
-    if (capacity / 2 < s->capacity && s->capacity <= UINT32_MAX / 2)
-        capacity = 2 * s->capacity;
-    uint32_t *page = realloc(s->page, (size_t)capacity * sizeof *page);
-    if (!page)
+    size_t capacity = needed < 8 ? 8 : needed;
+    if (capacity / 2 < list->capacity)
+        capacity = 2 * list->capacity;
+    void *memory = realloc((void *)list->page, capacity * sizeof *list->page);
+    if (!memory)
         return AURA_OUT_OF_MEMORY;
-    s->page = page;
-    s->capacity = capacity;
+    list->page = memory;
+    memset((void *)(list->page + list->capacity), 0, (capacity - list->capacity) * sizeof *list->page);
+    list->capacity = capacity;
     return AURA_OK;
 }
 
-int aura_page_table_has_page(const struct aura_page_table *t, uint32_t seq, uint32_t i)
+void aura_page_table_cut(struct aura_page_table *t, uint32_t seq, size_t pages)
 {
-    return i < t->window.kept || i >= t->seq[seq].first;
+    aura_list_cut(&t->pool, &t->window, &t->seq[seq], pages);
 }
 
-/* Whether entry i is the page of an older one. */
-static int is_again(const struct aura_page_table *t, uint32_t seq, uint32_t i)
+void aura_page_table_slide(struct aura_page_table *t, uint32_t seq, uint64_t top)
 {
-    const struct aura_page_list *s = &t->seq[seq];
-    const uint32_t ring = t->window.ring;
-    return ring && i >= ring && i - ring >= s->first && s->page[i - ring] == s->page[i];
-}
-
-void aura_page_table_cut(struct aura_page_table *t, uint32_t seq, uint32_t pages)
-{
-    struct aura_page_list *s = &t->seq[seq];
-    while (s->pages > pages) {
-        const uint32_t i = --s->pages;
-        if (aura_page_table_has_page(t, seq, i) && !is_again(t, seq, i))
-            drop(t, s->page[i]);
-    }
-    if (pages <= t->window.kept)
-        s->first = t->window.kept;
-}
-
-void aura_page_table_slide(struct aura_page_table *t, uint32_t seq, uint32_t top)
-{
-    struct aura_page_list *s = &t->seq[seq];
-    const uint32_t first = aura_page_table_first(&t->window, top);
-    if (first < s->first) /* it was empty in between */
+    const size_t first = aura_window_first(&t->window, top);
+    if (first < t->seq[seq].first) /* it was empty in between */
         aura_page_table_cut(t, seq, t->window.kept);
-    for (; s->first < first && s->first < s->pages; s->first++) {
-        const uint32_t again = s->first + t->window.ring;
-        if (again >= s->pages || s->page[again] != s->page[s->first])
-            drop(t, s->page[s->first]);
-    }
+    aura_list_slide(&t->pool, &t->window, &t->seq[seq], first);
 }
 
-uint32_t aura_page_table_count(const struct aura_page_table *t, uint32_t seq)
+aura_status aura_page_table_share(struct aura_page_table *t, uint32_t from, size_t pages, uint32_t to)
 {
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < t->seq[seq].pages; i++)
-        n += aura_page_table_has_page(t, seq, i) && !is_again(t, seq, i);
-    return n;
+    aura_status status = reserve_list(t, &t->seq[to], pages);
+    if (!status)
+        aura_list_share(&t->pool, &t->window, &t->seq[from], pages, &t->seq[to]);
+    return status;
 }
 
-aura_status aura_page_table_share(struct aura_page_table *t, uint32_t from, uint32_t pages, uint32_t to)
+aura_status aura_page_table_add(struct aura_page_table *t, uint32_t seq, size_t i, uint32_t *page)
 {
-    struct aura_page_list *s = &t->seq[to];
-    aura_status status = grow(s, pages);
-    if (status)
-        return status;
-    s->first = pages > t->window.kept ? t->seq[from].first : t->window.kept;
-    s->pages = pages;
-    for (uint32_t i = 0; i < pages; i++) {
-        s->page[i] = t->seq[from].page[i];
-        if (aura_page_table_has_page(t, to, i))
-            t->references[s->page[i]]++;
-    }
-    return AURA_OK;
+    struct aura_page_list *list = &t->seq[seq];
+    const int is_new = *page == AURA_NO_PAGE;
+    aura_status status = is_new && !t->pool.n_free ? AURA_OUT_OF_PAGES : reserve_list(t, list, i + 1);
+    if (!status)
+        *page = (uint32_t)(aura_list_add(&t->pool, &t->window, list, i, is_new ? NULL : &t->page[*page]) - t->page);
+    return status;
 }
 
-aura_status aura_page_table_add(struct aura_page_table *t, uint32_t seq, uint32_t i, uint32_t *page)
+void aura_page_table_own(const struct aura_page_table *t, uint32_t seq, size_t write, size_t *begin, size_t *end)
 {
-    struct aura_page_list *s = &t->seq[seq];
-    aura_status status = *page == AURA_NO_PAGE && !t->n_free ? AURA_OUT_OF_PAGES : grow(s, i + 1);
-    if (status)
-        return status;
-    if (*page == AURA_NO_PAGE)
-        *page = take(t);
-    else
-        t->references[*page]++;
-    if (s->pages < i)
-        s->first = i;
-    for (; s->pages < i; s->pages++)
-        s->page[s->pages] = *page; /* whatever: they are gone */
-    s->page[s->pages++] = *page;
-    return AURA_OK;
-}
-
-uint32_t aura_page_table_shared(const struct aura_page_table *t, uint32_t seq)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < t->seq[seq].pages; i++)
-        n += aura_page_table_has_page(t, seq, i) && !is_own(t, seq, i);
-    return n;
-}
-
-void aura_page_table_own(const struct aura_page_table *t, uint32_t seq, uint32_t write, uint32_t *begin, uint32_t *end)
-{
-    const uint32_t pages = t->seq[seq].pages;
-    *begin = *end = write < pages ? write : pages;
-    while (*begin > 0 && aura_page_table_has_page(t, seq, *begin - 1) && is_own(t, seq, *begin - 1))
+    const struct aura_page_list *list = &t->seq[seq];
+    const struct aura_page_window *w = &t->window;
+    *begin = *end = write < list->end ? write : list->end;
+    while (*begin > 0 && aura_window_has_page(w, list->first, *begin - 1) && is_own(aura_list_page(w, list, *begin - 1)))
         --*begin;
-    while (*end < pages && is_own(t, seq, *end))
+    while (*end < list->end && is_own(aura_list_page(w, list, *end)))
         ++*end;
 }
 
-/* ---- pages to write to --------------------------------------------------------------------------------------------- */
-
-/* Whether entry i needs another page than it has. */
-static int is_wanted(const struct aura_page_table *t, uint32_t seq, uint32_t i)
+aura_status aura_page_table_begin(struct aura_page_table *t, uint32_t seq, size_t write, size_t end, struct aura_page_change *c,
+                                  size_t *taken)
 {
-    return i >= t->seq[seq].pages || !is_own(t, seq, i);
-}
-
-/* Whether that is the page of an older entry: one that is there, and nobody else's once the plan is carried out. */
-static int is_recycled(const struct aura_page_table *t, const struct aura_page_plan *plan, uint32_t i)
-{
-    const uint32_t ring = t->window.ring, older = i - ring;
-    return ring && i >= ring && older >= t->seq[plan->seq].first && (older >= plan->first || is_own(t, plan->seq, older));
-}
-
-static int is_taken(const struct aura_page_table *t, const struct aura_page_plan *plan, uint32_t i)
-{
-    return is_wanted(t, plan->seq, i) && !is_recycled(t, plan, i);
-}
-
-/* The page of entry i when the plan is carried out. */
-static uint32_t planned_page(struct aura_page_table *t, const struct aura_page_plan *plan, uint32_t i)
-{
-    const uint32_t older = i - t->window.ring;
-    if (!is_wanted(t, plan->seq, i))
-        return t->seq[plan->seq].page[i];
-    if (!is_recycled(t, plan, i))
-        return take(t);
-    return older >= plan->first ? plan->page[older - plan->first] : t->seq[plan->seq].page[older];
-}
-
-aura_status aura_page_table_plan(struct aura_page_table *t, uint32_t seq, uint32_t write, uint32_t full, uint32_t end,
-                            struct aura_page_plan *plan)
-{
-    const struct aura_page_list *s = &t->seq[seq];
-    memset(plan, 0, sizeof *plan);
-    plan->seq = seq;
-    plan->first = write < s->pages ? write : s->pages; /* a list has no gaps from there on */
-    while (plan->first < end && !is_wanted(t, seq, plan->first))
-        plan->first++;
-    plan->end = plan->first < end ? end : plan->first;
-    for (uint32_t i = plan->first; i < plan->end; i++)
-        plan->taken += (uint32_t)is_taken(t, plan, i);
-    if (plan->taken > t->n_free)
+    struct aura_page_list *list = &t->seq[seq];
+    c->first = list->first;
+    c->end = end > list->end ? end : list->end;
+    c->own = write < list->end ? write : list->end;
+    c->own_end = end < list->end ? end : list->end;
+    *taken = aura_change_takes(&t->window, list, c);
+    aura_change_forget(&t->window, list, c);
+    if (*taken > t->pool.n_free)
         return AURA_OUT_OF_PAGES;
-    const size_t n = plan->end - plan->first;
-    plan->page = malloc((2 * n + 1) * sizeof *plan->page);
-    plan->copy = plan->page ? plan->page + n : NULL;
-    if (!plan->page || grow(&t->seq[seq], plan->end)) {
-        free(plan->page);
+    if (reserve_list(t, list, c->end))
         return AURA_OUT_OF_MEMORY;
-    }
-    for (uint32_t i = plan->first; i < plan->end; i++) {
-        const int copied = is_wanted(t, seq, i) && i < s->pages && i < full;
-        plan->copy[i - plan->first] = copied ? s->page[i] : AURA_NO_PAGE;
-        plan->page[i - plan->first] = planned_page(t, plan, i);
-    }
+    aura_list_begin(&t->pool, &t->window, list, c);
     return AURA_OK;
 }
 
-void aura_page_table_commit(struct aura_page_table *t, struct aura_page_plan *plan)
+void aura_page_table_commit(struct aura_page_table *t, uint32_t seq, const struct aura_page_change *c)
 {
-    struct aura_page_list *s = &t->seq[plan->seq];
-    for (uint32_t i = plan->first; i < plan->end; i++) {
-        const uint32_t page = plan->page[i - plan->first];
-        if (i < s->pages && s->page[i] != page)
-            drop(t, s->page[i]);
-        s->page[i] = page;
-    }
-    s->pages = plan->end > s->pages ? plan->end : s->pages;
-    free(plan->page);
+    aura_list_commit(&t->pool, &t->window, &t->seq[seq], c);
 }
 
-void aura_page_table_undo(struct aura_page_table *t, struct aura_page_plan *plan)
+void aura_page_table_undo(struct aura_page_table *t, uint32_t seq, const struct aura_page_change *c)
 {
-    for (uint32_t i = plan->end; i-- > plan->first;)
-        if (is_taken(t, plan, i))
-            drop(t, plan->page[i - plan->first]);
-    free(plan->page);
+    aura_list_undo(&t->pool, &t->window, &t->seq[seq], c);
 }

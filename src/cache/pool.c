@@ -64,44 +64,6 @@ static void push(uint8_t **list, uint8_t *item)
     *list = item;
 }
 
-/* ---- single pages ------------------------------------------------------------------------------------------------- */
-
-static void page_free(aura_cache *cache, uint8_t *page)
-{
-    aura_page_head(page)->next = cache->free_page;
-    cache->free_page = page;
-    cache->free_pages++;
-}
-
-/* There is one. */
-static uint8_t *page_take(aura_cache *cache)
-{
-    uint8_t *page = cache->free_page;
-    cache->free_page = aura_page_head(page)->next;
-    cache->free_pages--;
-    aura_page_head(page)->references = 1;
-    cache->references++;
-    return page;
-}
-
-static void page_leave(aura_cache *cache, uint8_t *page)
-{
-    uint32_t left = --aura_page_head(page)->references;
-    cache->references--;
-    if (left == 1)
-        cache->shared_pages--;
-    if (left == 0)
-        page_free(cache, page);
-}
-
-uint8_t *aura_page_share(aura_cache *cache, uint8_t *page)
-{
-    cache->references++;
-    if (aura_page_head(page)->references++ == 1)
-        cache->shared_pages++;
-    return page;
-}
-
 /* ---- slabs -------------------------------------------------------------------------------------------------------- */
 
 /* What stands after the pages of a slab: the next slab, where this one begins, the bytes of its pages. */
@@ -126,7 +88,7 @@ static size_t count_free(const uint8_t *slab, size_t bytes, size_t stride)
 {
     size_t n = 0;
     for (size_t at = AURA_PAGE_HEAD; at < bytes; at += stride)
-        n += aura_page_head((uint8_t *)slab + at)->references == 0;
+        n += aura_page_head((uint8_t *)slab + at)->page.holders == 0;
     return n;
 }
 
@@ -134,11 +96,12 @@ static size_t count_free(const uint8_t *slab, size_t bytes, size_t stride)
 static void trim_slabs(aura_cache *cache)
 {
     size_t stride = AURA_PAGE_HEAD + cache->page_bytes, bytes;
-    uint8_t *list = cache->free_pages ? cache->slabs : NULL;
+    uint8_t *list = cache->pool.n_free ? cache->slabs : NULL;
     if (!list)
         return;
-    cache->slabs = cache->free_page = NULL;
-    cache->free_pages = 0;
+    cache->slabs = NULL;
+    cache->pool.free = NULL;
+    cache->pool.n_free = 0;
     while (list) {
         uint8_t *tail = pop(&list), *slab = slab_of(tail, &bytes);
         if (count_free(slab, bytes, stride) == bytes / stride) {
@@ -148,8 +111,8 @@ static void trim_slabs(aura_cache *cache)
         }
         push(&cache->slabs, tail);
         for (size_t at = AURA_PAGE_HEAD; at < bytes; at += stride)
-            if (aura_page_head(slab + at)->references == 0)
-                page_free(cache, slab + at);
+            if (aura_page_head(slab + at)->page.holders == 0)
+                aura_page_free(&cache->pool, &aura_page_head(slab + at)->page);
     }
 }
 
@@ -217,7 +180,7 @@ static aura_status add_slab(struct aura_call call, aura_cache *cache, size_t wan
     push(&cache->slabs, tail);
     for (size_t i = pages; i-- > 0;) {
         memset(slab + i * stride, 0, AURA_PAGE_HEAD);
-        page_free(cache, slab + i * stride + AURA_PAGE_HEAD);
+        aura_page_free(&cache->pool, &aura_page_head(slab + i * stride + AURA_PAGE_HEAD)->page);
     }
     cache->pages += pages;
     return AURA_OK;
@@ -237,18 +200,10 @@ static aura_status make_room(struct aura_call call, aura_cache *cache, size_t pa
 static aura_status add_slabs(struct aura_call call, aura_cache *cache, size_t pages)
 {
     aura_status status = make_room(call, cache, pages);
-    for (size_t end = cache->free_pages + pages; !status && cache->free_pages < end;)
-        status = add_slab(call, cache, end - cache->free_pages);
+    for (size_t end = cache->pool.n_free + pages; !status && cache->pool.n_free < end;)
+        status = add_slab(call, cache, end - cache->pool.n_free);
     if (status)
         trim_slabs(cache);
-    return status;
-}
-
-aura_status aura_page_new(struct aura_call call, aura_cache *cache, uint8_t **page)
-{
-    aura_status status = cache->free_page ? AURA_OK : add_slabs(call, cache, 1);
-    if (!status)
-        *page = page_take(cache);
     return status;
 }
 
@@ -256,34 +211,40 @@ aura_status aura_page_new(struct aura_call call, aura_cache *cache, uint8_t **pa
 
 aura_status aura_pages_table(struct aura_call call, aura_cache *cache, struct aura_sequence *seq, size_t end)
 {
-    size_t capacity = seq->capacity ? seq->capacity : 16;
-    size_t needed = end <= cache->kept ? end : cache->kept + (end - 1 <= cache->ring_mask ? end : cache->ring_mask + 1);
-    void *table;
+    struct aura_page_list *list = &seq->pages;
+    size_t capacity = list->capacity ? list->capacity : 16, needed = aura_window_entries(&cache->window, end);
+    void *memory;
     while (capacity < needed)
         capacity *= 2;
-    if (capacity == seq->capacity)
+    if (capacity == list->capacity)
         return AURA_OK;
-    aura_status status = aura_cache_alloc(call, cache, capacity * sizeof *seq->page, 64, &table);
+    aura_status status = aura_cache_alloc(call, cache, capacity * sizeof *list->page, 64, &memory);
     if (status)
         return status;
-    memset(table, 0, capacity * sizeof *seq->page);
-    if (seq->capacity)
-        memcpy(table, seq->page, seq->capacity * sizeof *seq->page);
-    aura_cache_free(cache, seq->page, seq->capacity * sizeof *seq->page);
-    seq->page = table;
-    seq->capacity = capacity;
+    memset(memory, 0, capacity * sizeof *list->page);
+    if (list->capacity)
+        memcpy(memory, (void *)list->page, list->capacity * sizeof *list->page);
+    aura_cache_free(cache, (void *)list->page, list->capacity * sizeof *list->page);
+    list->page = memory;
+    list->capacity = capacity;
     return AURA_OK;
 }
 
-void aura_pages_drop(aura_cache *cache, struct aura_sequence *seq, size_t from, size_t to)
+aura_status aura_pages_add(struct aura_call call, aura_cache *cache, struct aura_sequence *seq, size_t i, uint8_t **page)
 {
-    for (size_t p = aura_has_page(cache, seq, from) ? from : seq->first; p < to; p = aura_next_page(cache, seq, p))
-        page_leave(cache, aura_page_of(cache, seq, p));
+    aura_status status = aura_pages_table(call, cache, seq, i + 1);
+    if (!status && !*page && !cache->pool.n_free)
+        status = add_slabs(call, cache, 1);
+    if (!status) {
+        aura_list_add(&cache->pool, &cache->window, &seq->pages, i, *page ? &aura_page_head(*page)->page : NULL);
+        *page = aura_page_of(cache, seq, i);
+    }
+    return status;
 }
 
 void aura_count_tokens(aura_cache *cache, struct aura_sequence *seq)
 {
-    uint64_t gone = (uint64_t)(seq->first - cache->kept) * AURA_PAGE;
+    uint64_t gone = (uint64_t)(seq->pages.first - cache->window.kept) * AURA_PAGE;
     cache->tokens += seq->len - gone - seq->counted; /* modulo 2^64 */
     seq->counted = seq->len - gone;
 }
@@ -291,43 +252,29 @@ void aura_count_tokens(aura_cache *cache, struct aura_sequence *seq)
 /* One past the last page of a sequence whose pages begin at `first`, with what is reserved. */
 static size_t end_of(const aura_cache *cache, size_t first, uint64_t tokens, size_t reserved)
 {
-    size_t needed = aura_pages_of(tokens), promised = reserved <= cache->kept ? reserved : first + (reserved - cache->kept);
+    size_t needed = aura_pages_of(tokens), kept = cache->window.kept;
+    size_t promised = reserved <= kept ? reserved : first + (reserved - kept);
     return needed > promised ? needed : promised;
 }
 
 void aura_pages_trim(aura_cache *cache, struct aura_sequence *seq)
 {
-    if (seq->first > cache->kept && aura_pages_of(seq->len) <= cache->kept) { /* begin the ring again */
-        aura_pages_drop(cache, seq, seq->first, seq->end);
-        seq->first = seq->end = cache->kept;
-    }
-    size_t end = end_of(cache, seq->first, seq->len, seq->reserved);
-    if (end < seq->end)
-        aura_pages_drop(cache, seq, end, seq->end);
-    for (; seq->end < end && cache->free_page; seq->end++)
-        seq->page[aura_entry_of(cache, seq->end)] = page_take(cache);
-    seq->end = end < seq->end ? end : seq->end;
+    const struct aura_page_window *w = &cache->window;
+    struct aura_page_list *list = &seq->pages;
+    if (list->first > w->kept && aura_window_begins_anew(w, seq->len))
+        aura_list_cut(&cache->pool, w, list, w->kept);
+    size_t end = end_of(cache, list->first, seq->len, seq->reserved);
+    aura_list_cut(&cache->pool, w, list, end);
+    while (list->end < end && cache->pool.n_free)
+        aura_list_add(&cache->pool, w, list, list->end, NULL);
     aura_count_tokens(cache, seq);
 }
 
 /* ---- growing ------------------------------------------------------------------------------------------------------- */
 
-/* What is to become of the pages of a sequence: [first, end) and, of those that it has, [own, own_end) its own. */
-struct change {
-    size_t first, end, own, own_end;
-};
-
-/* The first page, after those that are kept, that a sequence of so many tokens needs. */
-static size_t first_of(const aura_cache *cache, uint64_t tokens)
-{
-    uint64_t span = cache->config.window + cache->slack;
-    size_t first = cache->config.window && tokens > span ? (size_t)((tokens - span) / AURA_PAGE) : 0;
-    return first > cache->kept ? first : cache->kept;
-}
-
 /* Pages that are written to when a sequence grows to so many tokens: those of tokens that are encoded and, of plain sides,
  * those of new tokens. The two are at most a page apart. */
-static void written_pages(struct change *c, const aura_cache *cache, const struct aura_sequence *seq, uint64_t tokens)
+static void written_pages(struct aura_page_change *c, const aura_cache *cache, const struct aura_sequence *seq, uint64_t tokens)
 {
     uint64_t closed = seq->closed > cache->pinned ? seq->closed : cache->pinned;
     uint64_t end = seq->k || seq->v ? aura_closed_of(cache, seq->closed, tokens) : 0;
@@ -341,102 +288,108 @@ static void written_pages(struct change *c, const aura_cache *cache, const struc
         c->own = end > closed ? c->own : (size_t)(seq->len / AURA_PAGE);
         c->own_end = aura_pages_of(tokens);
     }
-    c->own_end = c->own_end < seq->end ? c->own_end : seq->end;
+    c->own_end = c->own_end < seq->pages.end ? c->own_end : seq->pages.end;
 }
 
-static struct change growth_of(const aura_cache *cache, const struct aura_sequence *seq)
+/* The change of a sequence that grows to the tokens that are wanted. */
+static struct aura_page_change growth_of(const aura_cache *cache, const struct aura_sequence *seq)
 {
-    struct change c;
-    size_t first = first_of(cache, seq->wanted), end;
-    c.first = first > seq->first ? first : seq->first;
+    struct aura_page_change c = {0};
+    size_t first = aura_window_first(&cache->window, seq->wanted), end;
+    c.first = first > seq->pages.first ? first : seq->pages.first;
     end = end_of(cache, c.first, seq->wanted, seq->reserved);
-    c.end = end > seq->end ? end : seq->end;
+    c.end = end > seq->pages.end ? end : seq->pages.end;
     written_pages(&c, cache, seq, seq->wanted);
-    if (c.own >= cache->kept && c.own < c.first)
+    if (c.own >= cache->window.kept && c.own < c.first)
         c.own = c.first;
     return c;
 }
 
-static struct change reservation_of(const aura_cache *cache, const struct aura_sequence *seq, size_t reserved)
+/* The change of a sequence that is promised room for them. */
+static struct aura_page_change reservation_of(const aura_cache *cache, const struct aura_sequence *seq, size_t reserved)
 {
-    struct change c;
-    size_t end = end_of(cache, seq->first, 0, reserved);
-    c.first = seq->first;
-    c.end = end > seq->end ? end : seq->end;
+    struct aura_page_change c = {0};
+    size_t first = seq->pages.first, end = end_of(cache, first, 0, reserved);
+    c.first = first;
+    c.end = end > seq->pages.end ? end : seq->pages.end;
     written_pages(&c, cache, seq, seq->wanted);
-    if (first_of(cache, seq->wanted) > seq->first) { /* shared pages that slide out would leave nothing to write to */
-        c.own = c.own_end && c.own < seq->first ? c.own : seq->first;
-        c.own_end = seq->end;
+    if (aura_window_first(&cache->window, seq->wanted) > first) { /* shared pages that slide out would leave nothing to write to */
+        c.own = c.own_end && c.own < first ? c.own : first;
+        c.own_end = seq->pages.end;
     }
     return c;
 }
 
-static struct change change_of(const aura_cache *cache, const struct aura_sequence *seq, size_t reserved)
+static struct aura_page_change change_of(const aura_cache *cache, const struct aura_sequence *seq, size_t reserved)
 {
     return reserved ? reservation_of(cache, seq, reserved) : growth_of(cache, seq);
 }
 
-/* How many pages must come from slabs. The order is that of carry_out(), and so is what is shared at each step. */
+/* How many pages must come from slabs. */
 static size_t pages_wanted(aura_cache *cache, struct aura_sequence *list, size_t reserved)
 {
-    size_t wanted = 0, freed = 0;
+    const struct aura_page_window *w = &cache->window;
+    size_t wanted = 0, freed = cache->pool.n_free;
     for (struct aura_sequence *seq = list; seq; seq = seq->next) {
-        struct change c = change_of(cache, seq, reserved);
-        for (size_t p = seq->first; p < c.first; p++) {
-            struct aura_page_head *head = aura_page_head(aura_page_of(cache, seq, p));
-            freed += ++head->leaving == head->references;
-        }
+        struct aura_page_change c = change_of(cache, seq, reserved);
+        freed += aura_change_frees(w, &seq->pages, &c);
     }
     for (struct aura_sequence *seq = list; seq; seq = seq->next) {
-        struct change c = change_of(cache, seq, reserved);
-        wanted += c.end - seq->end;
-        for (size_t p = c.own; p < c.own_end; p++) {
-            struct aura_page_head *head = aura_page_head(aura_page_of(cache, seq, p));
-            if (head->references - head->leaving > 1)
-                head->leaving++, wanted++;
-        }
+        struct aura_page_change c = change_of(cache, seq, reserved);
+        wanted += aura_change_takes(w, &seq->pages, &c);
     }
     for (struct aura_sequence *seq = list; seq; seq = seq->next) {
-        struct change c = change_of(cache, seq, reserved);
-        for (size_t p = seq->first; p < c.first; p++)
-            aura_page_head(aura_page_of(cache, seq, p))->leaving = 0;
-        for (size_t p = c.own; p < c.own_end; p++)
-            aura_page_head(aura_page_of(cache, seq, p))->leaving = 0;
+        struct aura_page_change c = change_of(cache, seq, reserved);
+        aura_change_forget(w, &seq->pages, &c);
     }
-    return wanted > freed + cache->free_pages ? wanted - freed - cache->free_pages : 0;
+    return wanted > freed ? wanted - freed : 0;
 }
 
-/* A page of its own instead of one that is shared, with the same bytes where any of them mean something. */
-static void own_page(aura_cache *cache, struct aura_sequence *seq, size_t p)
+/* Pages that replace shared ones get the same bytes, where any of them mean something. */
+static void copy_pages(const aura_cache *cache, const struct aura_sequence *seq, const struct aura_page_change *c)
 {
-    uint8_t **entry = &seq->page[aura_entry_of(cache, p)], *shared = *entry;
-    uint64_t first = (uint64_t)p * AURA_PAGE;
-    if (aura_page_head(shared)->references == 1)
-        return;
-    *entry = page_take(cache);
-    if (seq->closed > first || ((!seq->k || !seq->v) && seq->len > first))
-        memcpy(*entry, shared, cache->page_bytes);
-    page_leave(cache, shared); /* only now may others write to it */
+    for (size_t p = c->own; p < c->own_end; p = aura_next_page(cache, seq, p)) {
+        const struct aura_page *shared = aura_page_replaced(&cache->window, &seq->pages, p);
+        uint64_t first = (uint64_t)p * AURA_PAGE;
+        if (shared && (seq->closed > first || ((!seq->k || !seq->v) && seq->len > first)))
+            memcpy(aura_page_of(cache, seq, p), (const uint8_t *)shared + AURA_PAGE_HEAD, cache->page_bytes);
+    }
 }
 
 static void carry_out(aura_cache *cache, struct aura_sequence *list, size_t reserved)
 {
+    const struct aura_page_window *w = &cache->window;
     for (struct aura_sequence *seq = list; seq; seq = seq->next)
-        aura_pages_drop(cache, seq, seq->first, change_of(cache, seq, reserved).first);
+        aura_list_slide(&cache->pool, w, &seq->pages, change_of(cache, seq, reserved).first);
     for (struct aura_sequence *seq = list; seq; seq = seq->next) {
-        struct change c = change_of(cache, seq, reserved);
-        for (size_t p = c.own; p < c.own_end; p++)
-            own_page(cache, seq, p);
-        for (seq->first = c.first; seq->end < c.end; seq->end++)
-            seq->page[aura_entry_of(cache, seq->end)] = page_take(cache);
+        struct aura_page_change c = change_of(cache, seq, reserved);
+        aura_list_begin(&cache->pool, w, &seq->pages, &c);
+        copy_pages(cache, seq, &c);
+        aura_list_commit(&cache->pool, w, &seq->pages, &c); /* only now may others write to what was shared */
     }
+}
+
+aura_status aura_pages_own(struct aura_call call, aura_cache *cache, struct aura_sequence *seq, size_t end)
+{
+    const struct aura_page_window *w = &cache->window;
+    struct aura_page_list *list = &seq->pages;
+    struct aura_page_change c = {list->first, list->end, aura_first_page(cache, seq), end, 0};
+    size_t wanted = aura_change_takes(w, list, &c);
+    aura_change_forget(w, list, &c);
+    aura_status status = wanted > cache->pool.n_free ? add_slabs(call, cache, wanted - cache->pool.n_free) : AURA_OK;
+    if (!status) {
+        aura_list_begin(&cache->pool, w, list, &c);
+        aura_list_commit(&cache->pool, w, list, &c);
+    }
+    return status;
 }
 
 static aura_status grow(struct aura_call call, aura_cache *cache, struct aura_sequence *list, size_t reserved)
 {
     for (struct aura_sequence *seq = list; seq; seq = seq->next) {
         size_t end = seq->wanted > UINT64_MAX / 2 ? SIZE_MAX : change_of(cache, seq, reserved).end;
-        if (aura_count_pages(cache, seq) + (end - seq->end) > SIZE_MAX / 4 / (AURA_PAGE_HEAD + cache->page_bytes))
+        size_t pages = aura_list_count(&cache->window, &seq->pages) + (end - seq->pages.end);
+        if (pages > SIZE_MAX / 4 / (AURA_PAGE_HEAD + cache->page_bytes))
             return aura_fail(call.ctx, AURA_TOO_LARGE, "%s: %llu tokens do not fit in memory", call.name,
                              (unsigned long long)seq->wanted);
     }
@@ -460,7 +413,7 @@ aura_status aura_pages_grow(struct aura_call call, aura_cache *cache, struct aur
 
 aura_status aura_pages_reserve(struct aura_call call, aura_cache *cache, struct aura_sequence *seq, uint64_t tokens)
 {
-    size_t most = cache->ring == SIZE_MAX ? SIZE_MAX : cache->kept + cache->ring;
+    size_t most = cache->window.span ? cache->window.kept + aura_window_ring(&cache->window) : SIZE_MAX;
     size_t pages = tokens > UINT64_MAX / 2 ? SIZE_MAX : aura_pages_of(tokens), reserved = pages < most ? pages : most;
     if (!tokens)
         return AURA_OK;

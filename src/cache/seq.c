@@ -132,7 +132,7 @@ aura_status aura_seq_make(struct aura_call call, aura_cache *cache, struct aura_
         return status;
     struct aura_sequence *seq = memory;
     memset(seq, 0, sizeof *seq);
-    seq->first = cache->kept;
+    seq->pages.first = cache->window.kept;
     uint16_t *rows = (uint16_t *)((uint8_t *)memory + cache->seq_bytes - cache->rows_bytes);
     if (aura_is_packed(cache->layout.k.kind)) {
         seq->k = rows;
@@ -146,9 +146,9 @@ aura_status aura_seq_make(struct aura_call call, aura_cache *cache, struct aura_
 
 void aura_seq_unmake(aura_cache *cache, struct aura_sequence *seq)
 {
-    aura_pages_drop(cache, seq, 0, seq->end);
+    aura_list_cut(&cache->pool, &cache->window, &seq->pages, 0);
     cache->tokens -= seq->counted;
-    aura_cache_free(cache, seq->page, seq->capacity * sizeof *seq->page);
+    aura_cache_free(cache, (void *)seq->pages.page, seq->pages.capacity * sizeof *seq->pages.page);
     aura_cache_free(cache, seq, cache->seq_bytes);
 }
 
@@ -196,24 +196,16 @@ aura_status aura_seq_create(aura_cache *cache, aura_seq *seq)
     return status;
 }
 
-int aura_tokens_exist(const aura_cache *cache, const struct aura_sequence *seq, uint64_t first, uint64_t end)
-{
-    uint64_t kept = (uint64_t)cache->kept * AURA_PAGE;
-    return seq->first == cache->kept || first >= (uint64_t)seq->first * AURA_PAGE || end <= kept;
-}
-
-/* That a sequence can be cut to so many tokens: with a window, that those which the next query sees are there. */
 aura_status aura_check_cut(struct aura_call call, const aura_cache *cache, const struct aura_sequence *seq, uint64_t tokens)
 {
-    uint64_t window = cache->config.window;
     if (tokens > seq->len)
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: %llu tokens; the sequence has %llu", call.name,
                          (unsigned long long)tokens, (unsigned long long)seq->len);
-    if (!aura_tokens_exist(cache, seq, tokens > window ? tokens - window : 0, tokens))
+    if (!aura_window_may_cut(&cache->window, seq->pages.first, tokens))
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT,
                          "%s: of the last %llu before token %llu some are gone; the least is %llu tokens, or none at all",
-                         call.name, (unsigned long long)window, (unsigned long long)tokens,
-                         (unsigned long long)(seq->first * (uint64_t)AURA_PAGE + window));
+                         call.name, (unsigned long long)cache->config.window, (unsigned long long)tokens,
+                         (unsigned long long)aura_window_least_cut(&cache->window, seq->pages.first));
     return AURA_OK;
 }
 
@@ -226,10 +218,7 @@ static aura_status share_prefix(struct aura_call call, aura_cache *cache, struct
         return status;
     to->len = tokens;
     to->closed = from->closed < tokens ? from->closed : tokens;
-    to->end = aura_pages_of(tokens);
-    to->first = to->end > cache->kept ? from->first : cache->kept;
-    for (size_t p = aura_first_page(cache, to); p < to->end; p = aura_next_page(cache, to, p))
-        to->page[aura_entry_of(cache, p)] = aura_page_share(cache, aura_page_of(cache, from, p));
+    aura_list_share(&cache->pool, &cache->window, &from->pages, aura_pages_of(tokens), &to->pages);
     if (cache->rows_bytes)
         memcpy(to->k ? to->k : to->v, from->k ? from->k : from->v, cache->rows_bytes);
     aura_count_tokens(cache, to);
@@ -313,12 +302,10 @@ aura_status aura_seq_get_info(const aura_cache *cache, aura_seq id, aura_seq_inf
         return AURA_BAD_ARGUMENT;
     info->tokens = seq->len;
     info->closed = seq->closed;
-    info->pages = aura_count_pages(cache, seq);
-    info->first = seq->first == cache->kept ? 0 : (uint64_t)seq->first * AURA_PAGE;
-    info->shared_pages = 0;
+    info->pages = aura_list_count(&cache->window, &seq->pages);
+    info->first = aura_window_first_token(&cache->window, seq->pages.first);
     pthread_mutex_lock((pthread_mutex_t *)&cache->lock);
-    for (size_t p = aura_first_page(cache, seq); p < seq->end; p = aura_next_page(cache, seq, p))
-        info->shared_pages += aura_page_head(aura_page_of(cache, seq, p))->references > 1;
+    info->shared_pages = aura_list_shared(&cache->window, &seq->pages);
     pthread_mutex_unlock((pthread_mutex_t *)&cache->lock);
     return AURA_OK;
 }
@@ -409,9 +396,7 @@ aura_status aura_seq_remove(aura_cache *cache, aura_seq id, uint64_t first, uint
                          "and append it", call.name);
     size_t from = (size_t)(first / AURA_PAGE), pages = (size_t)(tokens / AURA_PAGE);
     pthread_mutex_lock(&cache->lock);
-    aura_pages_drop(cache, seq, from, from + pages);
-    memmove(seq->page + from, seq->page + from + pages, (seq->end - from - pages) * sizeof *seq->page);
-    seq->end -= pages;
+    aura_list_remove(&cache->pool, &cache->window, &seq->pages, from, from + pages);
     seq->len -= tokens;
     seq->closed -= seq->closed ? tokens : 0; /* it stays 0 where nothing is encoded */
     aura_pages_trim(cache, seq);
@@ -457,12 +442,12 @@ static aura_status share_pages(struct aura_call call, aura_cache *cache, const s
     aura_status status = aura_pages_table(call, cache, to, end);
     if (status)
         return status;
-    aura_pages_drop(cache, to, at, end < to->end ? end : to->end); /* reserved ones, whose place is taken */
+    aura_list_leave(&cache->pool, &cache->window, &to->pages, at, end < to->pages.end ? end : to->pages.end); /* reserved ones */
     for (size_t i = 0; i < pages; i++)
-        to->page[at + i] = aura_page_share(cache, from->page[first + i]);
+        to->pages.page[at + i] = aura_page_share(&cache->pool, from->pages.page[first + i]);
     if (to->len == 0)
         copy_pinned(cache, to, from);
-    to->end = end > to->end ? end : to->end;
+    to->pages.end = end > to->pages.end ? end : to->pages.end;
     to->len += (uint64_t)pages * AURA_PAGE;
     to->closed = to->k || to->v ? to->len : 0;
     aura_count_tokens(cache, to);

@@ -18,8 +18,8 @@ aura_status aura_slots_make(struct aura_call call, aura_cache *cache)
         return status;
     cache->slots->len = cache->config.slots;
     cache->slots->closed = UINT64_MAX;
-    for (size_t p = 0; p < cache->slots->end; p++)
-        memset(cache->slots->page[p], 0, cache->page_bytes); /* a reference of zero, and numbers that are finite */
+    for (size_t p = 0; p < cache->slots->pages.end; p++)
+        memset(aura_page_of(cache, cache->slots, p), 0, cache->page_bytes); /* a reference of zero, and numbers that are finite */
     return AURA_OK;
 }
 
@@ -46,7 +46,7 @@ aura_status aura_check_slots(struct aura_call call, const aura_cache *cache, con
 
 static struct aura_page_head *head_of(const aura_cache *cache, uint64_t slot)
 {
-    return aura_page_head(cache->slots->page[slot / AURA_PAGE]);
+    return aura_page_head(aura_page_of(cache, cache->slots, (size_t)(slot / AURA_PAGE)));
 }
 
 /* ---- write -------------------------------------------------------------------------------------------------------- */
@@ -150,9 +150,9 @@ aura_status aura_slots_write(aura_cache *cache, const aura_slot_job *jobs, size_
 static aura_status check_page(struct aura_call call, const aura_cache *cache, uint64_t page)
 {
     aura_status status = check_cache(call, cache);
-    if (!status && page >= cache->slots->end)
+    if (!status && page >= cache->slots->pages.end)
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: page %llu; %llu slots are %zu pages", call.name,
-                         (unsigned long long)page, (unsigned long long)cache->config.slots, cache->slots->end);
+                         (unsigned long long)page, (unsigned long long)cache->config.slots, cache->slots->pages.end);
     return status;
 }
 
@@ -208,7 +208,7 @@ aura_status aura_slots_clear(aura_cache *cache, uint64_t page)
     aura_status status = check_page(call, cache, page);
     if (status)
         return status;
-    memset(cache->slots->page[page], 0, cache->page_bytes);
+    memset(aura_page_of(cache, cache->slots, (size_t)page), 0, cache->page_bytes);
     memset(head_of(cache, page * AURA_PAGE)->written, 0, AURA_PAGE_TILES);
     return AURA_OK;
 }

@@ -45,7 +45,7 @@ aura_status aura_cuda_write_seq(const aura_cuda_cache *cache, const char *call, 
 /* The place of a new sequence; which of its pages a sequence may write to; entries [first, end) of its list to the device. */
 aura_status aura_cuda_find_place(const aura_cuda_cache *cache, const char *call, aura_cuda_seq *seq);
 void aura_cuda_set_limits(const aura_cuda_cache *cache, aura_cuda_seq seq, struct dev_seq *state);
-cudaError_t aura_cuda_write_list(const aura_cuda_cache *cache, aura_cuda_seq seq, const uint32_t *page, uint32_t first, uint32_t end);
+cudaError_t aura_cuda_write_list(const aura_cuda_cache *cache, aura_cuda_seq seq, size_t first, size_t end);
 
 /* copy.cu: that a CPU cache is like this one; the f16 rows of a sequence, one way or the other. */
 aura_status aura_cuda_check_same(const aura_cuda_cache *cache, const char *call, const aura_cache *other);

@@ -47,7 +47,8 @@ static cudaError_t copy_seq(const aura_cuda_cache *c, aura_cuda_seq seq, const a
     for (size_t i = 0; i < facts->pages && error == cudaSuccess; i++) {
         if (!aura_backend_has_page(&c->facts, facts, i))
             continue;
-        uint8_t *there = c->dev.pages + (size_t)c->page_table.seq[seq].page[i] * c->facts.page_bytes, *here = aura_backend_page(cpu, cpu_seq, i);
+        uint8_t *there = c->dev.pages + (size_t)aura_page_table_number(&c->page_table, seq, i) * c->facts.page_bytes;
+        uint8_t *here = aura_backend_page(cpu, cpu_seq, i);
         error = cudaMemcpy(up ? there : here, up ? here : there, c->facts.page_bytes, kind);
     }
     return when_done(error == cudaSuccess ? aura_cuda_copy_rows(c, seq, facts, kind) : error);
@@ -90,8 +91,10 @@ extern "C" aura_status aura_cuda_download(const aura_cuda_cache *c, aura_cuda_se
     if (status || (status = aura_cuda_check_same(c, call, to)))
         return status;
     on_device here(c->device);
-    if ((status = aura_cuda_read_seq(c, call, seq, &state)) ||
-        (status = aura_backend_fill(call, to, to_seq, state.len, state.closed, aura_page_table_first(&c->dev.window, top_of(state)), &facts)))
+    if ((status = aura_cuda_read_seq(c, call, seq, &state)))
+        return status;
+    const size_t first = aura_window_first(&c->dev.window, top_of(state));
+    if ((status = aura_backend_fill(call, to, to_seq, state.len, state.closed, first, &facts)))
         return status;
     status = cuda_status(c->ctx, call, copy_seq(c, seq, to, to_seq, &facts, cudaMemcpyDeviceToHost), "copying from the device");
     if (status)

@@ -64,7 +64,7 @@ static aura_status check_room(struct arrival &a)
     const uint64_t most = (uint64_t)c->table_pages * AURA_PAGE;
     uint32_t places = 0;
     for (uint32_t i = 0; i < c->seqs; i++)
-        places += !c->page_table.seq[i].used;
+        places += !c->page_table.used[i];
     if (count_of(a) > places)
         return aura_backend_fail(c->ctx, AURA_OUT_OF_PAGES, "%s: %zu sequences; there is room for %u more of %u; give seqs a larger number",
                              a.call, count_of(a), places, c->seqs);
@@ -78,8 +78,9 @@ static aura_status check_room(struct arrival &a)
             if (aura_backend_has_page(&c->facts, &facts, p))
                 a.page[page_at(a, i, p)] = AURA_NO_PAGE;
     }
-    if (a.page.size() > c->page_table.n_free)
-        return aura_backend_fail(c->ctx, AURA_OUT_OF_PAGES, "%s: %zu pages are needed; %u are free", a.call, a.page.size(), c->page_table.n_free);
+    if (a.page.size() > c->page_table.pool.n_free)
+        return aura_backend_fail(c->ctx, AURA_OUT_OF_PAGES, "%s: %zu pages are needed; %zu are free", a.call, a.page.size(),
+                             c->page_table.pool.n_free);
     a.made.reserve(count_of(a));
     return AURA_OK;
 }
@@ -108,13 +109,13 @@ static aura_status bring_pages(struct arrival &a, size_t i, aura_cuda_seq seq, c
         const uint8_t *here = page_at(a, i, p);
         uint32_t &there = a.page[here];
         const bool is_new = there == AURA_NO_PAGE;
-        if (aura_page_table_add(&a.c->page_table, seq, (uint32_t)p, &there))
+        if (aura_page_table_add(&a.c->page_table, seq, p, &there))
             return aura_backend_fail(c->ctx, AURA_OUT_OF_MEMORY, "%s: no memory for a list of %zu pages", a.call, facts->pages);
         if (is_new)
             error = cudaMemcpy(c->dev.pages + (size_t)there * c->facts.page_bytes, here, c->facts.page_bytes, cudaMemcpyHostToDevice);
     }
     if (error == cudaSuccess)
-        error = aura_cuda_write_list(c, seq, c->page_table.seq[seq].page, 0, (uint32_t)facts->pages);
+        error = aura_cuda_write_list(c, seq, 0, facts->pages);
     return cuda_status(c->ctx, a.call, error, "copying pages to the device");
 }
 
@@ -125,7 +126,7 @@ static aura_status bring(struct arrival &a, size_t i)
     aura_status status = aura_cuda_find_place(a.c, a.call, &made.device);
     if (status)
         return status;
-    a.c->page_table.seq[made.device].used = 1;
+    a.c->page_table.used[made.device] = 1;
     a.made.push_back(made);
     if ((status = bring_pages(a, i, made.device, &facts)))
         return status;
@@ -167,7 +168,7 @@ static aura_status arrive(struct arrival &a)
         const struct dev_seq empty = {};
         aura_cuda_write_seq(a.c, a.call, a.made[i].device, &empty);
         aura_page_table_cut(&a.c->page_table, a.made[i].device, 0);
-        a.c->page_table.seq[a.made[i].device].used = 0;
+        a.c->page_table.used[a.made[i].device] = 0;
     }
     return status;
 }
@@ -250,12 +251,11 @@ struct departure {
 static aura_status take_back_pages(struct departure &d, const aura_cuda_pair &made, const struct dev_seq *state)
 {
     const aura_cuda_cache *c = d.c;
-    const uint32_t pages = (state->len + AURA_PAGE - 1) / AURA_PAGE, first = aura_page_table_first(&c->dev.window, top_of(*state));
+    const struct aura_page_window *w = &c->dev.window;
+    const size_t pages = aura_pages_of(state->len), first = aura_window_first(w, top_of(*state));
     cudaError_t error = cudaSuccess;
-    for (uint32_t p = 0; p < pages && error == cudaSuccess; p++) {
-        if (p >= c->dev.window.kept && p < first)
-            continue;
-        const uint32_t there = c->page_table.seq[made.device].page[p];
+    for (size_t p = aura_window_begin(w, first); p < pages && error == cudaSuccess; p = aura_window_next(w, first, p)) {
+        const uint32_t there = aura_page_table_number(&c->page_table, made.device, p);
         uint8_t *&here = d.page[there];
         const bool is_new = !here;
         aura_status status = aura_backend_add_page(d.call, d.to, made.host, p, &here);
@@ -302,7 +302,7 @@ static std::vector<aura_cuda_seq> all_seqs(const aura_cuda_cache *c)
 {
     std::vector<aura_cuda_seq> seqs;
     for (aura_cuda_seq i = 0; i < c->seqs; i++)
-        if (c->page_table.seq[i].used)
+        if (c->page_table.used[i])
             seqs.push_back(i);
     return seqs;
 }

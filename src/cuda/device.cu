@@ -73,18 +73,6 @@ static cudaError_t copy_codecs(const aura_cuda_cache *c)
     return cudaMemcpy((void *)c->dev.codecs, &d, sizeof d, cudaMemcpyHostToDevice);
 }
 
-/* Windows beyond 2^31 tokens, which no sequence has, are as good as any. */
-static struct aura_page_window window_of(const struct aura_backend_cache *r)
-{
-    const uint64_t most = 1u << 31, ring = most / AURA_PAGE + 1;
-    struct aura_page_window w = {};
-    w.tokens = (uint32_t)(r->config->window < most ? r->config->window : most);
-    w.span = (uint32_t)(r->span < most ? r->span : most);
-    w.kept = (uint32_t)r->kept;
-    w.ring = (uint32_t)(r->ring < ring ? r->ring : ring);
-    return w;
-}
-
 /* Everything of dev_cache but the pointers. */
 static void describe(struct dev_cache *d, const struct aura_backend_cache *r)
 {
@@ -102,8 +90,7 @@ static void describe(struct dev_cache *d, const struct aura_backend_cache *r)
     d->pinned = r->pinned, d->rollback = r->rollback, d->rows = r->rows;
     d->has_reference = aura_keeps_references(l->k.kind, r->config->flags);
     d->open = !(r->config->flags & AURA_NO_OPEN);
-    if (r->span)
-        d->window = window_of(r);
+    d->window = r->window;
     d->keep_first = r->config->keep_first;
     copy_signs(d->k_sign, r->k_rotate);
     copy_signs(d->v_sign, r->v_rotate);
@@ -285,7 +272,7 @@ extern "C" aura_status aura_cuda_cache_get_info(const aura_cuda_cache *c, aura_c
     info->bytes = c->bytes;
     info->page_bytes = c->facts.page_bytes;
     info->pages = c->n_pages;
-    info->free_pages = c->page_table.n_free;
+    info->free_pages = c->page_table.pool.n_free;
     info->seqs = c->seqs;
     info->multiprocessors = c->multiprocessors;
     return AURA_OK;

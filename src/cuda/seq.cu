@@ -5,7 +5,7 @@ aura_status aura_cuda_check_seq(const aura_cuda_cache *c, const char *call, aura
 {
     if (!c)
         return aura_backend_fail(NULL, AURA_BAD_ARGUMENT, "%s: cache is NULL", call);
-    if (seq >= c->seqs || !c->page_table.seq[seq].used)
+    if (seq >= c->seqs || !c->page_table.used[seq])
         return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: there is no sequence %u", call, seq);
     return AURA_OK;
 }
@@ -22,11 +22,6 @@ aura_status aura_cuda_write_seq(const aura_cuda_cache *c, const char *call, aura
                        "writing a sequence");
 }
 
-static uint32_t pages_of(uint64_t tokens)
-{
-    return (uint32_t)((tokens + AURA_PAGE - 1) / AURA_PAGE);
-}
-
 /* The page that the next append writes to first: that of the first token without a code or, where there are no codes, of the new
  * token. append.cu goes by the same. */
 static uint32_t write_page(const aura_cuda_cache *c, const struct dev_seq *state)
@@ -36,10 +31,10 @@ static uint32_t write_page(const aura_cuda_cache *c, const struct dev_seq *state
 
 void aura_cuda_set_limits(const aura_cuda_cache *c, aura_cuda_seq seq, struct dev_seq *state)
 {
-    uint32_t begin, end;
+    size_t begin, end;
     aura_page_table_own(&c->page_table, seq, write_page(c, state), &begin, &end);
-    state->own = begin * AURA_PAGE;
-    state->reserved = end * AURA_PAGE;
+    state->own = (uint32_t)begin * AURA_PAGE;
+    state->reserved = (uint32_t)end * AURA_PAGE;
 }
 
 /* What the device knows of a sequence. Pages that slid out of its window are given back first, and the device told which it has left: it
@@ -47,12 +42,12 @@ void aura_cuda_set_limits(const aura_cuda_cache *c, aura_cuda_seq seq, struct de
 static aura_status settle(aura_cuda_cache *c, const char *call, aura_cuda_seq seq, struct dev_seq *state)
 {
     const struct aura_page_list *s = &c->page_table.seq[seq];
-    const uint32_t first = s->first, pages = s->pages;
+    const size_t first = s->first, end = s->end;
     aura_status status = aura_cuda_read_seq(c, call, seq, state);
     if (status)
         return status;
     aura_page_table_slide(&c->page_table, seq, top_of(*state));
-    if (s->first == first && s->pages == pages)
+    if (s->first == first && s->end == end)
         return AURA_OK;
     aura_cuda_set_limits(c, seq, state);
     return aura_cuda_write_seq(c, call, seq, state);
@@ -64,17 +59,19 @@ static aura_status check_cut(const aura_cuda_cache *c, const char *call, const s
     if (tokens > state->len)
         return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %llu tokens; the sequence has %u", call, (unsigned long long)tokens,
                              state->len);
-    if (!aura_page_table_may_cut(&c->dev.window, top_of(*state), (uint32_t)tokens))
-        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: of the last %u before token %llu some are gone; the least is %u tokens", call,
-                             c->dev.window.tokens, (unsigned long long)tokens,
-                             aura_page_table_first(&c->dev.window, top_of(*state)) * AURA_PAGE + c->dev.window.tokens);
+    const size_t first = aura_window_first(&c->dev.window, top_of(*state));
+    if (!aura_window_may_cut(&c->dev.window, first, tokens))
+        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT,
+                             "%s: of the last %llu before token %llu some are gone; the least is %llu tokens", call,
+                             (unsigned long long)c->dev.window.tokens, (unsigned long long)tokens,
+                             (unsigned long long)aura_window_least_cut(&c->dev.window, first));
     return AURA_OK;
 }
 
 /* It has so many tokens from now on. */
 static void cut(const aura_cuda_cache *c, struct dev_seq *state, uint32_t tokens)
 {
-    state->top = aura_page_table_top(&c->dev.window, top_of(*state), tokens);
+    state->top = aura_window_begins_anew(&c->dev.window, tokens) ? tokens : top_of(*state);
     state->len = tokens;
     state->closed = state->closed < tokens ? state->closed : tokens;
 }
@@ -100,7 +97,7 @@ extern "C" aura_status aura_cuda_seq_create(aura_cuda_cache *c, aura_cuda_seq *s
     aura_status status = aura_cuda_find_place(c, call, &made);
     if (status || (status = aura_cuda_write_seq(c, call, made, &empty)))
         return status;
-    c->page_table.seq[made].used = 1;
+    c->page_table.used[made] = 1;
     *seq = made;
     return AURA_OK;
 }
@@ -116,16 +113,20 @@ extern "C" aura_status aura_cuda_seq_release(aura_cuda_cache *c, aura_cuda_seq s
     if ((status = aura_cuda_write_seq(c, call, seq, &empty)))
         return status;
     aura_page_table_cut(&c->page_table, seq, 0);
-    c->page_table.seq[seq].used = 0;
+    c->page_table.used[seq] = 0;
     return AURA_OK;
 }
 
-cudaError_t aura_cuda_write_list(const aura_cuda_cache *c, aura_cuda_seq seq, const uint32_t *page, uint32_t first, uint32_t end)
+cudaError_t aura_cuda_write_list(const aura_cuda_cache *c, aura_cuda_seq seq, size_t first, size_t end)
 {
-    if (first == end)
-        return cudaSuccess;
-    return cudaMemcpy(c->dev.table + (size_t)seq * c->table_pages + first, page, (size_t)(end - first) * sizeof *page,
-                      cudaMemcpyHostToDevice);
+    uint32_t number[1024];
+    cudaError_t error = cudaSuccess;
+    for (size_t at = first, n; at < end && error == cudaSuccess; at += n) {
+        for (n = 0; n < 1024 && at + n < end; n++)
+            number[n] = aura_page_table_number(&c->page_table, seq, at + n);
+        error = cudaMemcpy(c->dev.table + (size_t)seq * c->table_pages + at, number, n * sizeof *number, cudaMemcpyHostToDevice);
+    }
+    return error;
 }
 
 /* The f16 rows of a sequence to another one. */
@@ -156,16 +157,16 @@ extern "C" aura_status aura_cuda_seq_fork(aura_cuda_cache *c, aura_cuda_seq from
     if ((status = aura_cuda_find_place(c, call, &made)) || (status = settle(c, call, from, &parent)) ||
         (status = check_cut(c, call, &parent, tokens)))
         return status;
-    const uint32_t pages = pages_of(tokens);
+    const size_t pages = aura_pages_of(tokens);
     if (aura_page_table_share(&c->page_table, from, pages, made))
-        return aura_backend_fail(c->ctx, AURA_OUT_OF_MEMORY, "%s: no memory for a list of %u pages", call, pages);
-    if (c->dev.window.ring) /* a page that is shared is one entry of its list; both must reserve anyway */
-        aura_page_table_cut(&c->page_table, from, pages_of(parent.len));
+        return aura_backend_fail(c->ctx, AURA_OUT_OF_MEMORY, "%s: no memory for a list of %zu pages", call, pages);
+    if (c->dev.window.span) /* a page that is shared is one entry of its list; both must reserve anyway */
+        aura_page_table_cut(&c->page_table, from, aura_pages_of(parent.len));
     child.len = parent.len, child.closed = parent.closed, child.top = parent.top;
     cut(c, &child, (uint32_t)tokens);
     aura_cuda_set_limits(c, made, &child);
     aura_cuda_set_limits(c, from, &parent);
-    cudaError_t error = aura_cuda_write_list(c, made, c->page_table.seq[made].page, 0, pages);
+    cudaError_t error = aura_cuda_write_list(c, made, 0, pages);
     if (error == cudaSuccess)
         error = copy_rows(c, from, made);
     status = cuda_status(c->ctx, call, when_done(error), "copying a sequence");
@@ -173,36 +174,45 @@ extern "C" aura_status aura_cuda_seq_fork(aura_cuda_cache *c, aura_cuda_seq from
         aura_page_table_cut(&c->page_table, made, 0);
         return status;
     }
-    c->page_table.seq[made].used = 1;
+    c->page_table.used[made] = 1;
     *seq = made;
     return AURA_OK;
 }
 
 /* ---- space ---------------------------------------------------------------------------------------------------------- */
 
-/* Copies what a plan wants copied, and has the device know the pages. */
-static cudaError_t carry_out(const aura_cuda_cache *c, const struct aura_page_plan *plan)
+/* Copies shared pages that the sequence replaces, as far as it has tokens in them, and has the device know the new ones. */
+static cudaError_t carry_out(const aura_cuda_cache *c, aura_cuda_seq seq, uint32_t len, const struct aura_page_change *change)
 {
+    const struct aura_page_table *t = &c->page_table;
+    const size_t full = aura_pages_of(len), bytes = c->facts.page_bytes;
+    size_t first = change->had; /* entry that is new */
     cudaError_t error = cudaSuccess;
-    for (uint32_t i = 0; i < plan->end - plan->first && error == cudaSuccess; i++)
-        if (plan->copy[i] != AURA_NO_PAGE)
-            error = cudaMemcpy(c->dev.pages + plan->page[i] * c->facts.page_bytes, c->dev.pages + plan->copy[i] * c->facts.page_bytes,
-                               c->facts.page_bytes, cudaMemcpyDeviceToDevice);
-    return when_done(error == cudaSuccess ? aura_cuda_write_list(c, plan->seq, plan->page, plan->first, plan->end) : error);
+    for (size_t p = change->own; p < change->own_end && error == cudaSuccess; p++) {
+        const struct aura_page *shared = aura_page_replaced(&t->window, &t->seq[seq], p);
+        if (!shared)
+            continue;
+        first = p < first ? p : first;
+        const size_t to = aura_page_table_number(t, seq, p), from = (size_t)(shared - t->page);
+        if (p < full)
+            error = cudaMemcpy(c->dev.pages + to * bytes, c->dev.pages + from * bytes, bytes, cudaMemcpyDeviceToDevice);
+    }
+    return when_done(error == cudaSuccess ? aura_cuda_write_list(c, seq, first, change->end) : error);
 }
 
-static aura_status fail_plan(const aura_cuda_cache *c, const char *call, aura_status status, uint64_t tokens, uint32_t pages)
+static aura_status fail_reserve(const aura_cuda_cache *c, const char *call, aura_status status, uint64_t tokens, size_t pages)
 {
     if (status == AURA_OUT_OF_PAGES)
-        return aura_backend_fail(c->ctx, status, "%s: %llu tokens need %u more pages; %u are free", call, (unsigned long long)tokens, pages,
-                             c->page_table.n_free);
-    return aura_backend_fail(c->ctx, status, "%s: no memory for a list of %u pages", call, pages);
+        return aura_backend_fail(c->ctx, status, "%s: %llu tokens need %zu more pages; %zu are free", call,
+                             (unsigned long long)tokens, pages, c->page_table.pool.n_free);
+    return aura_backend_fail(c->ctx, status, "%s: no memory for a list of %zu pages", call, pages);
 }
 
 extern "C" aura_status aura_cuda_seq_reserve(aura_cuda_cache *c, aura_cuda_seq seq, uint64_t tokens)
 {
     const char *call = "aura_cuda_seq_reserve";
-    struct aura_page_plan plan;
+    struct aura_page_change change;
+    size_t taken;
     struct dev_seq state;
     aura_status status = aura_cuda_check_seq(c, call, seq);
     if (status)
@@ -213,13 +223,14 @@ extern "C" aura_status aura_cuda_seq_reserve(aura_cuda_cache *c, aura_cuda_seq s
     on_device here(c->device);
     if ((status = settle(c, call, seq, &state)))
         return status;
-    if ((status = aura_page_table_plan(&c->page_table, seq, write_page(c, &state), pages_of(state.len), pages_of(tokens), &plan)))
-        return fail_plan(c, call, status, tokens, plan.taken);
-    if ((status = cuda_status(c->ctx, call, carry_out(c, &plan), "copying shared pages or writing the page table"))) {
-        aura_page_table_undo(&c->page_table, &plan);
+    if ((status = aura_page_table_begin(&c->page_table, seq, write_page(c, &state), aura_pages_of(tokens), &change, &taken)))
+        return fail_reserve(c, call, status, tokens, taken);
+    const cudaError_t error = carry_out(c, seq, state.len, &change);
+    if ((status = cuda_status(c->ctx, call, error, "copying shared pages or writing the page table"))) {
+        aura_page_table_undo(&c->page_table, seq, &change);
         return status;
     }
-    aura_page_table_commit(&c->page_table, &plan);
+    aura_page_table_commit(&c->page_table, seq, &change);
     aura_cuda_set_limits(c, seq, &state);
     return aura_cuda_write_seq(c, call, seq, &state);
 }
@@ -235,7 +246,7 @@ extern "C" aura_status aura_cuda_seq_truncate(aura_cuda_cache *c, aura_cuda_seq 
     if ((status = settle(c, call, seq, &state)) || (status = check_cut(c, call, &state, tokens)))
         return status;
     cut(c, &state, (uint32_t)tokens);
-    aura_page_table_cut(&c->page_table, seq, pages_of(tokens));
+    aura_page_table_cut(&c->page_table, seq, aura_pages_of(tokens));
     aura_cuda_set_limits(c, seq, &state);
     return aura_cuda_write_seq(c, call, seq, &state);
 }
@@ -254,11 +265,11 @@ extern "C" __global__ void aura_truncate_any_cuda(const __grid_constant__ struct
         return;
     struct dev_seq *seq = &t.seqs[t.ids[i]];
     const uint32_t tokens = min(seq->len, t.tokens[i]), top = top_of(*seq);
-    if (!aura_page_table_may_cut(&t.window, top, tokens)) {
+    if (!aura_window_may_cut(&t.window, aura_window_first(&t.window, top), tokens)) {
         atomicOr(&seq->status, (uint32_t)AURA_CUDA_GONE);
         return;
     }
-    seq->top = aura_page_table_top(&t.window, top, tokens);
+    seq->top = aura_window_begins_anew(&t.window, tokens) ? tokens : top;
     seq->len = tokens;
     seq->closed = min(seq->closed, tokens);
 }
@@ -294,11 +305,10 @@ extern "C" aura_status aura_cuda_seq_get_info(const aura_cuda_cache *c, aura_cud
         return status;
     info->tokens = state.len;
     info->closed = state.closed;
-    info->first = aura_page_table_first(&c->dev.window, top_of(state));
-    info->first = info->first > c->dev.window.kept ? info->first * AURA_PAGE : 0;
+    info->first = aura_window_first_token(&c->dev.window, aura_window_first(&c->dev.window, top_of(state)));
     info->reserved = state.reserved;
-    info->pages = aura_page_table_count(&c->page_table, seq);
-    info->shared_pages = aura_page_table_shared(&c->page_table, seq);
+    info->pages = aura_list_count(&c->page_table.window, &c->page_table.seq[seq]);
+    info->shared_pages = aura_list_shared(&c->page_table.window, &c->page_table.seq[seq]);
     info->status = state.status;
     return AURA_OK;
 }

@@ -19,7 +19,7 @@ __device__ __forceinline__ struct seq_now seq_at(const struct dev_attend &a, uin
     if (s.seq < a.c.n_seqs) {
         const uint2 lengths = *(const uint2 *)&a.c.seqs[s.seq].len;
         s.len = lengths.x, s.closed = lengths.y;
-        s.top = a.c.window.ring ? top_of(a.c.seqs[s.seq]) : 0;
+        s.top = a.c.window.span ? top_of(a.c.seqs[s.seq]) : 0;
     }
     return s;
 }
@@ -39,7 +39,8 @@ __device__ __forceinline__ struct span span_of(const struct dev_attend &a, const
     struct span s = {};
     s.len = now.len, s.closed = now.closed;
     const uint32_t begin = (uint32_t)aura_seen_begin(aura_seen_end(s.len, a.queries, 0, a.not_causal), a.window); /* of the first query */
-    if (now.top && !aura_page_table_has(&a.c.window, now.top, begin, s.len)) { /* as of no sequence */
+    const size_t there = aura_window_first(&a.c.window, now.top);
+    if (now.top && !aura_window_has(&a.c.window, there, begin, s.len)) { /* as of no sequence */
         s.len = s.closed = 0;
         s.gone = s.items = 1;
         return s;
@@ -81,7 +82,7 @@ __device__ __forceinline__ struct seq_now lane_seq(const struct dev_attend &a)
     const uint32_t len = __shfl_sync(~0u, guess.x, s.seq % 32), closed = __shfl_sync(~0u, guess.y, s.seq % 32);
     if (s.seq >= a.c.n_seqs)
         return s;
-    if (s.seq < 32 && !a.c.window.ring)
+    if (s.seq < 32 && !a.c.window.span)
         s.len = len, s.closed = closed;
     else
         s = seq_at(a, lane);
@@ -188,7 +189,7 @@ __device__ __forceinline__ struct segment segment_at(const struct dev_attend &a,
     const struct seq_now now = p.prefix ? seq_at(a, g.slot)
                                         : seq_now{__shfl_sync(~0u, p.mine.seq, g.slot), __shfl_sync(~0u, p.mine.len, g.slot),
                                                   __shfl_sync(~0u, p.mine.closed, g.slot),
-                                                  a.c.window.ring ? __shfl_sync(~0u, p.mine.top, g.slot) : 0};
+                                                  a.c.window.span ? __shfl_sync(~0u, p.mine.top, g.slot) : 0};
     g.seq = now.seq;
     g.span = span_of(a, now);
     if (g.span.gone) {

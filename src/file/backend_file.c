@@ -70,7 +70,7 @@ aura_seq aura_backend_file_seq(const struct aura_backend_file *f, size_t i, stru
     facts->len = s->tokens;
     facts->closed = s->closed;
     facts->first = (size_t)s->first;
-    facts->top = aura_backend_top(f->shape, s->tokens, facts->first);
+    facts->top = aura_window_least_top(&f->shape->window, facts->first, s->tokens);
     facts->pages = aura_pages_of(s->tokens);
     return s->id;
 }
@@ -78,7 +78,7 @@ aura_seq aura_backend_file_seq(const struct aura_backend_file *f, size_t i, stru
 const uint8_t *aura_backend_file_page(const struct aura_backend_file *f, size_t i, size_t page)
 {
     const struct aura_file_place *from = &f->place[i];
-    const size_t kept = f->shape->kept, entry = page < kept ? page : kept + page - (size_t)from->seq->first;
+    const size_t entry = aura_window_count(&f->shape->window, (size_t)from->seq->first, page);
     return aura_loaded_page(&f->snapshot.layer[0], f->shape, from->entry[entry].page);
 }
 

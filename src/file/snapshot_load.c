@@ -127,18 +127,18 @@ aura_status aura_loaded_fits(const struct aura_loaded *l, const aura_cache *cach
 /* Lengths and pages of one sequence. */
 static aura_status check_seq(const struct aura_loaded *l, const aura_cache *cache, const struct aura_file_seq *s)
 {
-    uint64_t window = cache->config.window;
+    const struct aura_page_window *w = &cache->window;
     if (!s->id != !!cache->slots || (cache->slots && s->tokens != cache->config.slots))
         return aura_reader_bad(l->reader, "a sequence has no name, or slots have one");
     if (s->tokens > UINT64_MAX / 2 || s->closed > s->tokens || aura_closed_of(cache, s->closed, s->tokens) != s->closed)
         return aura_reader_bad(l->reader, "a sequence has impossible lengths");
-    uint64_t pages = aura_pages_of(s->tokens), kept = cache->kept;
-    if (s->first < kept || (s->first > kept && (!window || s->first > pages)) ||
-        (pages > kept && pages - s->first > cache->ring))
+    uint64_t pages = aura_pages_of(s->tokens), kept = w->kept;
+    if (s->first < kept || (s->first > kept && (!w->span || s->first > pages)) ||
+        (pages > kept && pages - s->first > aura_window_ring(w)))
         return aura_reader_bad(l->reader, "a sequence has impossible pages");
-    if (s->first > kept && (s->tokens < window || s->tokens - window < s->first * AURA_PAGE))
+    if (!aura_window_may_cut(w, (size_t)s->first, s->tokens))
         return aura_reader_bad(l->reader, "a sequence lacks tokens of its window");
-    if (s->entries != (pages <= kept ? pages : kept + pages - s->first) || s->rows != aura_rows_of(cache, s->tokens, s->closed))
+    if (s->entries != aura_window_count(w, (size_t)s->first, (size_t)pages) || s->rows != aura_rows_of(cache, s->tokens, s->closed))
         return aura_reader_bad(l->reader, "a sequence lacks pages or rows");
     return AURA_OK;
 }
@@ -272,23 +272,16 @@ static aura_status make_seq(struct arrival *a, size_t i)
     aura_cache *cache = a->cache;
     struct aura_call call = a->l->reader->call;
     const struct aura_file_seq *from = a->from[i].seq;
-    size_t end = aura_pages_of(from->tokens), n = 0;
+    size_t first = (size_t)from->first, end = aura_pages_of(from->tokens), n = 0;
     aura_status status = aura_seq_make(call, cache, &a->to[i]);
     if (status)
         return status;
     struct aura_sequence *seq = a->to[i];
-    seq->first = (size_t)from->first;
     if ((status = aura_pages_table(call, cache, seq, end)))
         return status;
-    for (size_t p = aura_first_page(cache, seq); p < end; p = aura_next_page(cache, seq, p)) {
-        uint8_t **page = &a->page[a->from[i].entry[n++].page];
-        if (*page)
-            aura_page_share(cache, *page);
-        else if ((status = aura_page_new(call, cache, page)))
+    for (size_t p = aura_window_begin(&cache->window, first); p < end; p = aura_window_next(&cache->window, first, p))
+        if ((status = aura_pages_add(call, cache, seq, p, &a->page[a->from[i].entry[n++].page])))
             return status;
-        seq->page[aura_entry_of(cache, p)] = *page;
-        seq->end = p + 1;
-    }
     seq->len = from->tokens;
     seq->closed = from->closed;
     aura_count_tokens(cache, seq);
@@ -353,7 +346,7 @@ aura_status aura_loaded_seqs(const struct aura_loaded *l, aura_cache *cache, con
 void aura_loaded_slots(const struct aura_loaded *l, aura_cache *cache)
 {
     for (uint64_t p = 0; p < l->config->entries; p++) {
-        uint8_t *page = cache->slots->page[p];
+        uint8_t *page = aura_page_of(cache, cache->slots, (size_t)p);
         memcpy(page, aura_loaded_page(l, cache, l->table[p].page), l->heads * cache->layout.head_bytes);
         memcpy(aura_page_head(page)->written, l->table[p].written, sizeof l->table[p].written);
     }

@@ -228,7 +228,7 @@ static void write_seqs(struct aura_writer *w, const struct aura_saved *s, uint32
         memset(&f, 0, sizeof f);
         f.tokens = seq->len;
         f.closed = seq->closed < seq->len ? seq->closed : seq->len; /* slots are always closed */
-        f.first = seq->first;
+        f.first = seq->pages.first;
         f.entries = entries_of(cache, seq);
         f.id = seq->id;
         f.rows = aura_rows_of(cache, seq->len, seq->closed);

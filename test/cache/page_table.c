@@ -21,14 +21,9 @@ static struct aura_page_table table;
 static struct fake_seq seqs[SEQS];
 static uint32_t memory[PAGES][AURA_PAGE];
 static int plain; /* 1: tokens go to pages at once */
-static struct aura_page_window window;
+static struct aura_page_window window; /* all zeros: none */
 static uint32_t next_token;
 static size_t refused, appended, copied;
-
-static uint32_t pages_of(uint32_t tokens)
-{
-    return (tokens + AURA_PAGE - 1) / AURA_PAGE;
-}
 
 static uint32_t first_write(const struct fake_seq *s)
 {
@@ -40,12 +35,23 @@ static uint32_t top_of(const struct fake_seq *s)
     return s->top > s->len ? s->top : s->len;
 }
 
+/* The first page, after the kept ones, that it still has. */
+static size_t first_of(const struct fake_seq *s)
+{
+    return aura_window_first(&window, top_of(s));
+}
+
 static void set_limits(uint32_t i)
 {
-    uint32_t begin, end;
+    size_t begin, end;
     aura_page_table_own(&table, i, first_write(&seqs[i]) / AURA_PAGE, &begin, &end);
-    seqs[i].own = begin * AURA_PAGE;
-    seqs[i].reserved = end * AURA_PAGE;
+    seqs[i].own = (uint32_t)begin * AURA_PAGE;
+    seqs[i].reserved = (uint32_t)end * AURA_PAGE;
+}
+
+static size_t shared(uint32_t i)
+{
+    return aura_list_shared(&table.window, &table.seq[i]);
 }
 
 /* ---- the device ----------------------------------------------------------------------------------------------------- */
@@ -74,9 +80,9 @@ static int append(uint32_t i, uint32_t tokens)
 static void truncate_there(uint32_t i, uint32_t tokens)
 {
     struct fake_seq *s = &seqs[i];
-    if (!aura_page_table_may_cut(&window, top_of(s), tokens))
+    if (!aura_window_may_cut(&window, first_of(s), tokens))
         return;
-    s->top = aura_page_table_top(&window, top_of(s), tokens);
+    s->top = aura_window_begins_anew(&window, tokens) ? tokens : top_of(s);
     s->len = s->len < tokens ? s->len : tokens;
     s->closed = s->closed < tokens ? s->closed : tokens;
     s->want_len = s->len;
@@ -86,24 +92,29 @@ static void truncate_there(uint32_t i, uint32_t tokens)
 
 static aura_status reserve(uint32_t i, uint32_t tokens, int fails)
 {
-    struct aura_page_plan plan;
+    struct aura_page_change c;
     struct fake_seq *s = &seqs[i];
+    size_t taken;
     aura_page_table_slide(&table, i, top_of(s));
     set_limits(i);
-    aura_status status = aura_page_table_plan(&table, i, first_write(s) / AURA_PAGE, pages_of(s->len), pages_of(tokens), &plan);
+    const size_t free_before = table.pool.n_free;
+    aura_status status = aura_page_table_begin(&table, i, first_write(s) / AURA_PAGE, aura_pages_of(tokens), &c, &taken);
+    EXPECT(taken > free_before ? status == AURA_OUT_OF_PAGES : !status && table.pool.n_free == free_before - taken,
+           "%zu taken", taken);
     if (status)
         return status;
     if (fails) { /* something went wrong on the device */
-        aura_page_table_undo(&table, &plan);
+        aura_page_table_undo(&table, i, &c);
         return AURA_DEVICE;
     }
-    for (uint32_t p = plan.first; p < plan.end; p++) {
-        const uint32_t page = plan.page[p - plan.first], from = plan.copy[p - plan.first];
-        if (from != AURA_NO_PAGE)
-            memcpy(memory[page], memory[from], sizeof memory[page]), copied++;
-        s->page[p] = page;
+    for (size_t p = c.own; p < c.own_end && p < aura_pages_of(s->len); p++) {
+        const struct aura_page *from = aura_page_replaced(&table.window, &table.seq[i], p);
+        if (from)
+            memcpy(memory[aura_page_table_number(&table, i, p)], memory[from - table.page], sizeof memory[0]), copied++;
     }
-    aura_page_table_commit(&table, &plan);
+    for (size_t p = c.own; p < c.end; p++)
+        s->page[p] = aura_page_table_number(&table, i, p);
+    aura_page_table_commit(&table, i, &c);
     set_limits(i);
     return AURA_OK;
 }
@@ -114,25 +125,25 @@ static int create(uint32_t *made)
     if (*made == AURA_NO_PAGE)
         return 0;
     memset(&seqs[*made], 0, sizeof seqs[*made]);
-    table.seq[*made].used = 1;
+    table.used[*made] = 1;
     return 1;
 }
 
 static void fork_seq(uint32_t from, uint32_t tokens)
 {
     uint32_t made = aura_page_table_place(&table);
-    if (made == AURA_NO_PAGE || !aura_page_table_may_cut(&window, top_of(&seqs[from]), tokens))
+    if (made == AURA_NO_PAGE || !aura_window_may_cut(&window, first_of(&seqs[from]), tokens))
         return;
     struct fake_seq *s = &seqs[made];
     aura_page_table_slide(&table, from, top_of(&seqs[from]));
-    if (window.ring)
-        aura_page_table_cut(&table, from, pages_of(seqs[from].len));
-    EXPECT(!aura_page_table_share(&table, from, pages_of(tokens), made), "no memory");
+    if (window.span)
+        aura_page_table_cut(&table, from, aura_pages_of(seqs[from].len));
+    EXPECT(!aura_page_table_share(&table, from, aura_pages_of(tokens), made), "no memory");
     *s = seqs[from];
-    s->top = aura_page_table_top(&window, top_of(s), tokens);
+    s->top = aura_window_begins_anew(&window, tokens) ? tokens : top_of(s);
     s->len = s->want_len = tokens;
     s->closed = s->closed < tokens ? s->closed : tokens;
-    table.seq[made].used = 1;
+    table.used[made] = 1;
     set_limits(from);
     set_limits(made);
 }
@@ -141,61 +152,76 @@ static void truncate_here(uint32_t i, uint32_t tokens)
 {
     truncate_there(i, tokens);
     aura_page_table_slide(&table, i, top_of(&seqs[i]));
-    aura_page_table_cut(&table, i, pages_of(seqs[i].len));
+    aura_page_table_cut(&table, i, aura_pages_of(seqs[i].len));
     set_limits(i);
 }
 
 static void release(uint32_t i)
 {
     aura_page_table_cut(&table, i, 0);
-    table.seq[i].used = 0;
+    table.used[i] = 0;
 }
 
 /* ---- are they what they should be? ------------------------------------------------------------------------------------ */
+
+/* By the host's list; the fake device goes by tokens. */
+static int has_page(uint32_t i, uint32_t p)
+{
+    return aura_window_has_page(&table.window, table.seq[i].first, p);
+}
 
 static void check_seq(uint32_t i)
 {
     const struct fake_seq *s = &seqs[i];
     EXPECT(s->len == s->want_len, "sequence %u has %u tokens, not %u", i, s->len, s->want_len);
     for (uint32_t t = 0; t < s->len; t++) {
-        if (!aura_page_table_has(&window, top_of(s), t, t + 1))
+        if (!aura_window_has(&window, first_of(s), t, t + 1))
             continue;
         const uint32_t got = plain || t < s->closed ? memory[s->page[t / AURA_PAGE]][t % AURA_PAGE] : s->row[t % 64];
         EXPECT(got == s->want[t], "sequence %u, token %u", i, t);
     }
-    EXPECT(aura_page_table_may_cut(&window, top_of(s), s->len), "sequence %u: tokens of its window are gone", i);
-    for (uint32_t p = 0; p < table.seq[i].pages; p++)
-        if (aura_page_table_has_page(&table, i, p))
-            EXPECT(table.seq[i].page[p] == s->page[p], "sequence %u, page %u: the device has another", i, p);
+    EXPECT(aura_window_may_cut(&window, first_of(s), s->len), "sequence %u: tokens of its window are gone", i);
+    for (uint32_t p = 0; p < table.seq[i].end; p++)
+        if (has_page(i, p))
+            EXPECT(aura_page_table_number(&table, i, p) == s->page[p], "sequence %u, page %u: the device has another", i, p);
 }
 
 /* Whether entry p of a list is there, and none of its older entries the same page. */
 static uint32_t is_new_page(uint32_t i, uint32_t p)
 {
-    const struct aura_page_list *s = &table.seq[i];
-    uint32_t is_new = (uint32_t)aura_page_table_has_page(&table, i, p);
-    for (uint32_t older = 0; window.ring && older < p; older++)
-        is_new &= !(aura_page_table_has_page(&table, i, older) && s->page[older] == s->page[p]);
+    uint32_t is_new = (uint32_t)has_page(i, p);
+    for (uint32_t older = 0; window.span && older < p; older++)
+        is_new &= !(has_page(i, older) && aura_page_table_number(&table, i, older) == aura_page_table_number(&table, i, p));
     return is_new;
 }
 
 static void check_table(void)
 {
-    uint32_t references[PAGES] = {0}, in_use = 0;
+    uint32_t holders[PAGES] = {0}, in_use = 0, n_free = 0, in_several = 0, all = 0;
     for (uint32_t i = 0; i < SEQS; i++) {
-        EXPECT(table.seq[i].used || !table.seq[i].pages, "pages of no sequence");
-        for (uint32_t p = 0; p < table.seq[i].pages; p++)
-            references[table.seq[i].page[p]] += is_new_page(i, p);
-        if (table.seq[i].used)
+        uint32_t count = 0;
+        EXPECT(table.used[i] || !table.seq[i].end, "pages of no sequence");
+        for (uint32_t p = 0; p < table.seq[i].end; p++) {
+            holders[aura_page_table_number(&table, i, p)] += is_new_page(i, p);
+            count += is_new_page(i, p);
+        }
+        EXPECT(aura_list_count(&table.window, &table.seq[i]) == count, "sequence %u: not %u pages", i, count);
+        if (table.used[i])
             check_seq(i);
     }
     for (uint32_t p = 0; p < PAGES; p++) {
-        EXPECT(references[p] == table.references[p], "page %u: %u references, %u counted", p, references[p], table.references[p]);
-        in_use += references[p] > 0;
+        EXPECT(holders[p] == table.page[p].holders, "page %u: %u holders, %u counted", p, holders[p], table.page[p].holders);
+        EXPECT(!table.page[p].leaving && (!holders[p] || !table.page[p].next), "page %u: a change is under way", p);
+        in_use += holders[p] > 0;
+        in_several += holders[p] > 1;
+        all += holders[p];
     }
-    EXPECT(in_use + table.n_free == PAGES, "%u pages in use, %u free", in_use, table.n_free);
-    for (uint32_t i = 0; i < table.n_free; i++)
-        EXPECT(!references[table.free_page[i]], "page %u is free and in use", table.free_page[i]);
+    EXPECT(in_use + table.pool.n_free == PAGES, "%u pages in use, %zu free", in_use, table.pool.n_free);
+    EXPECT(in_several == table.pool.shared && all == table.pool.holders, "%zu shared, %zu holders", table.pool.shared,
+           table.pool.holders);
+    for (const struct aura_page *page = table.pool.free; page && n_free <= PAGES; page = page->next, n_free++)
+        EXPECT(!holders[page - table.page], "page %zu is free and in use", (size_t)(page - table.page));
+    EXPECT(n_free == table.pool.n_free, "%u pages are free, not %zu", n_free, table.pool.n_free);
 }
 
 /* ---- tests ------------------------------------------------------------------------------------------------------------ */
@@ -211,7 +237,7 @@ static void step(uint64_t *seed)
 {
     const uint32_t i = (uint32_t)pick(seed, SEQS);
     uint32_t made;
-    if (!table.seq[i].used) {
+    if (!table.used[i]) {
         create(&made);
         return;
     }
@@ -226,9 +252,10 @@ static void step(uint64_t *seed)
             release(i);
         break;
     case 4: case 5: case 6: {
-        const uint32_t tokens = s->len + (uint32_t)pick(seed, 400), free_before = table.n_free;
+        const uint32_t tokens = s->len + (uint32_t)pick(seed, 400);
+        const size_t free_before = table.pool.n_free;
         const aura_status status = tokens > LONGEST ? AURA_TOO_LARGE : reserve(i, tokens, pick(seed, 5) == 0);
-        EXPECT(!status || table.n_free == free_before || (window.ring && table.n_free > free_before),
+        EXPECT(!status || table.pool.n_free == free_before || (window.span && table.pool.n_free > free_before),
                "a reservation failed and kept pages");
         EXPECT(status || s->len >= tokens || aura_page_table_may_append(s->own, s->reserved, first_write(s), s->len,
                                                                         tokens - s->len),
@@ -261,13 +288,12 @@ static void walk(void)
     walk_with(12, 1);
 }
 
-/* A window of so many tokens, of which 90 more than it are kept. */
+/* A window of so many tokens; pages stay for 90 more. */
 static void set_window(uint32_t tokens, uint32_t kept)
 {
     window.tokens = tokens;
     window.span = tokens + 90;
     window.kept = kept;
-    window.ring = pages_of(window.span) + 1;
 }
 
 static void walk_in_windows(void)
@@ -287,12 +313,12 @@ static void ring(void)
     set_window(300, 0);
     start(0);
     create(&a);
-    EXPECT(!reserve(a, LONGEST, 0) && table.n_free == PAGES - window.ring, "%u pages", PAGES - table.n_free);
+    EXPECT(!reserve(a, LONGEST, 0) && table.pool.n_free == PAGES - 3, "%zu pages", PAGES - table.pool.n_free);
     while (seqs[a].len + 90 <= LONGEST) {
         EXPECT(append(a, 90), "at token %u", seqs[a].len);
         check_table();
     }
-    EXPECT(aura_page_table_count(&table, a) == window.ring, "%u pages", aura_page_table_count(&table, a));
+    EXPECT(aura_list_count(&table.window, &table.seq[a]) == 3, "%zu pages", aura_list_count(&table.window, &table.seq[a]));
     truncate_there(a, seqs[a].len - 90);
     truncate_there(a, 2000); /* gone */
     EXPECT(seqs[a].len > 2000, "cut to tokens that are gone");
@@ -304,7 +330,7 @@ static void ring(void)
     EXPECT(!append(a, 1) && !reserve(a, 600, 0) && append(a, 90), "it begins again");
     check_table();
     release(a), release(1);
-    EXPECT(table.n_free == PAGES, "%u pages are free", table.n_free);
+    EXPECT(table.pool.n_free == PAGES, "%zu pages are free", table.pool.n_free);
     aura_page_table_unmake(&table);
     memset(&window, 0, sizeof window);
 }
@@ -317,11 +343,11 @@ static void fork_and_write(void)
     create(&parent);
     EXPECT(!reserve(parent, 900, 0) && append(parent, 700), "700 tokens");
     fork_seq(parent, 700);
-    EXPECT(aura_page_table_shared(&table, parent) == 3 && table.seq[1].pages == 3, "%u shared",
-           aura_page_table_shared(&table, parent));
+    EXPECT(shared(parent) == 3 && table.seq[1].end == 3, "%zu shared",
+           shared(parent));
     EXPECT(!append(parent, 1) && !append(1, 1), "into pages that are shared");
     EXPECT(!reserve(1, 800, 0) && append(1, 100), "the fork");
-    EXPECT(aura_page_table_shared(&table, 1) == 2 && copied > 0, "two pages stay shared");
+    EXPECT(shared(1) == 2 && copied > 0, "two pages stay shared");
     EXPECT(!append(parent, 1) && !reserve(parent, 0, 0) && append(parent, 60), "the last page is the parent's alone again");
     check_table();
     truncate_there(1, 300); /* into a page that is shared; the device must refuse by itself */
@@ -331,7 +357,7 @@ static void fork_and_write(void)
     release(parent);
     check_table();
     release(1);
-    EXPECT(table.n_free == PAGES, "%u pages are free", table.n_free);
+    EXPECT(table.pool.n_free == PAGES, "%zu pages are free", table.pool.n_free);
     aura_page_table_unmake(&table);
 }
 
@@ -340,10 +366,10 @@ static void all_or_nothing(void)
     uint32_t a;
     start(0);
     create(&a);
-    EXPECT(reserve(a, PAGES * AURA_PAGE + 1, 0) == AURA_OUT_OF_PAGES && table.n_free == PAGES, "too many pages");
-    EXPECT(!reserve(a, SEQ_PAGES * AURA_PAGE, 0) && table.n_free == PAGES - SEQ_PAGES, "as many as a sequence has");
-    EXPECT(!reserve(a, 1, 0) && table.n_free == PAGES - SEQ_PAGES, "less than it has changes nothing");
-    EXPECT(table.seq[a].page[0] == 0 && table.seq[a].page[5] == 5, "pages in their order");
+    EXPECT(reserve(a, PAGES * AURA_PAGE + 1, 0) == AURA_OUT_OF_PAGES && table.pool.n_free == PAGES, "too many pages");
+    EXPECT(!reserve(a, SEQ_PAGES * AURA_PAGE, 0) && table.pool.n_free == PAGES - SEQ_PAGES, "as many as a sequence has");
+    EXPECT(!reserve(a, 1, 0) && table.pool.n_free == PAGES - SEQ_PAGES, "less than it has changes nothing");
+    EXPECT(aura_page_table_number(&table, a, 0) == 0 && aura_page_table_number(&table, a, 5) == 5, "pages in their order");
     aura_page_table_unmake(&table);
 }
 
@@ -356,17 +382,17 @@ static void page_by_page(void)
     EXPECT(!aura_page_table_add(&table, a, 0, &page) && !aura_page_table_add(&table, b, 0, &page) &&
            !aura_page_table_add(&table, b, 1, &other) &&
            !aura_page_table_add(&table, b, 2, &other), "no memory");
-    EXPECT(table.references[page] == 2 && table.references[other] == 2 && table.n_free == PAGES - 2, "references");
-    EXPECT(aura_page_table_shared(&table, a) == 1 && aura_page_table_shared(&table, b) == 3, "shared pages");
-    EXPECT(!reserve(a, 3 * AURA_PAGE, 0) && table.references[page] == 1, "a has pages of its own");
-    for (; table.n_free; none = AURA_NO_PAGE)
-        EXPECT(!aura_page_table_add(&table, b, table.seq[b].pages, &none), "no memory");
-    EXPECT(aura_page_table_add(&table, b, table.seq[b].pages, &none) == AURA_OUT_OF_PAGES && none == AURA_NO_PAGE,
+    EXPECT(table.page[page].holders == 2 && table.page[other].holders == 2 && table.pool.n_free == PAGES - 2, "holders");
+    EXPECT(shared(a) == 1 && shared(b) == 3, "shared pages");
+    EXPECT(!reserve(a, 3 * AURA_PAGE, 0) && table.page[page].holders == 1, "a has pages of its own");
+    for (; table.pool.n_free; none = AURA_NO_PAGE)
+        EXPECT(!aura_page_table_add(&table, b, table.seq[b].end, &none), "no memory");
+    EXPECT(aura_page_table_add(&table, b, table.seq[b].end, &none) == AURA_OUT_OF_PAGES && none == AURA_NO_PAGE,
            "there was no page left");
-    EXPECT(!aura_page_table_add(&table, b, table.seq[b].pages, &page) && table.references[page] == 2,
+    EXPECT(!aura_page_table_add(&table, b, table.seq[b].end, &page) && table.page[page].holders == 2,
            "one that is there is no new one");
     release(a), release(b);
-    EXPECT(table.n_free == PAGES, "%u pages are free", table.n_free);
+    EXPECT(table.pool.n_free == PAGES, "%zu pages are free", table.pool.n_free);
     aura_page_table_unmake(&table);
 }
 
