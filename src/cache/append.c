@@ -1,4 +1,4 @@
-/* Tokens into the cache: rotate, keep in f16, and encode a tile when it closes.
+/* Tokens into the cache: rotate, store in f16, and encode a tile when it closes.
  *
  *     K,V ─ balance ─ rotate ─ f16 row ─┬─▶ pinned and open tokens
  *                                       └─ tile closes: reference ─ codes ─ pack ─▶ tile
@@ -84,7 +84,7 @@ static void close_tokens(const aura_cache *cache, const struct aura_sequence *se
 
 /* ---- tokens ------------------------------------------------------------------------------------------------------- */
 
-/* One vector to where it is kept first. */
+/* Stores one vector where it comes first: in the tile of a plain side, else in a row. */
 static void store_row(const aura_cache *cache, const struct aura_sequence *seq, uint64_t token, uint32_t head, float *x,
                       int values)
 {

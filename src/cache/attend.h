@@ -149,7 +149,7 @@ void aura_score_tiles(const struct aura_block *block, struct aura_pass *pass, si
 void aura_apply_options(const struct aura_block *block, const struct aura_place *place, float (*logits)[AURA_TILE]);
 /* -inf in the columns that a row may not see: by index, never by what is in them. */
 void aura_hide_columns(const struct aura_block *block, const struct aura_place *place, float (*logit)[AURA_TILE]);
-/* n tiles into pass->acc: codes of all at once, then what is kept in rows. */
+/* n tiles into pass->acc: codes of all at once, then what is in rows. */
 void aura_value_tiles(const struct aura_block *block, struct aura_pass *pass, size_t n);
 
 #endif

@@ -52,7 +52,7 @@ static void find_columns(struct aura_place *p, const struct aura_block *b)
     p->packed_end = p->packed_end > p->packed ? p->packed_end : p->packed;
 }
 
-/* Columns [from, to) of a side that is kept in rows of plain numbers: f16 rows of the sequence, or the tile itself. */
+/* Columns [from, to) of a side that is stored in rows of plain numbers: f16 rows of the sequence, or the tile itself. */
 static struct aura_rows rows_of(const struct aura_block *b, const struct aura_place *p, uint32_t from, int values)
 {
     const aura_cache *cache = b->a->cache;
@@ -213,7 +213,7 @@ void aura_hide_columns(const struct aura_block *b, const struct aura_place *p, f
     }
 }
 
-/* Tokens of the tiles into pass->acc: codes of all tiles at once, then what is kept in rows. */
+/* Tokens of the tiles into pass->acc: codes of all tiles at once, then what is in rows. */
 void aura_value_tiles(const struct aura_block *b, struct aura_pass *pass, size_t n)
 {
     const struct aura_kernels *kernels = &b->a->cache->ctx->kernels;

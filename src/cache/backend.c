@@ -56,7 +56,7 @@ uint8_t *aura_backend_page(const aura_cache *cache, aura_seq id, size_t i)
     return aura_page_of(cache, aura_find_seq(call, cache, id), i);
 }
 
-/* So that the ring of an empty sequence begins with page `first`. The lock is held. */
+/* Makes `first` the first page after the kept ones of an empty sequence. The lock is held. */
 static void begin_ring(aura_cache *cache, struct aura_sequence *seq, size_t first)
 {
     if (first <= cache->window.kept)
@@ -65,7 +65,7 @@ static void begin_ring(aura_cache *cache, struct aura_sequence *seq, size_t firs
     seq->pages.first = seq->pages.end = first;
 }
 
-/* Pages for so many tokens that are there already: none of them is to be written to, so none is copied. */
+/* Pages for so many tokens. The sequence has them already, as far as the pool knows: so it copies no page to write to. */
 static aura_status grow_to(struct aura_call call, aura_cache *cache, struct aura_sequence *seq, uint64_t len, uint64_t closed)
 {
     seq->next = NULL;
@@ -135,7 +135,8 @@ aura_status aura_backend_add_page(const char *name, aura_cache *cache, aura_seq 
     return status;
 }
 
-void aura_backend_set_lengths(const char *name, aura_cache *cache, aura_seq id, uint64_t len, uint64_t closed, struct aura_backend_seq *facts)
+void aura_backend_set_lengths(const char *name, aura_cache *cache, aura_seq id, uint64_t len, uint64_t closed,
+                              struct aura_backend_seq *facts)
 {
     struct aura_call call = {cache->ctx, name};
     struct aura_sequence *seq = aura_find_seq(call, cache, id);

@@ -1,5 +1,5 @@
 /* What another backend needs of a cache: what follows from its configuration, and the bytes of a sequence. Compiles as C
- * and as C++; nothing of how the CPU cache keeps its pages shows here. */
+ * and as C++; nothing of how the CPU cache stores its pages shows here. */
 #ifndef AURA_BACKEND_H
 #define AURA_BACKEND_H
 
@@ -27,7 +27,7 @@ struct aura_backend_cache {
 /* A sequence as it is stored. */
 struct aura_backend_seq {
     uint64_t len, closed;
-    uint64_t top;                 /* with a window: tokens that it has had since it was last empty, as far as pages are gone for that */
+    uint64_t top;                 /* aura_window_least_top(): the device goes by it, not by `first` */
     size_t first, pages;          /* pages below `kept` of the window and [first, pages) are there and hold its tokens */
     uint16_t *k, *v;              /* [kv_heads][rows][dim]; NULL for a plain side */
 };
@@ -46,8 +46,8 @@ static inline int aura_backend_has_page(const struct aura_backend_cache *facts, 
 /* A page that is there, of a sequence that aura_backend_find found; valid until the sequence changes. */
 uint8_t *aura_backend_page(const aura_cache *cache, aura_seq seq, size_t i);
 
-/* Gives an empty sequence pages of its own, with a window those below `kept` and from `first` on, and these lengths; what the pages
- * hold is the caller's to write. Fails, with nothing changed, as aura_append does for want of space, and with
+/* Gives an empty sequence pages of its own and these lengths. With a window, it gets the kept pages and those from `first` on.
+ * The caller writes what the pages hold. Fails, with nothing changed, as aura_append does where there is no space, and with
  * AURA_BAD_ARGUMENT where the sequence is not empty. */
 aura_status aura_backend_fill(const char *call, aura_cache *cache, aura_seq seq, uint64_t len, uint64_t closed, size_t first,
                           struct aura_backend_seq *facts);
@@ -57,22 +57,23 @@ aura_status aura_backend_fill(const char *call, aura_cache *cache, aura_seq seq,
 /* The first of the sequences, as many as fit: *n. Fails: AURA_OUT_OF_MEMORY. */
 aura_status aura_backend_seqs(const char *call, const aura_cache *cache, aura_seq *seqs, size_t most, size_t *n);
 
-/* Page i of a new sequence; those that it lacks before it are gone. *page is one of the cache, which is then shared, or NULL, and then
- * becomes one of its own. After all pages, the lengths. What pages hold is the caller's to write. Fails as aura_append does for
- * want of space. */
+/* Page i of a new sequence; pages that it lacks before it are gone. *page is a page of the cache, which the sequence then
+ * shares, or NULL: it gets one of its own. Call aura_backend_set_lengths() after the last page. The caller writes what the
+ * pages hold. Fails as aura_append does where there is no space. */
 aura_status aura_backend_add_page(const char *call, aura_cache *cache, aura_seq seq, size_t i, uint8_t **page);
-void aura_backend_set_lengths(const char *call, aura_cache *cache, aura_seq seq, uint64_t len, uint64_t closed, struct aura_backend_seq *facts);
+void aura_backend_set_lengths(const char *call, aura_cache *cache, aura_seq seq, uint64_t len, uint64_t closed,
+                              struct aura_backend_seq *facts);
 
 /* ---- files: backend_file.c ---- */
 
-/* A snapshot of a cache like `shape`, which must live as long as it is open: the sequences that `options` name, or all. Everything in
- * it has been checked, and `path` is kept. Fails as aura_seq_load does. */
+/* A snapshot of a cache like `shape`: the sequences that `options` name, or all. Everything in the file has been checked. The
+ * shape and the path must live as long as the file is open. Fails as aura_seq_load does. */
 struct aura_backend_file;
 aura_status aura_backend_open(const char *call, const aura_cache *shape, const char *path, const aura_snapshot_options *options,
                           struct aura_backend_file **file);
 void aura_backend_close(struct aura_backend_file *file); /* NULL is allowed */
 size_t aura_backend_file_seqs(const struct aura_backend_file *file);
-/* Sequence i: its name in the file, and all of aura_backend_seq but the rows, which aura_backend_file_rows() writes where they are wanted. */
+/* Sequence i: its name in the file, and its facts but the rows, which aura_backend_file_rows() writes. */
 aura_seq aura_backend_file_seq(const struct aura_backend_file *file, size_t i, struct aura_backend_seq *facts);
 const uint8_t *aura_backend_file_page(const struct aura_backend_file *file, size_t i, size_t page);
 void aura_backend_file_rows(const struct aura_backend_file *file, size_t i, uint16_t *k, uint16_t *v);

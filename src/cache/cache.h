@@ -84,17 +84,17 @@ void aura_cache_unmake(aura_cache *cache);
 
 /* ---- pool.c: every byte that a cache allocates is counted, and none beyond its budget ---- */
 
-/* Takes bytes out of a budget; 0: it has fewer left, and keeps them. */
+/* Takes bytes out of a budget. Returns 0 where fewer are left, and then takes none. */
 int aura_budget_take(struct aura_budget *budget, size_t bytes);
 /* Fails with AURA_OUT_OF_PAGES or AURA_OUT_OF_MEMORY. The lock is held. */
 aura_status aura_cache_alloc(struct aura_call call, aura_cache *cache, size_t bytes, size_t align, void **memory);
 void aura_cache_free(aura_cache *cache, void *memory, size_t bytes);
 
-/* Makes the sequences of a list able to have `wanted` tokens, each: pages for all, none of those that will be written to
- * shared with anyone, pages that slid out of the window given back. All or nothing: fails with nothing changed but, maybe,
- * the capacity of page tables. */
+/* Gives every sequence of a list the pages for its `wanted` tokens. Pages that it will write to are its own afterwards, and
+ * pages that slide out of the window are given back. All or nothing: where it fails, nothing has changed but, maybe, the
+ * capacity of lists. */
 aura_status aura_pages_grow(struct aura_call call, aura_cache *cache, struct aura_sequence *list);
-/* The same for one sequence as a promise: nothing slides out yet, and what will is not shared. */
+/* Promises one sequence the pages for so many tokens. Nothing slides out yet, and pages that will slide out are its own. */
 aura_status aura_pages_reserve(struct aura_call call, aura_cache *cache, struct aura_sequence *seq, uint64_t tokens);
 /* Gives back what a sequence of its length does not need; the lock is held. Never allocates. */
 void aura_pages_trim(aura_cache *cache, struct aura_sequence *seq);
@@ -114,7 +114,7 @@ void aura_pool_free(aura_cache *cache);
 
 /* NULL, with a message, where there is none of that id. */
 struct aura_sequence *aura_find_seq(struct aura_call call, const aura_cache *cache, aura_seq id);
-/* An empty sequence that no id leads to, and away with it. The lock is held. */
+/* Makes, and frees, a sequence that no id leads to; it is empty at first. The lock is held. */
 aura_status aura_seq_make(struct aura_call call, aura_cache *cache, struct aura_sequence **seq);
 void aura_seq_unmake(aura_cache *cache, struct aura_sequence *seq);
 /* From now on an id leads to it: *id or, where that is 0, a new one, which is written there. Fails: AURA_OUT_OF_PAGES,

@@ -5,7 +5,7 @@
  * sum(lambda^2 K) * sum(Q / lambda^2), which is smallest (Cauchy-Schwarz) for lambda^4 = Q / K up to a common factor.
  *
  * A key counts with its distance from its page's reference, the mean of the page's first tile, as in the cache. That is
- * known only when the tile is complete, so the keys of a first tile are kept until then. The other way, sums of k and k^2
+ * known only when the tile is complete, so the keys of a first tile wait until then. The other way, sums of k and k^2
  * put together at the end, would lose all digits where a channel is a large constant and a little signal, and those are
  * the channels that the reference is for. */
 #include "../base/exact.h"

@@ -43,7 +43,7 @@ static aura_status check_merge(struct aura_call call, const aura_merge_args *arg
 static int merge_row(float *out, float *lse, const float *a, float a_lse, const float *b, float b_lse, uint32_t dim,
                      aura_dtype dtype)
 {
-    double m = a_lse > b_lse ? a_lse : b_lse; /* a NaN is kept by the weights */
+    double m = a_lse > b_lse ? a_lse : b_lse; /* the weights of a NaN are NaN */
     int no_a = a_lse == -INFINITY, no_b = b_lse == -INFINITY, bad = a_lse == INFINITY && b_lse == INFINITY;
     double weight_a = no_a ? 0 : a_lse == m ? 1 : exp(a_lse - m), weight_b = no_b ? 0 : b_lse == m ? 1 : exp(b_lse - m);
     double sum = bad ? NAN : weight_a + weight_b;

@@ -2,8 +2,9 @@
  * to about 16 MiB; from 2 MiB on they are aligned so that the system can back them with huge pages. A slab of which no page
  * is in use is given back when the budget has nothing left for something else, be it of another layer of the model.
  *
- * Sequences share pages. Who is to write to a page that others have too gets a copy first, and drops its reference after
- * that, all under the lock: one that finds itself alone with a page may write to it without asking. */
+ * Whose pages are whose is in page_table.h. Everything that it changes, pool.c changes under the lock: a sequence that is to
+ * write to a shared page gets a copy and then leaves the page, in one go. So the only holder of a page may write to it
+ * without asking. */
 #include "../base/exact.h"
 #include "model.h"
 

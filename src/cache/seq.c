@@ -318,7 +318,7 @@ aura_status aura_seq_reserve(aura_cache *cache, aura_seq id, uint64_t tokens)
     return seq ? aura_pages_reserve(call, cache, seq, tokens) : AURA_BAD_ARGUMENT;
 }
 
-/* ---- tokens that go, or come by reference ------------------------------------------------------------------------- */
+/* ---- tokens that go, or come with shared pages ---------------------------------------------------------------------- */
 
 static void truncate_to(aura_cache *cache, struct aura_sequence *seq, uint64_t tokens)
 {
