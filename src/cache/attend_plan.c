@@ -101,8 +101,9 @@ static aura_status check_job(struct aura_call call, const struct aura_attend *a,
     uint64_t len = len_of(a->cache, job, seq);
     aura_status status;
     if (!a->options.not_causal && job->queries > len)
-        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: %u queries at the newest positions of sequence %u, which has %llu tokens",
-                         call.name, job->queries, job->seq, (unsigned long long)len);
+        return aura_fail(call.ctx, AURA_BAD_ARGUMENT,
+                         "%s: %u queries at the newest positions of sequence %u, which has %llu tokens", call.name, job->queries,
+                         job->seq, (unsigned long long)len);
     if (job->mask && (job->mask_keys > len || (job->mask_stride && job->mask_stride < job->mask_keys)))
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: a mask of %u keys with stride %zu over %llu tokens", call.name,
                          job->mask_keys, job->mask_stride, (unsigned long long)len);

@@ -221,7 +221,8 @@ struct aura_page_table {
     struct aura_page_window window;
 };
 
-/* No sequences, all pages free, page 0 to go first. window NULL: none. Fails: AURA_OUT_OF_MEMORY, with a table that may be unmade. */
+/* No sequences, all pages free, page 0 to go first. window NULL: none. Fails: AURA_OUT_OF_MEMORY, with a table that may be
+ * unmade. */
 aura_status aura_page_table_make(struct aura_page_table *t, uint32_t seqs, uint32_t pages, const struct aura_page_window *window);
 void aura_page_table_unmake(struct aura_page_table *t); /* one of zeros is allowed */
 

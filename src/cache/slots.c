@@ -187,8 +187,8 @@ aura_status aura_slots_reference(aura_cache *cache, uint64_t page, const aura_vi
         return status;
     const aura_config *c = &cache->config;
     if (!aura_has_reference(cache, UINT64_MAX, page))
-        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: keys have no reference here: they are plain, or AURA_NO_REFERENCE is set",
-                         call.name);
+        return aura_fail(call.ctx, AURA_BAD_ARGUMENT,
+                         "%s: keys have no reference here: they are plain, or AURA_NO_REFERENCE is set", call.name);
     for (int tile = 0; tile < AURA_PAGE_TILES; tile++)
         if (head_of(cache, page * AURA_PAGE)->written[tile])
             return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: page %llu was written to; a reference comes before, or after "

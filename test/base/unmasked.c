@@ -88,7 +88,8 @@ static void attention(void)
         aura_attend_options o = AURA_ATTEND_OPTIONS_INIT;
         o.scale = i == 0 ? NAN : 0, o.softcap = i == 1 ? NAN : 0, o.alibi = i == 2 ? nans : NULL;
         ask.mask = i == 3 ? nans : NULL, ask.mask_keys = i == 3 ? 40 : 0;
-        EXPECT_QUIET(aura_attend(cache, &ask, 1, &o), i == 3 ? AURA_OK : AURA_BAD_ARGUMENT, i == 3 ? AURA_NOT_FINITE : AURA_BAD_VALUE);
+        EXPECT_QUIET(aura_attend(cache, &ask, 1, &o), i == 3 ? AURA_OK : AURA_BAD_ARGUMENT,
+                     i == 3 ? AURA_NOT_FINITE : AURA_BAD_VALUE);
     }
     ask.q.data = nans, ask.mask = NULL, ask.mask_keys = 0;
     EXPECT_QUIET(aura_attend(cache, &ask, 1, NULL), AURA_NOT_FINITE, AURA_NOT_FINITE);

@@ -401,7 +401,8 @@ static void rules(void)
 {
     const struct aura_page_window w = {300, 390, 1, 3}, none = {0, 0, 0, SIZE_MAX};
     EXPECT(aura_window_ring(&w) == 3 && aura_window_ring(&none) == SIZE_MAX, "390 tokens are in 2 pages or 3");
-    EXPECT(aura_window_first(&w, 901) == 1 && aura_window_first(&w, 902) == 2 && aura_window_first(&w, 1158) == 3, "902 = 390 + 2 pages");
+    EXPECT(aura_window_first(&w, 901) == 1 && aura_window_first(&w, 902) == 2 && aura_window_first(&w, 1158) == 3,
+           "902 = 390 + 2 pages");
     EXPECT(aura_window_first(&w, 0) == 1 && aura_window_first(&none, 1u << 30) == 0, "nothing is gone");
     EXPECT(aura_window_least_top(&w, 2, 850) == 902 && aura_window_least_top(&w, 2, 1000) == 1000 &&
            aura_window_least_top(&w, 1, 850) == 850, "what a first page says of the top");
@@ -409,10 +410,13 @@ static void rules(void)
     EXPECT(aura_window_has(&w, 2, 0, 256) && !aura_window_has(&w, 2, 0, 257) && aura_window_has(&w, 1, 0, 900), "page 0 stays");
     EXPECT(!aura_window_may_cut(&w, 2, 811) && aura_window_may_cut(&w, 2, 812) && aura_window_may_cut(&w, 2, 256) &&
            !aura_window_may_cut(&w, 2, 257) && aura_window_least_cut(&w, 2) == 812, "812 = 300 + 2 pages");
-    EXPECT(aura_window_begins_anew(&w, 256) && !aura_window_begins_anew(&w, 257) && aura_window_begins_anew(&none, 0), "the first page");
+    EXPECT(aura_window_begins_anew(&w, 256) && !aura_window_begins_anew(&w, 257) && aura_window_begins_anew(&none, 0),
+           "the first page");
     EXPECT(aura_window_first_token(&w, 1) == 0 && aura_window_first_token(&w, 2) == 512, "the first token after what is gone");
-    EXPECT(aura_window_has_page(&w, 3, 0) && !aura_window_has_page(&w, 3, 2) && aura_window_has_page(&w, 3, 3), "pages 1 and 2 are gone");
-    EXPECT(aura_window_count(&w, 3, 1) == 1 && aura_window_count(&w, 3, 5) == 3 && aura_window_count(&none, 0, 5) == 5, "pages 0, 3, 4");
+    EXPECT(aura_window_has_page(&w, 3, 0) && !aura_window_has_page(&w, 3, 2) && aura_window_has_page(&w, 3, 3),
+           "pages 1 and 2 are gone");
+    EXPECT(aura_window_count(&w, 3, 1) == 1 && aura_window_count(&w, 3, 5) == 3 && aura_window_count(&none, 0, 5) == 5,
+           "pages 0, 3, 4");
     EXPECT(aura_window_begin(&w, 3) == 0 && aura_window_next(&w, 3, 0) == 3 && aura_window_next(&w, 3, 3) == 4 &&
            aura_window_begin(&none, 0) == 0, "from page 0 to page 3");
     EXPECT(aura_window_entry(&w, 0) == 0 && aura_window_entry(&w, 1) == 2 && aura_window_entry(&w, 5) == 2 &&
