@@ -18,6 +18,9 @@ import subprocess
 import sys
 import time
 
+sys.dont_write_bytecode = True  # nothing is left beside the sources
+import style
+
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 DOCUMENT = os.path.join(TOP, 'doc/add-a-variant.md')
 COPY = os.path.join(TOP, 'build/drill-edits' if '--edits' in sys.argv else 'build/drill')
@@ -45,12 +48,10 @@ def steps(text):
 
 
 def make_copy():
-    """The files that git has or would add, as they are now."""
-    listed = subprocess.run(['git', 'ls-files', '-co', '--exclude-standard'], cwd=TOP, capture_output=True, text=True, check=True)
-    for path in filter(None, listed.stdout.split('\n')):
-        if os.path.isfile(os.path.join(TOP, path)):
-            os.makedirs(os.path.dirname(os.path.join(COPY, path)), exist_ok=True)
-            shutil.copy2(os.path.join(TOP, path), os.path.join(COPY, path))
+    """The tree as it is now, without what is built."""
+    for path in style.tree_files():
+        os.makedirs(os.path.dirname(os.path.join(COPY, path)), exist_ok=True)
+        shutil.copy2(os.path.join(TOP, path), os.path.join(COPY, path))
 
 
 def change(path, block):

@@ -240,12 +240,23 @@ def excepted(exceptions, key):
     return key in exceptions
 
 
+def tree_files():
+    """Tracked files and those to be, without what git ignores; in a copy without git, all but what is built."""
+    try:
+        listed = subprocess.run(['git', 'ls-files', '-co', '--exclude-standard'], cwd=TOP, capture_output=True, text=True)
+        paths = [path for path in listed.stdout.split('\n') if path]
+    except OSError:  # there is no git
+        paths = []
+    if not paths:
+        for folder, below, names_here in os.walk(TOP):
+            below[:] = [name for name in below if name not in ('.git', 'build', 'models')]
+            paths += [os.path.relpath(os.path.join(folder, name), TOP) for name in names_here]
+    return sorted(path for path in paths if os.path.isfile(os.path.join(TOP, path)))
+
+
 def read_tree():
-    """Tracked files and those to be, without what git ignores; in a copy without git, all of them."""
-    listed = subprocess.run(['git', 'ls-files', '-co', '--exclude-standard'], cwd=TOP, capture_output=True, text=True)
-    paths = listed.stdout.split('\n')
     texts = {}
-    for path in sorted(p for p in paths if p and os.path.isfile(os.path.join(TOP, p))):
+    for path in tree_files():
         try:
             with open(os.path.join(TOP, path), encoding='utf-8') as file:
                 texts[path] = file.read()
