@@ -71,6 +71,18 @@ static inline AURA_ANYWHERE uint64_t aura_next_close(uint64_t closed, uint32_t r
     return (closed / AURA_TILE + 1) * AURA_TILE + rollback;
 }
 
+/* The same after a cut to `tokens`: codes that exist stay, whatever tile they are of. */
+static inline AURA_ANYWHERE uint64_t aura_closed_by_cut(uint64_t closed, uint64_t tokens)
+{
+    return closed < tokens ? closed : tokens;
+}
+
+/* Tokens below this are as they will always be. has_codes: a side of the cache is encoded. */
+static inline AURA_ANYWHERE uint64_t aura_settled(uint64_t len, uint64_t closed, int has_codes)
+{
+    return has_codes ? closed : len;
+}
+
 /* Which f16 row of a head holds a token that is pinned or open. A head has `rows`: a ring, whose size is a power of two, for
  * the open tokens; then one row for each pinned token. */
 static inline AURA_ANYWHERE uint32_t aura_ring_row(uint64_t token, uint32_t pinned, uint32_t rows)

@@ -43,6 +43,16 @@ static void next_tile_closes(void)
     EXPECT(aura_next_close(far, 16) == far + 48, "far out");
 }
 
+/* "truncate(n) below closed: closed becomes n; the codes stay." Nobody writes to encoded tokens again; where nothing is
+ * encoded, all tokens are settled. */
+static void cuts(void)
+{
+    EXPECT(aura_closed_by_cut(64, 100) == 64 && aura_closed_by_cut(64, 64) == 64, "a cut above");
+    EXPECT(aura_closed_by_cut(64, 50) == 50, "a cut below");
+    EXPECT(aura_closed_by_cut(64, 0) == 0 && aura_closed_by_cut(far + 32, far + 7) == far + 7, "to nothing, and far out");
+    EXPECT(aura_settled(100, 64, 1) == 64 && aura_settled(100, 64, 0) == 100 && aura_settled(far, 0, 1) == 0, "settled");
+}
+
 /* Open tokens are at their position modulo 64, pinned ones after the ring; without open tokens the ring is one row. */
 static void rows_of_the_ring(void)
 {
@@ -140,6 +150,7 @@ int main(void)
 {
     RUN(tiles_close);
     RUN(next_tile_closes);
+    RUN(cuts);
     RUN(rows_of_the_ring);
     RUN(references);
     RUN(what_a_query_sees);

@@ -217,7 +217,7 @@ static aura_status share_prefix(struct aura_call call, aura_cache *cache, struct
     if (status)
         return status;
     to->len = tokens;
-    to->closed = from->closed < tokens ? from->closed : tokens;
+    to->closed = aura_closed_by_cut(from->closed, tokens);
     aura_list_share(&cache->pool, &cache->window, &from->pages, aura_pages_of(tokens), &to->pages);
     if (cache->rows_bytes)
         memcpy(to->k ? to->k : to->v, from->k ? from->k : from->v, cache->rows_bytes);
@@ -323,7 +323,7 @@ aura_status aura_seq_reserve(aura_cache *cache, aura_seq id, uint64_t tokens)
 static void truncate_to(aura_cache *cache, struct aura_sequence *seq, uint64_t tokens)
 {
     seq->len = tokens;
-    seq->closed = seq->closed < tokens ? seq->closed : tokens;
+    seq->closed = aura_closed_by_cut(seq->closed, tokens);
     pthread_mutex_lock(&cache->lock);
     aura_pages_trim(cache, seq);
     pthread_mutex_unlock(&cache->lock);
@@ -341,10 +341,10 @@ aura_status aura_truncate(aura_cache *cache, aura_seq id, uint64_t tokens)
     return status;
 }
 
-/* Tokens below are as they will always be: no f16 rows, but for the pinned ones. */
+/* Tokens below have no f16 rows, but for the pinned ones. */
 static uint64_t settled(const struct aura_sequence *seq)
 {
-    return seq->k || seq->v ? seq->closed : seq->len;
+    return aura_settled(seq->len, seq->closed, seq->k || seq->v);
 }
 
 static aura_status check_range(struct aura_call call, const struct aura_sequence *seq, uint64_t first, uint64_t tokens)

@@ -26,7 +26,7 @@ aura_status aura_cuda_write_seq(const aura_cuda_cache *c, const char *call, aura
  * token. append.cu goes by the same. */
 static uint32_t write_page(const aura_cuda_cache *c, const struct dev_seq *state)
 {
-    return (c->dev.k_rows || c->dev.v_rows ? state->closed : state->len) / AURA_PAGE;
+    return (uint32_t)(aura_settled(state->len, state->closed, c->dev.k_rows || c->dev.v_rows) / AURA_PAGE);
 }
 
 void aura_cuda_set_limits(const aura_cuda_cache *c, aura_cuda_seq seq, struct dev_seq *state)
@@ -73,7 +73,7 @@ static void cut(const aura_cuda_cache *c, struct dev_seq *state, uint32_t tokens
 {
     state->top = aura_window_begins_anew(&c->dev.window, tokens) ? tokens : top_of(*state);
     state->len = tokens;
-    state->closed = state->closed < tokens ? state->closed : tokens;
+    state->closed = (uint32_t)aura_closed_by_cut(state->closed, tokens);
 }
 
 /* ---- coming and going ----------------------------------------------------------------------------------------------- */
@@ -271,7 +271,7 @@ extern "C" __global__ void aura_truncate_any_cuda(const __grid_constant__ struct
     }
     seq->top = aura_window_begins_anew(&t.window, tokens) ? tokens : top;
     seq->len = tokens;
-    seq->closed = min(seq->closed, tokens);
+    seq->closed = (uint32_t)aura_closed_by_cut(seq->closed, tokens);
 }
 
 extern "C" aura_status aura_cuda_truncate(aura_cuda_cache *c, const aura_cuda_seq *seqs, const uint32_t *tokens, uint32_t n_seqs,
