@@ -36,12 +36,8 @@ __device__ __forceinline__ void store_running(SPACE &s, running<S> &run)
         }
 }
 
-/* Which tokens an item that is kept in rows has, in which tile. */
-struct rows_item {
-    uint32_t first, from, to;
-};
-
-__device__ __forceinline__ struct rows_item rows_item_of(const struct span &s, uint32_t item)
+/* The tokens of an item that is kept in rows. */
+__device__ __forceinline__ struct tile_tokens rows_item_of(const struct span &s, uint32_t item)
 {
     const uint32_t open = (s.open_first / AURA_TILE + item - (s.pinned_end ? 1 : 0)) * AURA_TILE;
     if (s.pinned_end && item == 0)
@@ -78,8 +74,8 @@ template <class S>
 __device__ __forceinline__ void prefetch_first(attend_space<S> &s, const struct dev_attend &a, const struct segment &g, const struct warp_share &w, uint32_t page)
 {
     if (w.rows < w.rows_end) {
-        const struct rows_item rows = rows_item_of(g.span, w.rows);
-        prefetch_rows<S>(a, g, rows.from, rows.to);
+        const struct tile_tokens in = rows_item_of(g.span, w.rows);
+        prefetch_rows<S>(a, g, in.from, in.to);
     }
     if (w.tile < w.tile_end) {
         const uint8_t *head = a.c.pages + (size_t)page * a.c.page_bytes + (size_t)g.head * a.c.head_bytes;
@@ -137,10 +133,8 @@ __device__ __forceinline__ void attend_segment(attend_space<S> &s, const struct 
     const struct segment &g = s.segment;
     running<S> run;
     begin_running<S>(run, s.row);
-    for (uint32_t item = w.rows; item < w.rows_end; item += S::WARPS) {
-        const struct rows_item rows = rows_item_of(g.span, item);
-        attend_rows<S>(s, a, g, run, rows.first, rows.from, rows.to);
-    }
+    for (uint32_t item = w.rows; item < w.rows_end; item += S::WARPS)
+        attend_rows<S>(s, a, g, run, rows_item_of(g.span, item));
     if (w.tile < w.tile_end)
         attend_tiles<S>(s, a, g, run, w.tile, w.tile_end);
     store_running<S>(s, run);

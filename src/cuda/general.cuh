@@ -106,7 +106,7 @@ template <class S>
 __device__ __forceinline__ struct general_item rows_of_item(const general_warp<S> &w, const struct dev_attend &a, uint32_t item)
 {
     const struct segment &g = w.s.segment;
-    const struct rows_item r = rows_item_of(g.span, item);
+    const struct tile_tokens r = rows_item_of(g.span, item);
     const uint32_t tile = r.first / AURA_TILE;
     return {r.first, r.from, r.to, page_head(a.c, g.seq, tile / AURA_PAGE_TILES, g.head) + tile % AURA_PAGE_TILES * a.c.tile_bytes};
 }
