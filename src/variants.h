@@ -189,8 +189,8 @@ enum { AURA_N_KINDS = 32 };
 /* X(kind, ...): all widths that the device encodes and that its general kernels read: it refuses a cache of another. */
 #define AURA_CUDA_BITS(X, ...) X(2, __VA_ARGS__) AURA_CUDA_KINDS(X, __VA_ARGS__)
 
-/* X(name, kind, dim, planes, rows of a lane, column tiles): a block has 4 * rows of a lane * column tiles rows. Up to 5 bits
- * there is one plane too, which aura_planes_of() chooses. */
+/* X(name, kind, dim, planes, rows of a lane, panels): a block has 4 * rows of a lane * panels rows; a panel is 8 columns of
+ * the mma. Up to 5 bits there is one plane too, which aura_planes_of() chooses. */
 #define AURA_CUDA_ATTEND(X) \
     AURA_CUDA_ATTEND_B3(X) AURA_CUDA_ATTEND_B4(X) AURA_CUDA_ATTEND_B5(X) AURA_CUDA_ATTEND_B6(X) AURA_CUDA_ATTEND_B8(X)
 #define AURA_CUDA_ATTEND_B3(X) AURA_CUDA_ONE_PLANE(X, 3) AURA_CUDA_TWO_PLANES(X, 3)
@@ -208,7 +208,7 @@ enum { AURA_N_KINDS = 32 };
 #define AURA_CUDA_ROW(dim, X, kind, planes, rows, lane_rows, columns) \
     X(attend_b##kind##_d##dim##_p##planes##_r##rows##_cuda, kind, dim, planes, lane_rows, columns)
 
-/* X(name, parts, column tiles, warps, blocks of a multiprocessor, dim): values of up to 32 * parts channels; a dim that is not 0 is
+/* X(name, parts, panels, warps, blocks of a multiprocessor, dim): values of up to 32 * parts channels; a dim that is not 0 is
  * that of both sides, which have codes. */
 #define AURA_CUDA_GENERAL(X)                       \
     X(attend_any_d128_r4_cuda, 4, 1, 8, 2, 0)      \

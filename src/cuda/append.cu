@@ -3,20 +3,20 @@
  *     K,V ─ balance ─ rotate ─ f16 row ─┬─▶ pinned and open tokens
  *                                       └─ tile closes: reference ─ codes ─ pack ─▶ tile
  *
- * A block is one KV head of one sequence. Every block looks at all vectors of its sequence before it stores any, so that all
- * come to the same answer.
+ * A block of threads is one KV head of one sequence. Every block checks all vectors of its sequence before it stores any, so
+ * that all blocks come to the same answer.
  *
- * With one token and no tile that closes, all of the time is waiting for memory, so nothing is waited for that could be asked for
- * earlier: vectors are looked at while the sequence is read, and a block says that it has read the sequence, for the last of them to
- * advance it, before it stores. */
+ * With one token and no tile that closes, the time is spent waiting for memory. So a block starts every load as early as it
+ * can: it checks vectors while the state of the sequence is on its way. And it says that it has read the state before it
+ * stores, because the last block to say so writes the new state. */
 #include "cache.cuh"
 #include "close.cuh"
 #include "rotate.cuh"
 
-#define SURELY_GOOD (AURA_LONGEST / 32) /* no vector of up to 512 numbers below this is longer */
+#define SURELY_GOOD (AURA_LONGEST / 32) /* a vector of up to 512 such numbers is not longer */
 
-/* Some numbers of a vector as the caller has them: first, first + stride ...; 0 beyond its end. Read before one is looked at, so that
- * they come together: a branch on the type for each number would wait for it. */
+/* Numbers first, first + stride ... of a vector as the caller has them, 0 beyond its end. All loads start before the first
+ * number is used: with a branch on the type for each number, every load would wait for the one before. */
 template <int E>
 struct numbers {
     uint32_t bits[E];
@@ -24,13 +24,13 @@ struct numbers {
 };
 
 template <int E>
-__device__ __forceinline__ void ask_for(struct numbers<E> &n, const struct dev_append &a, uint32_t slot, uint32_t token, uint32_t head,
-                                        uint32_t first, uint32_t stride, bool values)
+__device__ __forceinline__ void ask_for(struct numbers<E> &n, const struct dev_append &a, uint32_t job, uint32_t token,
+                                        uint32_t head, uint32_t first, uint32_t stride, bool values)
 {
     const void *data = values ? a.v.data : a.k.data;
     const uint32_t dim = values ? a.c.v_dim : a.c.k_dim;
-    const int64_t at = values ? slot * a.v.seq + token * a.v.token + head * a.v.head
-                              : slot * a.k.seq + token * a.k.token + head * a.k.head;
+    const int64_t at = values ? job * a.v.seq + token * a.v.token + head * a.v.head
+                              : job * a.k.seq + token * a.k.token + head * a.k.head;
     if ((values ? a.v.dtype : a.k.dtype) == AURA_F32) {
 #pragma unroll
         for (int i = 0; i < E; i++)
@@ -56,21 +56,21 @@ __device__ __forceinline__ float number_of(const struct numbers<E> &n, const str
     const uint32_t dtype = values ? a.v.dtype : a.k.dtype;
     const float half = __half2float(__ushort_as_half((unsigned short)n.bits[i]));
     const float x = dtype == AURA_F16 ? half : __uint_as_float(dtype == AURA_F32 ? n.bits[i] : n.bits[i] << 16);
-    return __fmul_rn(x, n.balance[i]); /* with 1 it stays what it is */
+    return __fmul_rn(x, n.balance[i]); /* a product with 1 changes nothing */
 }
 
 /* ---- are the vectors good? ----------------------------------------------------------------------------------------- */
 
-/* Whether this warp's share of the vectors is good at the first glance, number by number; nearly all are. */
-__device__ __forceinline__ bool surely_good(const struct dev_append &a, uint32_t slot, uint32_t tokens)
+/* Whether each number of this warp's vectors is so small that the vectors are surely good. Nearly all are. */
+__device__ __forceinline__ bool surely_good(const struct dev_append &a, uint32_t job, uint32_t tokens)
 {
     bool good = true;
     for (uint32_t i = threadIdx.x / 32; i < tokens * a.c.kv_heads; i += APPEND_WARPS)
 #pragma unroll 1
         for (uint32_t d = threadIdx.x % 32; d < max(a.c.k_dim, a.c.v_dim); d += 128) {
             struct numbers<4> k, v;
-            ask_for(k, a, slot, i / a.c.kv_heads, i % a.c.kv_heads, d, 32, false);
-            ask_for(v, a, slot, i / a.c.kv_heads, i % a.c.kv_heads, d, 32, true);
+            ask_for(k, a, job, i / a.c.kv_heads, i % a.c.kv_heads, d, 32, false);
+            ask_for(v, a, job, i / a.c.kv_heads, i % a.c.kv_heads, d, 32, true);
 #pragma unroll
             for (int j = 0; j < 4; j++)
                 good &= fabsf(number_of(k, a, j, false)) < SURELY_GOOD && fabsf(number_of(v, a, j, true)) < SURELY_GOOD;
@@ -78,42 +78,44 @@ __device__ __forceinline__ bool surely_good(const struct dev_append &a, uint32_t
     return good;
 }
 
-/* One vector by half a warp: as length_of and bad_row of tile.c have it. */
-__device__ __forceinline__ bool bad_vector(const struct dev_append &a, uint32_t slot, uint32_t token, uint32_t head, bool values)
+/* Whether a vector is refused, by half a warp: the test of length_of() and bad_row() in tile.c, with the same order of
+ * additions. */
+__device__ __forceinline__ bool bad_vector(const struct dev_append &a, uint32_t job, uint32_t token, uint32_t head, bool values)
 {
     const uint32_t lane = threadIdx.x % 16, dim = values ? a.c.v_dim : a.c.k_dim, kind = values ? a.c.v_kind : a.c.k_kind;
     const float limit = aura_first_infinite(aura_dtype_of_kind(kind));
-    float partial = 0, sum = 0;
+    float lane_sum = 0, sum = 0;
     bool bad = false;
 #pragma unroll 1
     for (uint32_t d = lane; d < dim; d += 16) {
         struct numbers<1> n;
-        ask_for(n, a, slot, token, head, d, 0, values);
+        ask_for(n, a, job, token, head, d, 0, values);
         const float x = number_of(n, a, 0, values);
-        partial = __fadd_rn(partial, __fmul_rn(x, x));
+        lane_sum = __fadd_rn(lane_sum, __fmul_rn(x, x));
         bad |= !(fabsf(x) < limit);
     }
     for (int i = 0; i < 16; i++) /* by both halves of the warp, which may be of different sides */
-        sum = __fadd_rn(sum, __shfl_sync(~0u, partial, i, 16));
+        sum = __fadd_rn(sum, __shfl_sync(~0u, lane_sum, i, 16));
     return !aura_is_packed(kind) ? bad : !(__fsqrt_rn(sum) <= AURA_LONGEST);
 }
 
-__device__ __forceinline__ bool any_bad(const struct dev_append &a, uint32_t slot, uint32_t tokens)
+__device__ __forceinline__ bool any_bad(const struct dev_append &a, uint32_t job, uint32_t tokens)
 {
     bool bad = false;
     const uint32_t n = tokens * a.c.kv_heads * 2;
     for (uint32_t first = 0; first < n; first += 2 * APPEND_WARPS) { /* all lanes stay together */
         uint32_t i = min(first + threadIdx.x / 16, n - 1);
-        bad |= bad_vector(a, slot, i / 2 / a.c.kv_heads, i / 2 % a.c.kv_heads, i % 2);
+        bad |= bad_vector(a, job, i / 2 / a.c.kv_heads, i / 2 % a.c.kv_heads, i % 2);
     }
     return __syncthreads_or(bad);
 }
 
 /* ---- tokens --------------------------------------------------------------------------------------------------------- */
 
-/* A vector of 32 * E numbers, in registers: coordinate lane * E + i is y[i]. To its row, and where it is encoded now, to `open`. */
+/* Stores a vector of 32 * E numbers, which is in registers: coordinate lane * E + i is y[i]. It goes to its row and, where this
+ * call encodes it, to `open`. */
 template <int E>
-__device__ __forceinline__ void store_rotated(const struct dev_append &a, uint32_t slot, uint32_t token, uint32_t head, __half *row,
+__device__ __forceinline__ void store_rotated(const struct dev_append &a, uint32_t job, uint32_t token, uint32_t head, __half *row,
                                               __half *open, bool values)
 {
     const uint32_t lane = threadIdx.x % 32, first = lane * E;
@@ -121,7 +123,7 @@ __device__ __forceinline__ void store_rotated(const struct dev_append &a, uint32
     const float norm = values ? a.c.v_norm : a.c.k_norm;
     struct numbers<E> n;
     float y[E];
-    ask_for(n, a, slot, token, head, first, 1, values);
+    ask_for(n, a, job, token, head, first, 1, values);
 #pragma unroll
     for (int i = 0; i < E; i++) {
         const float x = number_of(n, a, i, values);
@@ -145,9 +147,10 @@ __device__ __forceinline__ float load_one(const struct dev_append &a, uint32_t t
     return number_of(n, a, 0, values);
 }
 
-/* The same for dims that are not powers of two, in shared memory. */
+/* The same for dims that are not powers of two. The vector is in shared memory. */
 template <int M>
-__device__ __forceinline__ void store_rotated_any(const struct dev_append &a, uint32_t token, __half *row, __half *open, bool values)
+__device__ __forceinline__ void store_rotated_any(const struct dev_append &a, uint32_t token, __half *row, __half *open,
+                                                  bool values)
 {
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, dim = values ? a.c.v_dim : a.c.k_dim;
     const struct dev_codecs *p = a.c.codecs;
@@ -156,8 +159,8 @@ __device__ __forceinline__ void store_rotated_any(const struct dev_append &a, ui
     for (uint32_t d = lane; d < dim; d += 32)
         y[d] = load_one(a, token, d, values);
     __syncwarp();
-    rotate_shared(y, space<M>()->y[2 * warp + 1], values ? a.c.v_sign : a.c.k_sign, p->paley[values], values ? p->v_inner : p->k_inner,
-                  values ? p->v_outer : p->k_outer, values ? a.c.v_norm : a.c.k_norm);
+    rotate_shared(y, space<M>()->y[2 * warp + 1], values ? a.c.v_sign : a.c.k_sign, p->paley[values],
+                  values ? p->v_inner : p->k_inner, values ? p->v_outer : p->k_outer, values ? a.c.v_norm : a.c.k_norm);
 #pragma unroll 1
     for (uint32_t d = lane; d < dim; d += 32) {
         row[d] = __float2half_rn(y[d]);
@@ -167,7 +170,7 @@ __device__ __forceinline__ void store_rotated_any(const struct dev_append &a, ui
     __syncwarp();
 }
 
-/* One vector of a plain side to its tile. */
+/* Stores a vector of a plain side in its tile. */
 __device__ __forceinline__ void store_plain(const struct dev_append &a, const append_block &b, uint32_t token, uint32_t position,
                                          bool values)
 {
@@ -179,7 +182,7 @@ __device__ __forceinline__ void store_plain(const struct dev_append &a, const ap
         store_element(tile, dtype, (int64_t)(position % AURA_TILE) * dim + d, load_one(a, token, d, values));
 }
 
-/* One vector of the head to where it is kept first, by one warp; those of tokens below `end` are encoded now. */
+/* Stores a vector of the head where new tokens go, by one warp. This call encodes tokens below `end`. */
 template <int M>
 __device__ __forceinline__ void store_vector(const struct dev_append &a, const append_block &b, uint32_t token,
                                              uint32_t position, uint32_t end, bool values)
@@ -201,12 +204,12 @@ __device__ __forceinline__ void store_vector(const struct dev_append &a, const a
         store_rotated_any<M>(a, token, row, open, values);
 }
 
-/* The next tokens that are stored, and up to where the head is closed then. */
+/* The next tokens to store; tokens below `closed` are encoded after that. */
 struct stretch {
     uint32_t tokens, closed;
 };
 
-/* Of `left` tokens that are to come, those up to the length at which something closes. */
+/* `left` tokens are still to come: takes those up to the length at which a tile closes. */
 __device__ __forceinline__ struct stretch next_stretch(const struct dev_cache &c, uint32_t len, uint32_t closed, uint32_t left)
 {
     if (!c.k_rows && !c.v_rows) /* nothing ever does */
@@ -216,22 +219,22 @@ __device__ __forceinline__ struct stretch next_stretch(const struct dev_cache &c
     return {n, (uint32_t)aura_closed_after(closed, len + n, c.rollback, c.open)};
 }
 
-/* close_tokens of this block, which is in shared memory meanwhile. */
+/* Calls close_tokens(). The state of the block is in shared memory meanwhile. */
 template <int M>
 __device__ __forceinline__ void close_tile(const struct dev_append &a, append_block &b)
 {
-    if (threadIdx.x == APPEND_THREADS - 64) /* of another warp without a vector to store, which knows the page */
+    if (threadIdx.x == APPEND_THREADS - 64) /* a thread of a warp that has no vector to store and knows the page */
         begin_closing<M>(a, b);
     copies_arrived();
     __syncthreads();
     close_tokens<M>();
     b = space<M>()->block;
     b.closed = b.end;
-    if (b.len < b.until) /* it will be written again */
+    if (b.len < b.until) /* the next stretch writes to shared memory again */
         __syncthreads();
 }
 
-/* All tokens that are left. */
+/* Stores all tokens that are left, stretch by stretch. */
 template <int M>
 __device__ __forceinline__ void append_tokens(const struct dev_append &a, append_block b)
 {
@@ -254,10 +257,10 @@ __device__ __forceinline__ void append_tokens(const struct dev_append &a, append
 
 /* ---- a block -------------------------------------------------------------------------------------------------------- */
 
-/* This block has read the sequence, and will read it no more. The last one to say so writes what becomes of it: it has `tokens`
- * more, or a mark. */
-__device__ __forceinline__ void arrive(const struct dev_cache &c, struct dev_seq *seq, uint32_t len, uint32_t closed, uint32_t tokens,
-                                       uint32_t mark)
+/* A block calls this when it has read the state of the sequence and will not read it again. The last block to do so writes the
+ * new state: `tokens` more, or a mark. */
+__device__ __forceinline__ void arrive(const struct dev_cache &c, struct dev_seq *seq, uint32_t len, uint32_t closed,
+                                       uint32_t tokens, uint32_t mark)
 {
     if (atomicAdd(&seq->arrived, 1u) != gridDim.x - 1)
         return;
@@ -273,8 +276,8 @@ __device__ __forceinline__ void arrive(const struct dev_cache &c, struct dev_seq
     seq->closed = closed;
 }
 
-/* Looks at everything; true where the vectors are surely good. One warp reads the sequence for the others. It asks before it looks at
- * its vectors and shares what it got after, so that the one is not waiting for the other. */
+/* Checks all vectors; true where they are surely good. One warp reads the state of the sequence for the others: it starts the
+ * load before it checks its vectors and shares the state after that, so that neither waits for the other. */
 template <int M>
 __device__ __forceinline__ bool begin_block(const struct dev_append &a, uint32_t tokens)
 {
@@ -330,17 +333,19 @@ AURA_CUDA_APPEND(STAMP)
 static aura_status check_args(const aura_cuda_cache *c, const char *call, const aura_cuda_append_args *a)
 {
     if (a->size != sizeof *a)
-        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: args.size is %zu, this library knows %zu", call, a->size, sizeof *a);
+        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: args.size is %zu, this library knows %zu", call, a->size,
+                                 sizeof *a);
     if (!a->seqs || !a->k.data || !a->v.data)
-        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %s is NULL", call, !a->seqs ? "seqs" : a->k.data ? "v.data" : "k.data");
+        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %s is NULL", call,
+                                 !a->seqs ? "seqs" : a->k.data ? "v.data" : "k.data");
     if (a->n_seqs == 0 || a->n_seqs > ATTEND_MAX_SEQS)
         return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %u sequences (1 to %d)", call, a->n_seqs, (int)ATTEND_MAX_SEQS);
     if (c->facts.config->window && a->tokens > c->facts.config->max_queries)
-        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %u tokens; with its window this cache takes %u at once", call, a->tokens,
-                             c->facts.config->max_queries);
+        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %u tokens; with its window this cache takes %u at once", call,
+                                 a->tokens, c->facts.config->max_queries);
     if (!aura_dtype_bytes(a->k.dtype) || !aura_dtype_bytes(a->v.dtype))
-        return aura_backend_fail(c->ctx, AURA_UNSUPPORTED, "%s: k.dtype %d or v.dtype %d is not f32, f16 or bf16", call, (int)a->k.dtype,
-                             (int)a->v.dtype);
+        return aura_backend_fail(c->ctx, AURA_UNSUPPORTED, "%s: k.dtype %d or v.dtype %d is not f32, f16 or bf16", call,
+                                 (int)a->k.dtype, (int)a->v.dtype);
     return AURA_OK;
 }
 

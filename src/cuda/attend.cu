@@ -26,7 +26,8 @@ static aura_status add_kernel(aura_cuda_cache *c, const char *call, struct atten
     int blocks = 0;
     if (k.shared_bytes + list_bytes > c->shared_limit)
         return AURA_OK;
-    cudaError_t error = cudaFuncSetAttribute(k.run, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)(k.shared_bytes + list_bytes));
+    cudaError_t error = cudaFuncSetAttribute(k.run, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                             (int)(k.shared_bytes + list_bytes));
     if (error == cudaSuccess)
         error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, k.run, (int)k.threads, k.shared_bytes + 64);
     if (error != cudaSuccess)
@@ -58,12 +59,13 @@ aura_status aura_cuda_prepare_attend(aura_cuda_cache *c, const char *call)
     for (uint32_t i = 0; !status && i < general.n; i++)
         status = add_kernel(c, call, general.list[i]);
     if (!status && c->kernels.empty())
-        status = aura_backend_fail(c->ctx, AURA_UNSUPPORTED, "%s: no kernel for dims %u and %u fits into this device's shared memory",
+        status = aura_backend_fail(c->ctx, AURA_UNSUPPORTED,
+                                   "%s: no kernel for dims %u and %u fits into this device's shared memory",
                                call, c->dev.k_dim, c->dev.v_dim);
     return status;
 }
 
-/* The kernel whose blocks hold the rows of a group with the least to spare, or, where none does, that with most; a general one where
+/* The kernel whose blocks hold the rows of a unit with the least to spare, or, where none does, that with most; a general one where
  * there is no other. */
 static const struct attend_kernel *choose(const aura_cuda_cache *c, uint32_t planes, uint32_t rows)
 {
@@ -88,9 +90,9 @@ static uint32_t row_blocks_of(const struct attend_kernel *k, uint32_t rows)
 }
 
 /* Partial results that a call may leave. */
-static size_t partials_of(const aura_cuda_cache *c, const struct attend_kernel *k, size_t groups)
+static size_t partials_of(const aura_cuda_cache *c, const struct attend_kernel *k, size_t units)
 {
-    return c->batch_invariant ? groups * AURA_CUT_PARTS : grid_of(c, k) + groups;
+    return c->batch_invariant ? units * AURA_CUT_SPLITS : grid_of(c, k) + units;
 }
 
 /* ---- workspace ----------------------------------------------------------------------------------------------------- */
@@ -99,9 +101,9 @@ static size_t partials_of(const aura_cuda_cache *c, const struct attend_kernel *
 static void plan_workspace(const aura_cuda_cache *c, aura_cuda_workspace *w, uint32_t seqs, uint32_t queries)
 {
     for (const struct attend_kernel &k : c->kernels) {
-        size_t groups = (size_t)seqs * c->dev.kv_heads * row_blocks_of(&k, queries * c->dev.ratio);
-        size_t rows = partials_of(c, &k, groups) * k.rows;
-        w->counters = groups > w->counters ? groups : w->counters;
+        size_t units = (size_t)seqs * c->dev.kv_heads * row_blocks_of(&k, queries * c->dev.ratio);
+        size_t rows = partials_of(c, &k, units) * k.rows;
+        w->counters = units > w->counters ? units : w->counters;
         w->partial_rows = rows > w->partial_rows ? rows : w->partial_rows;
         w->partial_floats = rows * k.dim > w->partial_floats ? rows * k.dim : w->partial_floats;
     }
@@ -159,9 +161,11 @@ void aura_cuda_trace(aura_cuda_workspace *w, float *trace, uint32_t tokens)
 static aura_status check_args(const aura_cuda_cache *c, const char *call, const aura_cuda_attend_args *a)
 {
     if (a->size != sizeof *a)
-        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: args.size is %zu, this library knows %zu", call, a->size, sizeof *a);
+        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: args.size is %zu, this library knows %zu", call, a->size,
+                                 sizeof *a);
     if (!a->seqs || !a->q.data || !a->out.data)
-        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %s is NULL", call, !a->seqs ? "seqs" : a->q.data ? "out.data" : "q.data");
+        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %s is NULL", call,
+                                 !a->seqs ? "seqs" : a->q.data ? "out.data" : "q.data");
     if (a->n_seqs == 0 || a->n_seqs > ATTEND_MAX_SEQS || a->queries == 0 || a->queries > 16)
         return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %u sequences (1 to %d) of %u queries (1 to 16)", call, a->n_seqs,
                              (int)ATTEND_MAX_SEQS, a->queries);
@@ -170,11 +174,12 @@ static aura_status check_args(const aura_cuda_cache *c, const char *call, const 
                              (int)a->q.dtype, (int)a->out.dtype);
     const aura_config *f = c->facts.config;
     if (f->window && (a->window > f->window || a->queries > f->max_queries))
-        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: window %llu of %u queries; the cache has a window of %llu, and %u at once", call,
+        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT,
+                                 "%s: window %llu of %u queries; the cache has a window of %llu, and %u at once", call,
                              (unsigned long long)a->window, a->queries, (unsigned long long)f->window, f->max_queries);
     if (!aura_are_good_options(a->scale, a->softcap, a->planes, a->not_causal))
-        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: scale %g, softcap %g, planes %u or not_causal %u is out of range", call,
-                             (double)a->scale, (double)a->softcap, a->planes, a->not_causal);
+        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: scale %g, softcap %g, planes %u or not_causal %u is out of range",
+                                 call, (double)a->scale, (double)a->softcap, a->planes, a->not_causal);
     return AURA_OK;
 }
 
@@ -194,9 +199,9 @@ static struct dev_attend describe(const aura_cuda_cache *c, const aura_cuda_work
     d.planes = aura_planes_of(c->dev.k_kind, a->planes) + 4 * aura_planes_of(c->dev.v_kind, a->planes);
     d.stage = general_stage(&c->dev);
     d.fixed_cut = c->batch_invariant;
-    const uint32_t groups = c->dev.kv_heads * d.row_blocks;
-    d.even = d.fixed_cut ? aura_cut_even{0, 0} : aura_cut_even_of(groups * d.n_seqs, grid_of(c, k));
-    d.by_parts = aura_divider_of(d.even.parts ? d.even.parts : 1), d.by_groups = aura_divider_of(groups);
+    const uint32_t units = c->dev.kv_heads * d.row_blocks;
+    d.even = d.fixed_cut ? aura_cut_even{0, 0} : aura_cut_even_of(units * d.n_seqs, grid_of(c, k));
+    d.by_splits = aura_divider_of(d.even.splits ? d.even.splits : 1), d.by_units = aura_divider_of(units);
     d.by_row_blocks = aura_divider_of(d.row_blocks), d.by_ratio = aura_divider_of(c->dev.ratio);
     const uint64_t window = a->window ? a->window : c->facts.config->window;
     d.window = window > UINT32_MAX ? 0 : (uint32_t)window;
@@ -213,7 +218,8 @@ extern "C" aura_status aura_cuda_attend(const aura_cuda_cache *c, aura_cuda_work
 {
     const char *call = "aura_cuda_attend";
     if (!c || !w || !args)
-        return aura_backend_fail(c ? c->ctx : NULL, AURA_BAD_ARGUMENT, "%s: %s is NULL", call, !c ? "cache" : w ? "args" : "workspace");
+        return aura_backend_fail(c ? c->ctx : NULL, AURA_BAD_ARGUMENT, "%s: %s is NULL", call,
+                                 !c ? "cache" : w ? "args" : "workspace");
     if (w->cache != c)
         return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: the workspace was made for another cache", call);
     aura_status status = check_args(c, call, args);
@@ -221,12 +227,13 @@ extern "C" aura_status aura_cuda_attend(const aura_cuda_cache *c, aura_cuda_work
         return status;
     const struct attend_kernel *k = choose(c, aura_planes_of(c->dev.k_kind, args->planes), args->queries * c->dev.ratio);
     if (!k)
-        return aura_backend_fail(c->ctx, AURA_UNSUPPORTED, "%s: planes %u of this format need the general kernel, which does not fit "
+        return aura_backend_fail(c->ctx, AURA_UNSUPPORTED,
+                                 "%s: planes %u of this format need the general kernel, which does not fit "
                              "into this device's shared memory", call, args->planes);
     struct dev_attend d = describe(c, w, args, k);
-    size_t groups = (size_t)d.n_seqs * c->dev.kv_heads * d.row_blocks;
-    const size_t partial_rows = partials_of(c, k, groups) * k->rows;
-    if (groups > w->counters || partial_rows > w->partial_rows || partial_rows * k->dim > w->partial_floats)
+    size_t units = (size_t)d.n_seqs * c->dev.kv_heads * d.row_blocks;
+    const size_t partial_rows = partials_of(c, k, units) * k->rows;
+    if (units > w->counters || partial_rows > w->partial_rows || partial_rows * k->dim > w->partial_floats)
         return aura_backend_fail(c->ctx, AURA_TOO_LARGE, "%s: the workspace is too small for %u sequences of %u queries", call,
                              args->n_seqs, args->queries);
     on_device here(c->device);

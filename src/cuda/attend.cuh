@@ -1,15 +1,17 @@
-/* Attention straight from the tiles, fused: queries are rotated and quantised at the start of a segment, then
+/* Attention straight from the tiles, fused: queries are rotated and quantised at the start of a split, then
  *
  *     score ─ softmax ─ value      per tile of 32 tokens, one warp, no shared memory
- *     merge ─ undo                 by the last block of a group, in the same launch
+ *     merge ─ undo                 by the last block of a unit, in the same launch
  *
- * The rows of B of every mma are the rows of a KV head's group (query heads times query tokens). With RL = 1, column 2 r is the
- * upper byte of row r and column 2 r + 1 the lower one, which with one plane is used for the page's reference alone; lane
- * (g, t) then ends up with row t and tokens 4 g ... 4 g + 3. With RL = 2 and one plane, columns are eight rows and the lane
- * has rows 2 t and 2 t + 1. Those four tokens, packed into a word, are what other lanes need for the value product: a few
- * shuffles and no shared memory.
+ * The columns of B of every mma are rows of the block (query heads times query tokens), eight columns at a time: NT such
+ * panels. A lane (g, t) has RL rows of a panel.
+ *     RL = 1  Column 2 r is the upper byte of row r, column 2 r + 1 the lower byte; with one plane, only the reference of the
+ *             page needs the lower byte. The lane ends up with row t and tokens 4 g ... 4 g + 3.
+ *     RL = 2  One plane: the columns are eight rows. The lane has rows 2 t and 2 t + 1.
+ * Other lanes need the weights of these four tokens, packed into a word, for the value product: a few shuffles, and no shared
+ * memory.
  *
- * The next tile is in flight while this one is worked on: see struct in_flight. */
+ * The next tile is on its way while a warp works on this one: see struct in_flight. */
 #ifndef AURA_CUDA_ATTEND_CUH
 #define AURA_CUDA_ATTEND_CUH
 
@@ -36,45 +38,49 @@ __device__ __forceinline__ void store_running(SPACE &s, running<S> &run)
         }
 }
 
-/* The tokens of an item that is kept in rows. */
-__device__ __forceinline__ struct tile_tokens rows_item_of(const struct span &s, uint32_t item)
+/* The tokens of a visit whose tokens are in f16 rows. */
+__device__ __forceinline__ struct tile_tokens rows_visit_of(const struct reach &s, uint32_t visit)
 {
-    const uint32_t open = (s.open_first / AURA_TILE + item - (s.pinned_end ? 1 : 0)) * AURA_TILE;
-    if (s.pinned_end && item == 0)
+    const uint32_t open = (s.open_first / AURA_TILE + visit - (s.pinned_end ? 1 : 0)) * AURA_TILE;
+    if (s.pinned_end && visit == 0)
         return {0, 0, s.pinned_end};
     return {open, max(open, s.open_first), min(open + AURA_TILE, s.len)};
 }
 
-/* What a warp has of a segment: of the items in rows [rows, rows_end) every WARPS-th from its own on, and tiles [tile, tile_end). */
+/* What a warp does of a split: visits rows, rows + WARPS ... below rows_end, whose tokens are in f16 rows; and tiles [tile,
+ * tile_end). */
 struct warp_share {
     uint32_t rows, rows_end, tile, tile_end;
 };
 
-/* An item in rows takes a warp about as long as three tiles, so those who have one get fewer of these; with few tiles to a warp,
- * everyone should have something. */
+/* A visit of f16 rows takes a warp about as long as three tiles of codes, so a warp with such a visit gets fewer tiles. Where
+ * there are few tiles, it counts as one, so that every warp has something to do. */
 template <class S>
-__device__ __forceinline__ struct warp_share share_of(const struct segment &g, uint32_t warp)
+__device__ __forceinline__ struct warp_share share_of(const struct split &g, uint32_t warp)
 {
-    const uint32_t in_rows = (g.span.pinned_end ? 1 : 0) + g.span.open_items, end = min(g.first + g.n, in_rows + g.span.tiles);
+    const uint32_t in_rows = (g.reach.pinned_end ? 1 : 0) + g.reach.open_visits, end = min(g.first + g.n, in_rows + g.reach.tiles);
     struct warp_share w;
     w.rows = min(g.first, in_rows);
     w.rows_end = max(min(end, in_rows), w.rows);
-    const uint32_t n_rows = w.rows_end - w.rows, first = max(g.first, in_rows) - in_rows, n = max(end, in_rows + first) - in_rows - first;
+    const uint32_t n_rows = w.rows_end - w.rows, first = max(g.first, in_rows) - in_rows,
+        n = max(end, in_rows + first) - in_rows - first;
     const uint32_t cost = n >= 8 * S::WARPS ? 3 : 1, all = n + cost * n_rows;
     const uint32_t from = all * warp / S::WARPS, to = all * (warp + 1) / S::WARPS;
     const uint32_t before = cost * min(warp, n_rows), with = cost * min(warp + 1, n_rows);
-    w.tile = g.span.tile_first + first + (from > before ? from - before : 0);
-    w.tile_end = g.span.tile_first + first + (to > with ? to - with : 0);
+    w.tile = g.reach.tile_first + first + (from > before ? from - before : 0);
+    w.tile_end = g.reach.tile_first + first + (to > with ? to - with : 0);
     w.rows += warp;
     return w;
 }
 
-/* What the warp reads first is on its way, into the second cache, while queries are made ready; its page's reference to its place. */
+/* Asks the second cache for what the warp reads first, and starts the copy of its page's reference: they come while the block
+ * prepares the queries. */
 template <class S>
-__device__ __forceinline__ void prefetch_first(attend_space<S> &s, const struct dev_attend &a, const struct segment &g, const struct warp_share &w, uint32_t page)
+__device__ __forceinline__ void prefetch_first(attend_space<S> &s, const struct dev_attend &a, const struct split &g,
+                                               const struct warp_share &w, uint32_t page)
 {
     if (w.rows < w.rows_end) {
-        const struct tile_tokens in = rows_item_of(g.span, w.rows);
+        const struct tile_tokens in = rows_visit_of(g.reach, w.rows);
         prefetch_rows<S>(a, g, in.from, in.to);
     }
     if (w.tile < w.tile_end) {
@@ -85,23 +91,25 @@ __device__ __forceinline__ void prefetch_first(attend_space<S> &s, const struct 
     }
 }
 
-/* The numbers of the pages that the segment reads. */
+/* The numbers of the pages that the split reads. */
 template <class S>
-__device__ __forceinline__ void gather_pages(attend_space<S> &s, const struct dev_attend &a, const struct segment &g)
+__device__ __forceinline__ void gather_pages(attend_space<S> &s, const struct dev_attend &a, const struct split &g)
 {
-    const uint32_t in_rows = (g.span.pinned_end ? 1 : 0) + g.span.open_items;
-    const uint32_t first_page = (max(g.first, in_rows) - in_rows + g.span.tile_first) / AURA_PAGE_TILES;
-    const uint32_t pages = (g.span.closed + AURA_PAGE - 1) / AURA_PAGE; /* of the sequence that have codes */
-    for (uint32_t i = threadIdx.x; i < min(g.n / AURA_PAGE_TILES + 2, (uint32_t)PAGES_NEAR) && first_page + i < pages; i += S::THREADS)
+    const uint32_t in_rows = (g.reach.pinned_end ? 1 : 0) + g.reach.open_visits;
+    const uint32_t first_page = (max(g.first, in_rows) - in_rows + g.reach.tile_first) / AURA_PAGE_TILES;
+    const uint32_t pages = (g.reach.closed + AURA_PAGE - 1) / AURA_PAGE; /* of the sequence that have codes */
+    for (uint32_t i = threadIdx.x; i < min(g.n / AURA_PAGE_TILES + 2, (uint32_t)PAGES_NEAR) &&
+         first_page + i < pages; i += S::THREADS)
         s.page[i] = a.c.table[(size_t)g.seq * a.c.table_stride + first_page + i];
     if (threadIdx.x == 0)
         s.first_page = first_page;
 }
 
-/* All that a segment needs before its first tile. Memory is asked for in the order in which it is waited for. `again`: queries are
- * those of the segment before. */
+/* All that a split needs before its first tile. Loads start in the order in which they are waited for. again: the queries are
+ * those of the split before. */
 template <class S>
-__device__ __forceinline__ struct warp_share begin_segment(attend_space<S> &s, const struct dev_attend &a, const struct segment &g, bool again)
+__device__ __forceinline__ struct warp_share begin_split(attend_space<S> &s, const struct dev_attend &a, const struct split &g,
+                                                         bool again)
 {
     const int warp = threadIdx.x / 32;
     const struct warp_share w = share_of<S>(g, warp);
@@ -113,8 +121,8 @@ __device__ __forceinline__ struct warp_share begin_segment(attend_space<S> &s, c
         ask_row<S>(q, a, g, warp);
     prefetch_first<S>(s, a, g, w, page);
     if (threadIdx.x == 0) {
-        s.segment = g;
-        prefetch(&a.counter[g.group]);
+        s.split = g;
+        prefetch(&a.counter[g.unit]);
     }
     gather_pages<S>(s, a, g);
     for (int r = warp; r < S::ROWS && !again; r += S::WARPS) {
@@ -128,18 +136,18 @@ __device__ __forceinline__ struct warp_share begin_segment(attend_space<S> &s, c
 }
 
 template <class S>
-__device__ __forceinline__ void attend_segment(attend_space<S> &s, const struct dev_attend &a, const struct warp_share &w)
+__device__ __forceinline__ void attend_split(attend_space<S> &s, const struct dev_attend &a, const struct warp_share &w)
 {
-    const struct segment &g = s.segment;
+    const struct split &g = s.split;
     running<S> run;
     begin_running<S>(run, s.row);
-    for (uint32_t item = w.rows; item < w.rows_end; item += S::WARPS)
-        attend_rows<S>(s, a, g, run, rows_item_of(g.span, item));
+    for (uint32_t visit = w.rows; visit < w.rows_end; visit += S::WARPS)
+        attend_rows<S>(s, a, g, run, rows_visit_of(g.reach, visit));
     if (w.tile < w.tile_end)
         attend_tiles<S>(s, a, g, run, w.tile, w.tile_end);
     store_running<S>(s, run);
     __syncthreads();
-    merge_segment<S::D, S::ROWS, S::WARPS>(a, g, s.row, s.merge);
+    merge_split<S::D, S::ROWS, S::WARPS>(a, g, s.row, s.merge);
 }
 
 /* The body of the fused kernels. */
@@ -151,20 +159,21 @@ __device__ __forceinline__ void attend_fused(const struct dev_attend &a)
     const struct piece p = piece_of((uint32_t *)(shared + sizeof(attend_space<S>)), a, S::WARPS);
     uint32_t on, last = ~0u;
     for (uint32_t at = p.at; at < p.end; at += on) {
-        const struct segment g = segment_at(a, p, at, S::ROWS, S::WARPS);
+        const struct split g = split_at(a, p, at, S::ROWS, S::WARPS);
         on = g.on;
         if (g.idle)
             continue;
         if (last != ~0u)
-            __syncthreads(); /* all are done with the segment before */
-        attend_segment<S>(s, a, begin_segment<S>(s, a, g, g.group == last));
-        last = g.group;
+            __syncthreads(); /* all are done with the split before */
+        attend_split<S>(s, a, begin_split<S>(s, a, g, g.unit == last));
+        last = g.unit;
     }
 }
 
-/* Warps of a block, and blocks on a multiprocessor: as many as leave a tile twice in registers without anything being spilled inside
- * the loop. What counts is bytes in flight as much as warps: with values asked for half a tile later 16 warps fit, and take 90 us
- * instead of 79.6 for k4v4, D 128, 8 x 32768; with 3 bits and all but spilled, 16 take 80.6 instead of 75.5 (H200, 2026-11-15). */
+/* Warps of a block, and blocks on a multiprocessor: the most with which a warp can have two tiles in registers and spills
+ * nothing inside the loop. Bytes in flight count as much as warps. Values that are asked for half a tile later leave room for
+ * 16 warps, which take 90 us instead of 79.6 for k4v4, D 128, 8 x 32768. With 3 bits 16 warps just fit, and take 80.6 us
+ * instead of 75.5 (H200, 2026-11-15). */
 constexpr int fused_warps(int kind, int dim, int rl, int nt)
 {
     return dim == 128 && nt == 1 && kind <= (rl == 1 ? 5 : 4) ? 12 : 8;

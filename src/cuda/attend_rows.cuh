@@ -6,14 +6,15 @@
 
 /* Asks the second cache for the keys and values of tokens [from, to) of one tile, whose rows are side by side. */
 template <class S>
-__device__ __forceinline__ void prefetch_rows(const struct dev_attend &a, const struct segment &g, uint32_t from, uint32_t to)
+__device__ __forceinline__ void prefetch_rows(const struct dev_attend &a, const struct split &g, uint32_t from, uint32_t to)
 {
     const size_t at = (((size_t)g.seq * a.c.kv_heads + g.head) * a.c.rows + row_of(a.c, from)) * S::D;
     prefetch_bytes(a.c.k_rows + at, (to - from) * S::D * 2);
     prefetch_bytes(a.c.v_rows + at, (to - from) * S::D * 2);
 }
 
-/* Tokens [from, to) of the tile that begins at `first`: those that are attended to. The tile may have others, which count for nothing. */
+/* Tokens [from, to) of the tile that begins at `first`: those that are attended to. The tile may have others, which count for
+ * nothing. */
 struct tile_tokens {
     uint32_t first, from, to;
     __device__ __forceinline__ bool has(uint32_t token) const
@@ -30,12 +31,12 @@ __device__ __forceinline__ void clear_others(uint4 (&k)[4], const struct tile_to
         k[i] = in.has(first + i) ? k[i] : make_uint4(0, 0, 0, 0);
 }
 
-/* One part (32 channels) of four keys times the same of all queries, added to c. Queries are sums of two f16, which is as good as f32
- * for what follows. */
+/* One part (32 channels) of four keys times the same of all queries, added to c. Queries are sums of two f16, which is as good
+ * as f32 for what follows. */
 template <class S>
 __device__ __forceinline__ void multiply_key_rows(float (&c)[S::NT][2][4], const attend_space<S> &s, const uint4 (&k)[4], int part)
 {
-    const int lane = threadIdx.x % 32, gl = lane / 4, t = lane % 4;
+    const int gl = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
     for (int nt = 0; nt < S::NT; nt++)
 #pragma unroll
@@ -54,7 +55,7 @@ __device__ __forceinline__ void multiply_key_rows(float (&c)[S::NT][2][4], const
 /* Logits of the tokens, options applied; -inf for what a row does not see. rows: of the keys, from this lane's first channel on. */
 template <class S>
 __device__ __forceinline__ void score_rows(float (&logit)[S::NT][S::RL][4], const attend_space<S> &s, const struct dev_attend &a,
-                                           const struct segment &g, const struct tile_tokens &in, const __half *rows)
+                                           const struct split &g, const struct tile_tokens &in, const __half *rows)
 {
     constexpr int BATCH = S::PARTS < 4 ? S::PARTS : 4; /* parts that are loaded together */
     const int gl = threadIdx.x % 32 / 4;
@@ -88,7 +89,7 @@ __device__ __forceinline__ void score_rows(float (&logit)[S::NT][S::RL][4], cons
                 const float *x = &c[nt][i / 2][2 * (i % 2)];
                 float y = (S::RL == 1 ? x[0] + x[1] : x[r]) * row.top;
                 if (a.options)
-                    y = apply_options(a, row, g.slot, g.span.len, token, y);
+                    y = apply_options(a, row, g.job, g.reach.len, token, y);
                 logit[nt][r][i] = in.has(token) && row_sees(a, row, token) ? y : -INFINITY;
             }
         }
@@ -116,7 +117,7 @@ __device__ __forceinline__ void halve_weights(uint32_t (&w)[S::NT][S::RL][2][2],
 template <class S>
 __device__ __forceinline__ void gather_weights(uint32_t (&b)[S::NT][S::RL][2], const uint32_t (&w)[S::NT][S::RL][2][2], int half)
 {
-    const int lane = threadIdx.x % 32, gl = lane / 4, t = lane % 4, lane_from = (2 * t + half) * 4 + gl / 2;
+    const int gl = threadIdx.x % 32 / 4, t = threadIdx.x % 4, lane_from = (2 * t + half) * 4 + gl / 2;
 #pragma unroll
     for (int nt = 0; nt < S::NT; nt++)
 #pragma unroll
@@ -131,7 +132,8 @@ __device__ __forceinline__ void gather_weights(uint32_t (&b)[S::NT][S::RL][2], c
 
 /* One part of four values times their weights, added to o. */
 template <class S>
-__device__ __forceinline__ void multiply_value_rows(running<S> &run, const uint32_t (&b)[S::NT][S::RL][2], const uint2 (&v)[4], int part)
+__device__ __forceinline__ void multiply_value_rows(running<S> &run, const uint32_t (&b)[S::NT][S::RL][2], const uint2 (&v)[4],
+                                                    int part)
 {
 #pragma unroll
     for (int nt = 0; nt < S::NT; nt++) {
@@ -157,7 +159,7 @@ __device__ __forceinline__ void multiply_value_rows(running<S> &run, const uint3
 /* Values of the tokens times their weights, added to o: four tokens of a lane at a time. rows: of the values, likewise. */
 template <class S>
 __device__ __forceinline__ void value_rows(running<S> &run, const uint32_t (&w)[S::NT][S::RL][2][2], const struct dev_attend &a,
-                                           const struct segment &g, const struct tile_tokens &in, const __half *rows)
+                                           const struct tile_tokens &in, const __half *rows)
 {
     const int t = threadIdx.x % 4;
 #pragma unroll
@@ -186,10 +188,10 @@ __device__ __forceinline__ void value_rows(running<S> &run, const uint32_t (&w)[
 
 /* score, softmax, value. */
 template <class S>
-__device__ __forceinline__ void attend_rows(const attend_space<S> &s, const struct dev_attend &a, const struct segment &g,
+__device__ __forceinline__ void attend_rows(const attend_space<S> &s, const struct dev_attend &a, const struct split &g,
                                             running<S> &run, const struct tile_tokens &in)
 {
-    const int lane = threadIdx.x % 32, gl = lane / 4, t = lane % 4;
+    const int gl = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     const size_t base = ((size_t)g.seq * a.c.kv_heads + g.head) * a.c.rows * S::D;
     const __half *k_rows = a.c.k_rows + base + t * 8, *v_rows = a.c.v_rows + base + 4 * gl;
     float p[S::NT][S::RL][4]; /* logits, then weights */
@@ -197,7 +199,7 @@ __device__ __forceinline__ void attend_rows(const attend_space<S> &s, const stru
     score_rows<S>(p, s, a, g, in, k_rows);
     weigh<S>(p, run);
     halve_weights<S>(w, p);
-    value_rows<S>(run, w, a, g, in, v_rows);
+    value_rows<S>(run, w, a, in, v_rows);
 }
 
 #endif

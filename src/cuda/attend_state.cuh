@@ -1,4 +1,4 @@
-/* What the fused kernel keeps: its shape, shared memory, the queries, and what a warp has seen of its rows. */
+/* What the fused kernels keep: their shape, shared memory, the queries, and the result of a warp so far. */
 #ifndef AURA_CUDA_ATTEND_STATE_CUH
 #define AURA_CUDA_ATTEND_STATE_CUH
 
@@ -6,10 +6,10 @@
 
 #include "merge.cuh"
 #include "rotate.cuh"
-#include "span.cuh"
+#include "split.cuh"
 #include "unpack.cuh"
 
-/* Adding it to a float of up to 2^22 rounds to a whole number, which is then in the lower bits. */
+/* A float of up to 2^22 plus WHOLE is rounded to a whole number, which is then in its lower bits. */
 #define WHOLE 12582912.f
 #define WHOLE_BITS 0x4b400000
 
@@ -21,12 +21,12 @@ struct shape {
     static constexpr int COLUMN_ROWS = 4 * RL, ROWS = COLUMN_ROWS * NT;
     static constexpr int STEPS = D / 32, PARTS = D / 32;
     /* The layout of format.c for equal sides of this kind and dim; attend.cu compares. */
-    static constexpr uint32_t V_AT = KIND * D * 4, K_SCALE_AT = 2 * V_AT, V_SCALE_AT = K_SCALE_AT + 64,
-                              TILE_BYTES = V_SCALE_AT + 64;
+    static constexpr uint32_t V_AT = KIND * D * 4, K_SCALE_AT = 2 * V_AT, V_SCALE_AT = K_SCALE_AT + 64, TILE_BYTES =
+        V_SCALE_AT + 64;
     static constexpr uint32_t REFERENCE_AT = AURA_PAGE_TILES * TILE_BYTES, REFERENCE_SCALE_AT = REFERENCE_AT + D;
 };
 
-enum { PAGES_NEAR = 256 }; /* page numbers of a segment that are kept in shared memory */
+enum { PAGES_NEAR = 256 }; /* page numbers of a split that are kept in shared memory */
 
 template <class S>
 struct attend_space {
@@ -35,21 +35,21 @@ struct attend_space {
     row_info row[S::ROWS];
     alignas(16) uint8_t reference[S::WARPS][S::D + 16]; /* of the page that a warp comes to next, and its scale */
     uint32_t page[PAGES_NEAR], first_page;
-    struct segment segment; /* here rather than in registers, of which there are none to spare */
+    struct split split; /* here rather than in registers, of which there are none to spare */
     merge_space<S::D, S::ROWS, S::WARPS> merge;
 };
 
-/* What a warp has seen of its rows. */
+/* The partial of a warp: of the tokens that it has seen, for each of its rows. */
 template <class S>
 struct running {
     float m[S::NT][S::RL], l[S::NT][S::RL];
     float o[S::NT][S::RL][S::PARTS][4];
-    float offsets[S::NT][S::RL]; /* within attend_tiles(): what o has too much of, times the offset of levels */
+    float offsets[S::NT][S::RL]; /* within attend_tiles(): this times the offset of levels is what o has too much */
 };
 
 /* ---- queries ------------------------------------------------------------------------------------------------------- */
 
-/* A row's query as it is asked for: lane by lane, in memory's own type. */
+/* The query of a row as it is in memory: what each lane has loaded of it. */
 template <class S>
 struct asked_row {
     static constexpr int E = S::D / 32;
@@ -59,12 +59,12 @@ struct asked_row {
 };
 
 template <class S>
-__device__ __forceinline__ void ask_row(asked_row<S> &q, const struct dev_attend &a, const struct segment &g, int r)
+__device__ __forceinline__ void ask_row(asked_row<S> &q, const struct dev_attend &a, const struct split &g, int r)
 {
     constexpr int E = asked_row<S>::E;
     const int lane = threadIdx.x % 32;
     q.row = row_at(a, g, r);
-    const int64_t from = g.slot * a.q.seq + q.row.query * a.q.token + q.row.head * a.q.head + lane * E;
+    const int64_t from = g.job * a.q.seq + q.row.query * a.q.token + q.row.head * a.q.head + lane * E;
 #pragma unroll
     for (int i = 0; i < E; i++) {
         q.bits[i] = q.row.there ? load_bits(a.q.data, a.q.dtype, from + i) : 0;
@@ -122,7 +122,7 @@ __device__ __forceinline__ void prepare_row(attend_space<S> &s, const struct dev
 
 /* ---- softmax ------------------------------------------------------------------------------------------------------- */
 
-/* The row of a block that this lane has as its r-th in column tile nt. */
+/* The row of the block that is the r-th of this lane in panel nt. */
 template <class S>
 __device__ __forceinline__ int lane_row(int nt, int r)
 {
@@ -130,7 +130,8 @@ __device__ __forceinline__ int lane_row(int nt, int r)
     return nt * S::COLUMN_ROWS + (S::RL == 1 ? t : 2 * t + r);
 }
 
-/* A row that is not there never has a new maximum, on which all rows would be rescaled: what is computed does not depend on it. */
+/* A new maximum of one row rescales all rows of the warp. A row that is not there never has one, so that no result depends on
+ * it. */
 template <class S>
 __device__ __forceinline__ void begin_running(running<S> &run, const row_info *rows)
 {
@@ -193,9 +194,9 @@ __device__ __forceinline__ void follow_maximum(const float (&s)[S::NT][S::RL][4]
         }
 }
 
-/* Logits become weights 2^(logit - m). The maximum is followed only when it is left so far behind that a lane's weights add up to
- * more than `most`: weights may then be above 1, which nothing minds, and rescaling is rare. Sums are needed anyway, so that
- * looking costs one comparison per row; what overflowed is computed again. */
+/* Logits become weights 2^(logit - m). m is not always the maximum: it moves only when the weights of a lane add up to more
+ * than `most`, so that rescaling is rare. Weights may then be above 1, which does no harm. The sums are needed anyway, so that
+ * the test costs one comparison per row; where m moves, the weights are computed again. */
 template <class S>
 __device__ __forceinline__ void weigh(float (&s)[S::NT][S::RL][4], running<S> &run)
 {

@@ -4,35 +4,36 @@
 
 #include "attend_state.cuh"
 
-/* The tile that a warp works on, or has asked for. The whole next tile is asked for as soon as this one is there: the compiler
- * counts all loads that cross the end of a loop together, so that waiting for one is waiting for all of them. Prefetching into the
- * second cache makes it slower: 91.7 us without at 8 x 32768 of k4v4, 95.6, 99.8 and 119.9 with 1, 3 and 6 tiles (H200, 2026-11-15). */
+/* A tile in registers: the one that a warp works on, or the next one on its way. The loads of the whole next tile start as soon
+ * as this one is there: the compiler counts all loads that cross the end of a loop together, so that a wait for one is a wait
+ * for all. A prefetch into the second cache makes it slower: k4v4, 8 x 32768 takes 91.7 us without, and 95.6, 99.8 and 119.9
+ * with 1, 3 and 6 tiles (H200, 2026-11-15). */
 template <class S>
 struct in_flight {
     uint4 k[keys<S::KIND, S::D>::n], v[values<S::KIND, S::D>::n];
     uint2 k_scale, v_scale; /* f16 of tokens 4 g ... 4 g + 3 */
 };
 
-/* Page numbers are read from shared memory, except in a segment of very many. */
+/* Page numbers are in shared memory; a split that has more than PAGES_NEAR pages reads the others from the table. */
 template <class SPACE>
-__device__ __forceinline__ uint32_t page_of(const SPACE &s, const struct dev_attend &a, const struct segment &g, uint32_t tile)
+__device__ __forceinline__ uint32_t page_of(const SPACE &s, const struct dev_attend &a, const struct split &g, uint32_t tile)
 {
     const uint32_t page = tile / AURA_PAGE_TILES, near = page - s.first_page;
     return near < PAGES_NEAR ? s.page[near] : a.c.table[(size_t)g.seq * a.c.table_stride + page];
 }
 
 template <class S>
-__device__ __forceinline__ const uint8_t *tile_of(const attend_space<S> &s, const struct dev_attend &a, const struct segment &g,
+__device__ __forceinline__ const uint8_t *tile_of(const attend_space<S> &s, const struct dev_attend &a, const struct split &g,
                                                   uint32_t tile)
 {
     return a.c.pages + (size_t)page_of(s, a, g, tile) * a.c.page_bytes + (size_t)g.head * a.c.head_bytes +
            tile % AURA_PAGE_TILES * S::TILE_BYTES;
 }
 
-/* From one tile to the next. */
+/* Where tile `next` is, from `at`, the tile before it. */
 template <class S>
 __device__ __forceinline__ const uint8_t *next_tile_of(const uint8_t *at, const attend_space<S> &s, const struct dev_attend &a,
-                                                       const struct segment &g, uint32_t next)
+                                                       const struct split &g, uint32_t next)
 {
     return next % AURA_PAGE_TILES ? at + S::TILE_BYTES : tile_of<S>(s, a, g, next);
 }
@@ -90,7 +91,8 @@ __device__ __forceinline__ void load_columns(columns<S> &c, const attend_space<S
             load_query<S>(c.q[nt][step], s, nt * S::COLUMN_ROWS + (S::RL == 1 ? gl / 2 : gl), S::RL == 1 ? gl % 2 : 0, step);
 #pragma unroll
         for (int i = 0; i < 2; i++) { /* with one plane and RL 1, nobody looks at the sums of lower bytes */
-            const int sum = S::RL == 2 ? s.row[nt * S::COLUMN_ROWS + 2 * t + i].sum[0] : s.row[nt * S::COLUMN_ROWS + t].sum[S::PL == 1 ? 0 : i];
+            const int sum = S::RL == 2 ? s.row[nt * S::COLUMN_ROWS + 2 * t + i].sum[0]
+                : s.row[nt * S::COLUMN_ROWS + t].sum[S::PL == 1 ? 0 : i];
             c.begin[nt][i] = c.begin[nt][i + 2] = (S::PL == 1 ? WHOLE_BITS : 0) - code<S::KIND>::offset * sum;
         }
 #pragma unroll
@@ -101,7 +103,7 @@ __device__ __forceinline__ void load_columns(columns<S> &c, const attend_space<S
     }
 }
 
-/* Asks for the reference of the page whose part of this head is there. */
+/* Starts the copy of a page's reference. head: the bytes of this KV head in that page. */
 template <class S>
 __device__ __forceinline__ void ask_reference(attend_space<S> &s, const uint8_t *head)
 {
@@ -111,7 +113,8 @@ __device__ __forceinline__ void ask_reference(attend_space<S> &s, const uint8_t 
         copy_ahead(&s.reference[warp][16 * lane], head + S::REFERENCE_AT + 16 * lane);
 }
 
-/* The reference of a page, which has arrived, is one more key: all rows of A, so that every lane has its product. */
+/* The bias of a page, whose reference has arrived. The reference is multiplied like a key; it is in all rows of A, so that
+ * every lane gets its product. */
 template <class S>
 __device__ __forceinline__ void page_bias(columns<S> &c, const attend_space<S> &s, const struct dev_attend &a)
 {
@@ -146,7 +149,7 @@ __device__ __forceinline__ void page_bias(columns<S> &c, const attend_space<S> &
         }
 }
 
-/* (float) of the sum in an accumulator, whose first value was that of columns or of weights. */
+/* The sum in an accumulator as a float. It began with the value of struct columns or of value_begin(). */
 template <class S>
 __device__ __forceinline__ float sum_of(const int (&c)[4], int second, int r)
 {
@@ -183,10 +186,10 @@ __device__ __forceinline__ void score_tile(float (&logit)[S::NT][S::RL][4], cons
     }
 }
 
-/* For checks: the logits as they are, since their bits are promised. */
+/* For checks: writes the logits, whose bits are those of the CPU. */
 template <class S>
 __device__ __forceinline__ void trace_logits(const float (&logit)[S::NT][S::RL][4], const attend_space<S> &s,
-                                             const struct dev_attend &a, const struct segment &g, uint32_t first)
+                                             const struct dev_attend &a, const struct split &g, uint32_t first)
 {
     const uint32_t token = first + threadIdx.x % 32 / 4 * 4;
 #pragma unroll
@@ -194,7 +197,7 @@ __device__ __forceinline__ void trace_logits(const float (&logit)[S::NT][S::RL][
 #pragma unroll
         for (int r = 0; r < S::RL; r++) {
             const row_info &row = s.row[lane_row<S>(nt, r)];
-            const size_t at = (((size_t)g.slot * a.queries + row.query) * a.c.q_heads + row.head) * a.trace_tokens + token;
+            const size_t at = (((size_t)g.job * a.queries + row.query) * a.c.q_heads + row.head) * a.trace_tokens + token;
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 if (row.there && token + i < a.trace_tokens)
@@ -202,17 +205,17 @@ __device__ __forceinline__ void trace_logits(const float (&logit)[S::NT][S::RL][
         }
 }
 
-/* What options do, and -inf in the columns that a row may not see or that hold no code: by index. The scale of such a value may
- * be anything, and becomes 0. */
+/* Applies the options, and puts -inf where a row does not see a token or the token has no code. The number of the token
+ * decides, not what is stored. The scale of a value without a code may be anything; it becomes 0. */
 template <class S>
 __device__ __forceinline__ void hide_columns(float (&logit)[S::NT][S::RL][4], in_flight<S> &f, const attend_space<S> &s,
-                                             const struct dev_attend &a, const struct segment &g, uint32_t first)
+                                             const struct dev_attend &a, const struct split &g, uint32_t first)
 {
     const int gl = threadIdx.x % 32 / 4;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const uint32_t token = first + 4 * gl + i, keep = i % 2 ? 0x0000ffffu : 0xffff0000u;
-        const bool coded = token >= a.c.pinned && token < g.span.closed;
+        const bool coded = token >= a.c.pinned && token < g.reach.closed;
         (i < 2 ? f.v_scale.x : f.v_scale.y) &= coded ? ~0u : keep;
     }
 #pragma unroll
@@ -220,22 +223,22 @@ __device__ __forceinline__ void hide_columns(float (&logit)[S::NT][S::RL][4], in
 #pragma unroll
         for (int r = 0; r < S::RL; r++) {
             const row_info &row = s.row[lane_row<S>(nt, r)];
-            const uint32_t begin = max(row.begin, a.c.pinned), end = min(row.end, g.span.closed);
+            const uint32_t begin = max(row.begin, a.c.pinned), end = min(row.end, g.reach.closed);
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const uint32_t token = first + 4 * gl + i;
                 if (a.options)
-                    logit[nt][r][i] = apply_options(a, row, g.slot, g.span.len, token, logit[nt][r][i]);
+                    logit[nt][r][i] = apply_options(a, row, g.job, g.reach.len, token, logit[nt][r][i]);
                 if (token < begin || token >= end)
                     logit[nt][r][i] = -INFINITY;
             }
         }
 }
 
-/* With one plane, sums of weights times bytes that are levels and an offset are below 2^24, and not negative: then a float of the same
- * bits is the sum times 2^-149, and nothing need be converted. Offsets are added up on their own, and taken off when all tiles are done:
- * they are no more than twice what levels can come to, and one plane has weights of 8 bits. Meanwhile o and offsets are in units of
- * OUT_UNIT, because 2^149 is not a float. */
+/* A byte of a value is its level plus an offset. With one plane, the sum of weights times bytes is below 2^24 and not negative.
+ * So the float with the same bits is the sum times 2^-149, and nothing is converted. Offsets are added up on their own, and
+ * end_sums() takes them off after the last tile; they are at most twice as large as the levels, and with one plane a weight has
+ * only 8 bits, so that nothing is lost. In between, o and offsets are in units of OUT_UNIT, because 2^149 is not a float. */
 template <class S>
 constexpr bool sums_are_bits = S::PL == 1 && code<S::KIND>::offset != 0;
 template <class S>
@@ -273,7 +276,7 @@ __device__ __forceinline__ void end_sums(running<S> &run)
         }
 }
 
-/* Weights times value scales, as bytes: the two columns of each column tile that this lane has, four tokens in a word. */
+/* Weights times value scales, as bytes: this lane's two columns of each panel, four tokens in a word. */
 template <class S>
 struct weights {
     uint32_t byte[S::NT][2];
@@ -384,15 +387,16 @@ __device__ __forceinline__ void value_tile(running<S> &run, const weights<S> &w,
         }
 }
 
-/* Where a warp is: tile, of tiles up to `end`, at `at`. In tiles [plain, plain_end) all rows see all tokens, and all are codes. */
+/* Where a warp is: at tile `tile`, whose bytes are at `at`; its last one is before `end`. In tiles [plain, plain_end) every
+ * token has a code, and every row sees it. */
 struct walk {
     uint32_t tile, end, plain, plain_end;
     const uint8_t *at;
 };
 
-/* The page of this tile, whose reference has arrived: its bias, and the reference of the page after it on its way. */
+/* Computes the bias of the page of this tile, whose reference has arrived, and starts the copy of the next page's reference. */
 template <class S>
-__device__ __forceinline__ void turn_page(columns<S> &c, attend_space<S> &s, const struct dev_attend &a, const struct segment &g,
+__device__ __forceinline__ void turn_page(columns<S> &c, attend_space<S> &s, const struct dev_attend &a, const struct split &g,
                                           const struct walk &w)
 {
     if (!a.c.has_reference)
@@ -404,10 +408,10 @@ __device__ __forceinline__ void turn_page(columns<S> &c, attend_space<S> &s, con
         ask_reference<S>(s, tile_of<S>(s, a, g, next));
 }
 
-/* Tiles up to `stop`; the first was asked for, and the first after them is. EDGE: not all of them are plain, or
- * there are options or a trace. The two are apart so that the common one is short. */
+/* Tiles up to `stop`. The loads of the first one have started before; those of the first tile after them start here. EDGE: some
+ * tile is not plain, or there are options or a trace. There are two versions, so that the common one is short. */
 template <class S, bool EDGE>
-__device__ __forceinline__ void attend_run(attend_space<S> &s, const struct dev_attend &a, const struct segment &g, running<S> &run,
+__device__ __forceinline__ void attend_run(attend_space<S> &s, const struct dev_attend &a, const struct split &g, running<S> &run,
                                            columns<S> &c, in_flight<S> &f, struct walk &at, uint32_t stop,
                                            const uint32_t (&table)[4], uint32_t lane)
 {
@@ -439,7 +443,7 @@ __device__ __forceinline__ void attend_run(attend_space<S> &s, const struct dev_
 
 /* Tiles [tile, end); the reference of the first one's page has arrived. */
 template <class S>
-__device__ __forceinline__ void attend_tiles(attend_space<S> &s, const struct dev_attend &a, const struct segment &g,
+__device__ __forceinline__ void attend_tiles(attend_space<S> &s, const struct dev_attend &a, const struct split &g,
                                              running<S> &run, uint32_t tile, uint32_t end)
 {
     columns<S> c;
@@ -453,9 +457,9 @@ __device__ __forceinline__ void attend_tiles(attend_space<S> &s, const struct de
     for (int i = 0; i < 4; i++)
         table[i] = kept(a.c.k_table[i]); /* of both sides */
     load_columns<S>(c, s);
-    /* Codes that all rows see: later queries see more, and where there is a window, later. */
+    /* Codes that all rows see. The first row sees the fewest new tokens, the last row the fewest old ones. */
     const uint32_t last_row = min((uint32_t)S::ROWS, a.rows - g.first_row) - 1;
-    const uint32_t all_begin = max(a.c.pinned, s.row[last_row].begin), all_end = min(g.span.closed, s.row[0].end);
+    const uint32_t all_begin = max(a.c.pinned, s.row[last_row].begin), all_end = min(g.reach.closed, s.row[0].end);
     at.plain = (all_begin + AURA_TILE - 1) / AURA_TILE;
     at.plain_end = max(all_end / AURA_TILE, at.plain);
     turn_page<S>(c, s, a, g, at);

@@ -49,7 +49,8 @@ cudaError_t aura_cuda_write_list(const aura_cuda_cache *cache, aura_cuda_seq seq
 
 /* copy.cu: that a CPU cache is like this one; the f16 rows of a sequence, one way or the other. */
 aura_status aura_cuda_check_same(const aura_cuda_cache *cache, const char *call, const aura_cache *other);
-cudaError_t aura_cuda_copy_rows(const aura_cuda_cache *cache, aura_cuda_seq seq, const struct aura_backend_seq *facts, cudaMemcpyKind kind);
+cudaError_t aura_cuda_copy_rows(const aura_cuda_cache *cache, aura_cuda_seq seq, const struct aura_backend_seq *facts,
+                                cudaMemcpyKind kind);
 
 /* encoder.cu, append.cu, attend.cu: once per cache. side: of up to 4 bits; has the levels. */
 void aura_cuda_make_encoder(struct dev_encoder *encoder, const struct aura_codec_plan *plan, const struct aura_side *side);
@@ -67,10 +68,10 @@ struct launch {
     struct CUstream_st *stream;
 };
 
-/* device.cu: launches a kernel of the list. Where there is somebody to be told, it is told the name; `aura check` sets this once, before
- * its first call, to count the kernels that ran. */
-aura_status aura_cuda_launch(const aura_cuda_cache *cache, const char *call, const char *name, const void *kernel, const struct launch &how,
-                             void **params);
+/* device.cu: launches a kernel of the list. Where there is somebody to be told, it is told the name; `aura check` sets this
+ * once, before its first call, to count the kernels that ran. */
+aura_status aura_cuda_launch(const aura_cuda_cache *cache, const char *call, const char *name, const void *kernel,
+                             const struct launch &how, void **params);
 extern void (*aura_cuda_tell_launch)(const char *name);
 
 /* The device of a cache is the current one while this lives. */
@@ -104,8 +105,8 @@ static inline aura_status cuda_status(const aura_ctx *ctx, const char *call, cud
     if (error == cudaSuccess)
         return AURA_OK;
     cudaGetLastError();
-    return aura_backend_fail(ctx, error == cudaErrorMemoryAllocation ? AURA_OUT_OF_MEMORY : AURA_DEVICE, "%s: %s: %s (%s)", call, what,
-                         cudaGetErrorString(error), cudaGetErrorName(error));
+    return aura_backend_fail(ctx, error == cudaErrorMemoryAllocation ? AURA_OUT_OF_MEMORY : AURA_DEVICE, "%s: %s: %s (%s)", call,
+                             what, cudaGetErrorString(error), cudaGetErrorName(error));
 }
 
 /* What was asked of the default stream is done. Copies may return before they are, and a caller's stream need not wait for them. */

@@ -1,7 +1,7 @@
 /* A tile of one KV head closes: reference ─ codes ─ pack ─▶ tile, by a block.
  *
- * The f16 rows of the tile are in shared memory, and codes take their place there. All warps together make the reference of a new page,
- * then a warp encodes two tokens of a side at a time. */
+ * The f16 rows of the tile are in shared memory, and codes take their place there. All warps together make the reference of a
+ * new page, then a warp encodes two tokens of a side at a time. */
 #ifndef AURA_CUDA_CLOSE_CUH
 #define AURA_CUDA_CLOSE_CUH
 
@@ -22,7 +22,7 @@ struct closing {
     uint32_t next_pair;          /* that no warp has taken yet */
 };
 
-/* What a fit makes of a new reference. */
+/* The result of one fit for a new reference. */
 struct tried_fit {
     float cosine, factor, scale;
 };
@@ -34,14 +34,14 @@ struct append_block {
     uint32_t until;            /* len, when all is stored */
 };
 
-/* Shared memory of a block, for dims of up to M. Rows are 16 numbers further apart than they are long, so that the two of a warp are in
- * different banks. sm_86 and sm_89 have 99 KB for a block. */
+/* Shared memory of a block, for dims of up to M. Rows are 16 numbers further apart than they are long, so that the two of a
+ * warp are in different banks. sm_86 and sm_89 have 99 KB for a block. */
 template <int M>
 struct append_space {
     struct dev_encoder encoder[3];
     struct dev_append call;
-    uint32_t seq;         /* whose vectors these are, and */
-    struct dev_seq state; /* what it is before this call */
+    uint32_t seq;         /* of the vectors */
+    struct dev_seq state; /* of that sequence, before this call */
     struct append_block block; /* while a tile closes, like what follows: nothing is kept in registers then */
     struct closing closing;
     float reference[M];   /* while it is made, the mean */
@@ -53,7 +53,7 @@ struct append_space {
 };
 static_assert(sizeof(append_space<512>) <= 99 << 10, "there is no more shared memory");
 
-/* Not a member of the block: where the compiler sees where it comes from, it knows that it is shared memory. */
+/* A function, and not a pointer in append_block: so the compiler knows that it is shared memory. */
 template <int M>
 __device__ __forceinline__ append_space<M> *space()
 {
@@ -83,11 +83,13 @@ __device__ __forceinline__ void prefetch_all(const void *p, uint32_t bytes)
 }
 
 /* Rows [from, to) of one tile, which were stored by other calls or before a barrier, to shared memory. They are there after
- * copies_arrived() and a barrier. A lane has the same piece of all rows that its warp copies: with dims of 128 all pieces at once. */
+ * copies_arrived() and a barrier. A lane has the same piece of all rows that its warp copies: with dims of 128 all pieces at
+ * once. */
 template <int M>
 __device__ __forceinline__ void copy_rows(const struct dev_append &a, const append_block &b, uint32_t from, uint32_t to)
 {
-    const uint32_t k_pieces = a.c.k_rows ? a.c.k_dim / 8 : 0, pieces = k_pieces + (a.c.v_rows ? a.c.v_dim / 8 : 0); /* of 16 bytes */
+    /* of 16 bytes */
+    const uint32_t k_pieces = a.c.k_rows ? a.c.k_dim / 8 : 0, pieces = k_pieces + (a.c.v_rows ? a.c.v_dim / 8 : 0);
 #pragma unroll 1
     for (uint32_t i = threadIdx.x % 32; i < pieces; i += 32) {
         const bool values = i >= k_pieces;
@@ -100,14 +102,15 @@ __device__ __forceinline__ void copy_rows(const struct dev_append &a, const appe
     }
 }
 
-/* Before the tokens of this call are stored, which takes two warps, what closing will need is asked for. The call is there after a
- * barrier, encoders after copies_arrived() and a barrier. Of the encoder of references there is no table. */
+/* Starts to load what closing needs, before two warps store the tokens of this call. The arguments of the call are in shared
+ * memory after a barrier, the encoders after copies_arrived() and a barrier. The encoder of references has no tables. */
 template <int M>
 __device__ __forceinline__ void prepare_closing(const struct dev_append &a, const append_block &b)
 {
     append_space<M> *s = space<M>();
     const uint32_t bytes = sizeof s->encoder - sizeof *s->encoder + offsetof(struct dev_encoder, window);
-    static_assert(offsetof(struct dev_encoder, window) % 16 == 0 && sizeof s->call / 4 <= APPEND_THREADS, "all is copied in pieces");
+    static_assert(offsetof(struct dev_encoder, window) % 16 == 0 && sizeof s->call / 4 <= APPEND_THREADS,
+                  "all is copied in pieces");
     for (uint32_t at = threadIdx.x * 16; at < bytes; at += APPEND_THREADS * 16)
         copy_ahead((uint8_t *)s->encoder + at, (const uint8_t *)a.c.codecs->encoder + at);
     if (threadIdx.x < sizeof s->call / 4)
@@ -121,8 +124,8 @@ __device__ __forceinline__ void prepare_closing(const struct dev_append &a, cons
 
 /* ---- codes ------------------------------------------------------------------------------------------------------------ */
 
-/* Tokens 2 * pair and 2 * pair + 1 of those that close, by a warp. Without a second one, a column that does not close has its place:
- * whatever is there, its codes are not stored. */
+/* Encodes tokens 2 * pair and 2 * pair + 1 of those that close, by a warp. Where there is no second one, the warp encodes a
+ * column that does not close; its codes are not stored. */
 template <int M>
 __device__ __forceinline__ void encode_pair(const struct dev_append &a, const struct closing &c, uint32_t pair, bool values)
 {
@@ -134,7 +137,8 @@ __device__ __forceinline__ void encode_pair(const struct dev_append &a, const st
         s->scale[values][column] = __float2half_rn(scale);
 }
 
-/* All pairs of both sides. A warp takes the next one as soon as it is through, since some have more fits to compare than others. */
+/* All pairs of both sides. A warp takes the next pair when it is done with one, because some have more fits to compare than
+ * others. */
 template <int M>
 __device__ __forceinline__ void encode_pairs(const struct dev_append &a, const struct closing &c)
 {
@@ -170,7 +174,7 @@ __device__ __forceinline__ void mean_of_keys(const struct dev_append &a, const s
     }
 }
 
-/* What each fit makes of that mean, a fit to half a warp; both halves of the last warp have the last fit. */
+/* Tries every fit on that mean, by half a warp each; both halves of the last warp try the last fit. */
 template <int M>
 __device__ __forceinline__ void try_reference(const struct dev_append &a)
 {
@@ -201,7 +205,8 @@ __device__ __forceinline__ struct tried_fit best_tried(const struct tried_fit *t
     return best;
 }
 
-/* Of the mean: 8-bit codes into the page, and what they stand for; by all warps, since keys wait for it. */
+/* Encodes the mean: 8-bit codes go into the page, and the numbers that they stand for into shared memory. By all warps, because
+ * the keys wait for it. */
 template <int M>
 __device__ __forceinline__ void make_reference(const struct dev_append &a, const struct closing &c)
 {
@@ -275,8 +280,8 @@ __device__ __forceinline__ uint32_t columns_of_quad(const struct closing &c, uin
     return (four * 0x204081 & 0x01010101) * 255;
 }
 
-/* One channel of all values. Where a tile does not close as a whole, bits of other columns are kept: its words are asked for first, all
- * at once. */
+/* One channel of all values. Where only some columns of the tile close, the bits of the others stay: the words are loaded
+ * first, all at once. */
 template <int M>
 __device__ __forceinline__ void put_channel(const struct dev_append &a, const struct closing &c, uint32_t d)
 {
@@ -312,8 +317,8 @@ __device__ __forceinline__ void put_channel(const struct dev_append &a, const st
             words[aura_word_at(&side, 0, w)] = word[w] | before[w];
 }
 
-/* Keys by the first threads and values by the next: with dims of 128 each thread has one run or one channel. c is a copy: for all that
- * the compiler knows, the one in shared memory changes with every word that is stored. */
+/* The first threads store keys, the next ones values: with dims of 128 a thread has one run or one channel. c is a copy,
+ * because the compiler must assume that every store changes the one in shared memory. */
 template <int M>
 __device__ __forceinline__ void put_codes(const struct dev_append &a, const struct closing c)
 {
@@ -348,9 +353,9 @@ __device__ __forceinline__ void begin_closing(const struct dev_append &a, const 
     space<M>()->closing = c;
 }
 
-/* Encodes the tokens that close; they are of one tile, and their rows and what prepare_closing asked for are in shared
- * memory. Ends with a barrier, so that this can be used again. A function of its own, with the arguments of the call and the block in
- * shared memory where a function can read them: what it needs registers for must not be in the way of appends that close nothing. */
+/* Encodes the tokens that close. They are of one tile; their rows, and what prepare_closing() has loaded, are in shared memory.
+ * Ends with a barrier, so that shared memory can be used again. It is not inlined and reads its arguments from shared memory,
+ * so that an append that closes nothing does not need its registers. */
 template <int M>
 __device__ __noinline__ void close_tokens()
 {

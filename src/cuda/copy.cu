@@ -23,7 +23,8 @@ aura_status aura_cuda_check_same(const aura_cuda_cache *c, const char *call, con
                 : aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: the two caches have different configurations", call);
 }
 
-cudaError_t aura_cuda_copy_rows(const aura_cuda_cache *c, aura_cuda_seq seq, const struct aura_backend_seq *facts, cudaMemcpyKind kind)
+cudaError_t aura_cuda_copy_rows(const aura_cuda_cache *c, aura_cuda_seq seq, const struct aura_backend_seq *facts,
+                                cudaMemcpyKind kind)
 {
     const int up = kind == cudaMemcpyHostToDevice;
     const aura_config *f = c->facts.config;
@@ -66,10 +67,12 @@ extern "C" aura_status aura_cuda_upload(aura_cuda_cache *c, aura_cuda_seq seq, c
     if ((status = aura_cuda_read_seq(c, call, seq, &state)))
         return status;
     if (state.len)
-        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: sequence %u has %u tokens; give an empty one", call, seq, state.len);
+        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: sequence %u has %u tokens; give an empty one", call, seq,
+                                 state.len);
     if ((status = aura_cuda_seq_reserve(c, seq, facts.len)))
         return status;
-    if ((status = cuda_status(c->ctx, call, copy_seq(c, seq, from, from_seq, &facts, cudaMemcpyHostToDevice), "copying to the device")))
+    if ((status = cuda_status(c->ctx, call, copy_seq(c, seq, from, from_seq, &facts, cudaMemcpyHostToDevice),
+                              "copying to the device")))
         return status;
     if ((status = aura_cuda_read_seq(c, call, seq, &state))) /* with its new limits */
         return status;

@@ -1,12 +1,12 @@
-/* Sequences that come to the device together, from a CPU cache or a file, and go together: pages that they share are shared there too,
- * and all of them come or none. */
+/* Sequences that come to the device together, from a CPU cache or a file, and go together: pages that they share are shared
+ * there too, and all of them come or none. */
 #include "cache.cuh"
 
 #include <new>
 #include <unordered_map>
 #include <vector>
 
-/* Memory of the host is what vectors and maps fail for. */
+/* Vectors and maps throw where the host has no memory. */
 template <class WORK>
 static aura_status with_memory(const aura_cuda_cache *c, const char *call, WORK work)
 {
@@ -57,7 +57,7 @@ static const uint8_t *page_at(const struct arrival &a, size_t i, size_t page)
     return a.file ? aura_backend_file_page(a.file, i, page) : aura_backend_page(a.cpu, a.ids[i], page);
 }
 
-/* That there is room for all of them, before one of them comes. */
+/* Checks that there is room for all sequences before the first one is copied. */
 static aura_status check_room(struct arrival &a)
 {
     const aura_cuda_cache *c = a.c;
@@ -66,14 +66,15 @@ static aura_status check_room(struct arrival &a)
     for (uint32_t i = 0; i < c->seqs; i++)
         places += !c->page_table.used[i];
     if (count_of(a) > places)
-        return aura_backend_fail(c->ctx, AURA_OUT_OF_PAGES, "%s: %zu sequences; there is room for %u more of %u; give seqs a larger number",
+        return aura_backend_fail(c->ctx, AURA_OUT_OF_PAGES,
+                                 "%s: %zu sequences; there is room for %u more of %u; give seqs a larger number",
                              a.call, count_of(a), places, c->seqs);
     for (size_t i = 0; i < count_of(a); i++) {
         struct aura_backend_seq facts;
         describe(a, i, &facts);
         if (facts.len > most)
-            return aura_backend_fail(c->ctx, AURA_TOO_LARGE, "%s: a sequence of %llu tokens; one of this cache has at most %llu", a.call,
-                                 (unsigned long long)facts.len, (unsigned long long)most);
+            return aura_backend_fail(c->ctx, AURA_TOO_LARGE, "%s: a sequence of %llu tokens; one of this cache has at most %llu",
+                                     a.call, (unsigned long long)facts.len, (unsigned long long)most);
         for (size_t p = 0; p < facts.pages; p++)
             if (aura_backend_has_page(&c->facts, &facts, p))
                 a.page[page_at(a, i, p)] = AURA_NO_PAGE;
@@ -112,7 +113,8 @@ static aura_status bring_pages(struct arrival &a, size_t i, aura_cuda_seq seq, c
         if (aura_page_table_add(&a.c->page_table, seq, p, &there))
             return aura_backend_fail(c->ctx, AURA_OUT_OF_MEMORY, "%s: no memory for a list of %zu pages", a.call, facts->pages);
         if (is_new)
-            error = cudaMemcpy(c->dev.pages + (size_t)there * c->facts.page_bytes, here, c->facts.page_bytes, cudaMemcpyHostToDevice);
+            error = cudaMemcpy(c->dev.pages + (size_t)there * c->facts.page_bytes, here, c->facts.page_bytes,
+                               cudaMemcpyHostToDevice);
     }
     if (error == cudaSuccess)
         error = aura_cuda_write_list(c, seq, 0, facts->pages);
@@ -135,7 +137,7 @@ static aura_status bring(struct arrival &a, size_t i)
                        "copying rows to the device");
 }
 
-/* Only when all are there is it known which pages are shared. */
+/* Which pages are shared is known only when all sequences are there. */
 static aura_status begin_seqs(const struct arrival &a)
 {
     aura_status status = AURA_OK;
@@ -193,7 +195,8 @@ extern "C" aura_status aura_cuda_cache_upload(aura_cuda_cache *c, const aura_cac
     });
 }
 
-static aura_status load(aura_cuda_cache *c, const char *call, const struct aura_backend_file *file, aura_cuda_pair *pairs, size_t *n)
+static aura_status load(aura_cuda_cache *c, const char *call, const struct aura_backend_file *file, aura_cuda_pair *pairs,
+                        size_t *n)
 {
     return with_memory(c, call, [&] {
         struct arrival a = {c, call, NULL, file, {}, {}, {}, {}, {}};
@@ -262,7 +265,8 @@ static aura_status take_back_pages(struct departure &d, const aura_cuda_pair &ma
         if (status)
             return status;
         if (is_new)
-            error = cudaMemcpy(here, c->dev.pages + (size_t)there * c->facts.page_bytes, c->facts.page_bytes, cudaMemcpyDeviceToHost);
+            error = cudaMemcpy(here, c->dev.pages + (size_t)there * c->facts.page_bytes, c->facts.page_bytes,
+                               cudaMemcpyDeviceToHost);
     }
     return cuda_status(c->ctx, d.call, error, "copying pages from the device");
 }
@@ -380,6 +384,7 @@ extern "C" aura_status aura_cuda_seq_save(const aura_cuda_cache *c, aura_cuda_se
     if (status || (status = check_options(c, call, options)))
         return status;
     if (options && options->seqs)
-        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: seqs is given, and seq too; use aura_cuda_cache_save for several", call);
+        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: seqs is given, and seq too; use aura_cuda_cache_save for several",
+                                 call);
     return with_memory(c, call, [&] { return save(c, call, {seq}, path, options, NULL, NULL); });
 }

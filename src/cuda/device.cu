@@ -17,15 +17,15 @@ extern "C" aura_status aura_cuda_probe(int device)
     if ((error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device)) != cudaSuccess)
         return cuda_status(NULL, call, error, "asking for the compute capability");
     if (major < 8)
-        return aura_backend_fail(NULL, AURA_DEVICE, "%s: device %d has compute capability %d.x; 8.0 or more is needed", call, device,
-                             major);
+        return aura_backend_fail(NULL, AURA_DEVICE, "%s: device %d has compute capability %d.x; 8.0 or more is needed", call,
+                                 device, major);
     return AURA_OK;
 }
 
 void (*aura_cuda_tell_launch)(const char *name);
 
-aura_status aura_cuda_launch(const aura_cuda_cache *c, const char *call, const char *name, const void *kernel, const struct launch &how,
-                             void **params)
+aura_status aura_cuda_launch(const aura_cuda_cache *c, const char *call, const char *name, const void *kernel,
+                             const struct launch &how, void **params)
 {
     const cudaError_t error = cudaLaunchKernel(kernel, how.blocks, dim3(how.threads), params, how.shared_bytes, how.stream);
     if (error == cudaSuccess && aura_cuda_tell_launch)
@@ -63,9 +63,11 @@ static cudaError_t copy_codecs(const aura_cuda_cache *c)
     const struct aura_backend_cache *r = &c->facts;
     memset(&d, 0, sizeof d);
     if (r->k_codec)
-        aura_cuda_make_encoder(&d.encoder[0], r->k_codec, &r->layout->k), d.k_inner = r->k_rotate->inner, d.k_outer = r->k_rotate->outer;
+        aura_cuda_make_encoder(&d.encoder[0], r->k_codec, &r->layout->k), d.k_inner = r->k_rotate->inner,
+            d.k_outer = r->k_rotate->outer;
     if (r->v_codec)
-        aura_cuda_make_encoder(&d.encoder[1], r->v_codec, &r->layout->v), d.v_inner = r->v_rotate->inner, d.v_outer = r->v_rotate->outer;
+        aura_cuda_make_encoder(&d.encoder[1], r->v_codec, &r->layout->v), d.v_inner = r->v_rotate->inner,
+            d.v_outer = r->v_rotate->outer;
     aura_cuda_make_encoder(&d.encoder[2], r->reference_codec, NULL);
     copy_paley(d.paley[0], r->k_rotate);
     copy_paley(d.paley[1], r->v_rotate);
@@ -139,8 +141,8 @@ static aura_status plan_memory(aura_cuda_cache *c, const char *call, const aura_
     size_t fixed = carve(c, NULL) + 256;
     c->n_pages = budget > fixed ? (budget - fixed) / page : 0;
     if (!c->n_pages)
-        return aura_backend_fail(c->ctx, AURA_OUT_OF_PAGES, "%s: in a budget of %zu bytes no page fits; give %zu or more", call, budget,
-                             fixed + page);
+        return aura_backend_fail(c->ctx, AURA_OUT_OF_PAGES, "%s: in a budget of %zu bytes no page fits; give %zu or more", call,
+                                 budget, fixed + page);
     if (c->n_pages >= UINT32_MAX)
         c->n_pages = UINT32_MAX - 1;
     c->bytes = carve(c, NULL);
@@ -200,7 +202,8 @@ static aura_status check_keep_first(const aura_cuda_cache *c, const char *call)
 {
     const uint32_t most = c->facts.k_rotate || c->facts.v_rotate ? c->facts.pinned : 0;
     if (c->facts.config->keep_first > most)
-        return aura_backend_fail(c->ctx, AURA_UNSUPPORTED, "%s: keep_first %u; on the device, with these formats and flags, it is %u at most",
+        return aura_backend_fail(c->ctx, AURA_UNSUPPORTED,
+                                 "%s: keep_first %u; on the device, with these formats and flags, it is %u at most",
                              call, c->facts.config->keep_first, most);
     return AURA_OK;
 }
@@ -267,7 +270,8 @@ extern "C" void aura_cuda_cache_destroy(aura_cuda_cache *c)
 extern "C" aura_status aura_cuda_cache_get_info(const aura_cuda_cache *c, aura_cuda_cache_info *info)
 {
     if (!c || !info || info->size != sizeof *info)
-        return aura_backend_fail(c ? c->ctx : NULL, AURA_BAD_ARGUMENT, "aura_cuda_cache_get_info: cache or info is NULL, or info.size is wrong");
+        return aura_backend_fail(c ? c->ctx : NULL, AURA_BAD_ARGUMENT,
+                                 "aura_cuda_cache_get_info: cache or info is NULL, or info.size is wrong");
     info->config = *c->facts.config;
     info->bytes = c->bytes;
     info->page_bytes = c->facts.page_bytes;

@@ -18,53 +18,55 @@ extern "C" {
 /* A sequence on the device. Tokens are below 2^31. len and closed are read together. */
 struct alignas(16) dev_seq {
     uint32_t len, closed;
-    uint32_t own, reserved; /* the pages of tokens [own, reserved) are there and nobody else's: page_table.h */
-    uint32_t status;   /* AURA_CUDA_... */
-    uint32_t arrived;  /* blocks of an append that are done with it, 0 between calls */
-    uint32_t top;      /* the most tokens that it had, when it was last cut; 0: it was not, since it was last empty */
+    uint32_t own, reserved; /* the sequence has the pages of tokens [own, reserved), and no other has them: page_table.h */
+    uint32_t status;        /* AURA_CUDA_... */
+    uint32_t arrived;       /* blocks of the append that have read the sequence; 0 between calls */
+    uint32_t top;           /* the largest length that it had when it was last cut; 0: it was not cut since it was last empty */
 };
 
-/* The most tokens that it has had since it was last empty: what a window took goes by that. */
+/* The largest length since the sequence was last empty. It decides which pages have left the window. */
 static inline AURA_ANYWHERE uint32_t top_of(const struct dev_seq &seq)
 {
     return seq.top > seq.len ? seq.top : seq.len;
 }
 
-/* Where a number may be, up to one threshold, and the levels on both sides of it. Levels have the sign of the number, the threshold is
- * of its magnitude. */
+/* One threshold and the two levels next to it: a range in which a number has one of two levels. Levels have the sign of the
+ * number; the threshold is compared with its magnitude. */
 struct alignas(16) dev_window {
-    float above;     /* a number is `high` where its magnitude is larger */
-    uint32_t code;   /* of low, and of high 16 bits up */
+    float above;     /* the threshold: a number whose magnitude is larger becomes `high` */
+    uint32_t code;   /* of low in the lower 16 bits, of high in the upper ones */
     float low, high;
 };
 
-/* A codec made ready for encode.cuh, from aura_codec_plan. What is from `window` on is for up to 4 bits, and fits.cuh says what
- * cells, buckets and weights are. */
+/* The codec of a side as encode.cuh needs it; encoder.cu makes it from aura_codec_plan. fits.cuh says what cells, buckets and
+ * weights are. */
 struct alignas(16) dev_encoder {
     uint32_t bits, dim, n_fits, rule;
     float tiny, fits[9];
-    float unit;                 /* what fit 1 brings the largest coordinate, or the RMS, to */
+    float unit;                 /* with fit 1, the largest coordinate (or the RMS) becomes this */
     float step, spacing, first; /* from 5 bits on: level i is step * (spacing * i + first) */
-    float bins;                 /* up to 4 bits, as all that follows: so many in 1 */
-    float cells, share, margin; /* for a number of 1: the parts of a cell, its share of a sum; and how far sums may be off */
-    struct dev_window window[2][8]; /* of numbers above 0, of others; [thresholds surely below] */
-    uint8_t below[128];         /* [bin of the magnitude]: thresholds surely below; the last bin has all that is larger */
-    float level[16];            /* [code], of those above 0 */
-    uint8_t code[9][64];        /* [fit][bucket], likewise */
+    float bins;                 /* a magnitude times this, rounded, is its bin; from 5 bits on, a bin is from level to level */
+    /* The rest is for up to 4 bits. */
+    float cells, share;         /* a magnitude times these: its place in parts of a cell; its share of the sum of a bucket */
+    float margin;               /* how far a sum of shares may be from the true one */
+    struct dev_window window[2][8]; /* [0: numbers above 0; 1: others][thresholds that are surely below the magnitude] */
+    uint8_t below[128];         /* [bin]: thresholds that are surely below the magnitude; the last bin has all larger ones */
+    float level[16];            /* [code], of levels above 0 */
+    uint8_t code[9][64];        /* [fit][bucket], of levels above 0 */
     uint32_t cell[256];
     uint4 weight[4][32];
 };
 
-/* What is too large for the arguments of a kernel. paley[..]: bit j of word i is set where entry (i, j) of the factor is -1, for
- * rotate of keys, rotate and undo of values. */
+/* What is too large for the arguments of a kernel. paley: for rotate of keys, rotate of values and undo of values; bit j of
+ * word i is set where entry (i, j) of the Paley factor is -1. */
 struct dev_codecs {
     struct dev_encoder encoder[3]; /* of keys, values, references */
     uint32_t paley[3][32];
     uint32_t k_inner, k_outer, v_inner, v_outer;
 };
 
-/* The cache as kernels see it. What an attention call asks for first comes first: every further 64 bytes of arguments are some 220 cycles
- * of waiting at its beginning (H200, 2026-11-15). */
+/* The cache as kernels see it, in the order in which an attention call reads it: every 64 bytes of arguments that it must read
+ * at its beginning cost about 220 cycles (H200, 2026-11-15). */
 struct dev_cache {
     uint8_t *pages;
     size_t page_bytes;
@@ -75,7 +77,7 @@ struct dev_cache {
     uint32_t kv_heads, q_heads, ratio;
     uint32_t pinned, rollback, rows, has_reference, open;
     struct aura_page_window window;
-    uint32_t keep_first; /* tokens that are seen by all, however long ago; pinned ones, and so in rows */
+    uint32_t keep_first; /* every query sees tokens [0, keep_first), however old; they are pinned, and so in rows */
     const float *balance, *inverse_balance; /* [kv_heads][k_dim], or NULL */
     uint32_t head_bytes, tile_bytes, v_at, k_scale_at, v_scale_at, reference_at, reference_scale_at;
     uint32_t k_kind, v_kind, k_dim, v_dim;
@@ -85,21 +87,21 @@ struct dev_cache {
     const struct dev_codecs *codecs;
 };
 
-/* How the codes of one side of a tile lie in a warp's part of shared memory, for the general kernel: as in the tile, but that its rows (a
- * word of every token or channel) are ROW_SPACE bytes further apart, so that no four of them begin in the same banks. */
+/* Where the general kernel has the codes of one side of a tile, in the shared memory of a warp. They lie as in the tile, except
+ * that rows (a word of every token or channel) are ROW_SPACE bytes further apart: no four of them begin in the same banks. */
 enum { ROW_SPACE = 32 };
 struct dev_staged {
     uint32_t at, end;
-    uint32_t chunks; /* of 16 bytes; 0: the side is plain, and not staged */
+    uint32_t chunks; /* of 16 bytes; 0: the side is plain, and is not copied */
     uint32_t pitch;  /* bytes from row to row */
 };
 
-/* What follows for that kernel from a cache. */
+/* The shared memory of a warp of the general kernel. It begins with the scales. */
 struct dev_stage {
     struct dev_staged k, v;
-    uint32_t scale_chunks;                /* of both sides; they are the beginning of a warp's part */
+    uint32_t scale_chunks;                /* of both sides */
     uint32_t reference, reference_chunks; /* codes of the page's reference, then its scale */
-    uint32_t bytes;                       /* of a warp's part */
+    uint32_t bytes;                       /* of a warp, in all */
     uint32_t k_pad;                       /* k_dim in whole pairs of runs */
     uint32_t q_pitch, half_pitch;         /* bytes from column to column of the queries */
 };
@@ -116,11 +118,11 @@ struct dev_attend {
     const uint32_t *seqs;
     uint32_t n_seqs, queries;
     uint32_t window, not_causal;      /* window 0: none */
-    struct aura_cut_even even;        /* of groups of one length */
-    struct aura_divider by_parts, by_groups, by_row_blocks, by_ratio; /* by_groups: those of a sequence */
+    struct aura_cut_even even;        /* how units of one length are cut */
+    struct aura_divider by_splits, by_units, by_row_blocks, by_ratio; /* by_units: those of a sequence */
     uint32_t rows;                    /* of a KV head: queries * ratio */
     uint32_t row_blocks;              /* that the kernel takes one at a time */
-    uint32_t fixed_cut;               /* 1: cut.h: neither the batch nor the device decides where a group is cut */
+    uint32_t fixed_cut;               /* 1: neither the batch nor the device decides where a unit is cut: cut.h */
     struct dev_cache c;
     struct dev_view q, out;
     float unit, softcap;              /* unit: scale * log2 e; softcap in units of log2 e, 0: none */
@@ -128,9 +130,10 @@ struct dev_attend {
     uint32_t planes;                  /* of keys, plus 4 times those of values */
     const float *mask, *sinks, *alibi;
     uint32_t mask_keys;
-    float *partial;        /* [partials][rows of a block][dim of the kernel]: blocks + groups, with a fixed cut groups * AURA_CUT_PARTS */
+    float *partial;        /* [partials][rows of a block][dim of the kernel]; there are blocks + units partials, with a fixed cut
+                            * units * AURA_CUT_SPLITS */
     float2 *partial_ml;    /* [partials][rows of a block] */
-    uint32_t *counter;     /* [groups], 0 between calls */
+    uint32_t *counter;     /* [units], 0 between calls */
     float *lse;
     float *trace;          /* not NULL: [n_seqs][queries][q_heads][trace_tokens], the logits of codes before options; for checks */
     uint32_t trace_tokens;
@@ -147,23 +150,24 @@ struct dev_append {
 
 enum { ATTEND_MAX_SEQS = 4096 };
 
-/* One kernel: what it takes, and how it is launched. Kind 0 takes every kind and number of planes. */
+/* A kernel of attention: what it takes, and how it is launched. Kind 0: it takes every kind and number of planes. */
 struct attend_kernel {
     const char *name;                 /* as in src/variants.h */
     uint32_t kind;
-    uint32_t dim;                     /* of keys and values; with kind 0 the largest of values */
-    uint32_t planes, rows;            /* rows: most of a block */
+    uint32_t dim;                     /* of keys and values; with kind 0, the largest dim of values */
+    uint32_t planes, rows;            /* rows: the most that a block has */
     uint32_t threads;
     const void *run;
     uint32_t shared_bytes;            /* without the list of sequences */
-    uint32_t blocks_per_sm;           /* 0: as many as fit */
+    uint32_t blocks_per_sm;           /* at most; 0: as many as fit */
 };
 
 #ifdef __CUDACC__
 
 #include "words.cuh"
 
-/* Elements of the caller's as they are in memory: to ask for them is one thing, to wait for what they are another. */
+/* An element of the caller's tensor as it is in memory. number_of() is apart, so that a kernel can start many loads before it
+ * waits. */
 __device__ __forceinline__ uint32_t load_bits(const void *array, uint32_t dtype, int64_t i)
 {
     return dtype == AURA_F32 ? ((const uint32_t *)array)[i] : ((const uint16_t *)array)[i];
@@ -224,7 +228,7 @@ __device__ __forceinline__ uint32_t row_of(const struct dev_cache &c, uint32_t t
     return aura_ring_row(token, c.pinned, c.rows);
 }
 
-/* The same for tokens [from, to), and a row that is there for all others, so that no load needs a branch. */
+/* The same for tokens [from, to). Other tokens get row 0, which exists, so that no load needs a branch. */
 __device__ __forceinline__ uint32_t row_in(const struct dev_cache &c, uint32_t token, uint32_t from, uint32_t to)
 {
     return token >= from && token < to ? row_of(c, token) : 0;

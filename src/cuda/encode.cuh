@@ -12,11 +12,12 @@ __device__ __forceinline__ float number_of_bits(uint16_t half)
     return __half2float(__ushort_as_half(half));
 }
 
-/* each(look_up, use) does use(y, k, look_up(y, k)) for a lane's numbers y, k elements after its first; with those in registers all
- * are looked up before one is used, so that they do not wait for each other.
+/* Numbers of a vector. each(look_up, use) calls use(y, k, look_up(y, k)) for each number y of the lane, which is k elements
+ * after its first. Where the numbers are in registers, all look-ups come before the first use, so that they do not wait for
+ * each other.
  *
- * A row of f16 in shared memory, relative to a reference or not. Codes take the place of its numbers. With N, so many
- * of them are in registers; with N 0 they are read again and again. */
+ * A row of f16 in shared memory, relative to a reference or not. Codes take the place of its numbers. N of them are in
+ * registers; with N 0 all are read again every time. */
 template <int N>
 struct row_numbers {
     static constexpr int DIM = 16 * N;
@@ -66,7 +67,7 @@ struct row_numbers<0> {
     {
 #pragma unroll 1
         for (uint32_t k = 0; k < dim; k += 16) {
-            const float y = __fsub_rn(number_of_bits(row[k]), relative ? reference[k] : 0.f); /* less 0 it stays what it is */
+            const float y = __fsub_rn(number_of_bits(row[k]), relative ? reference[k] : 0.f); /* less 0 changes nothing */
             use(y, k, look_up(y, k));
         }
     }
@@ -169,8 +170,8 @@ __device__ __forceinline__ float encode_by_formula(const struct dev_encoder *e, 
     return put_levels(e, numbers, levels, m);
 }
 
-/* Codes of two rows, one to each half of the warp, in their place; returns the scale of this half's. All but the row are the same
- * for both. */
+/* Encodes two rows, one by each half of the warp: codes take the place of numbers. Returns the scale of this half's row. All other
+ * arguments are the same for both. */
 __device__ __forceinline__ float encode_row(uint16_t *row, const float *reference, bool relative, const struct dev_encoder *e,
                                             uint32_t *tally)
 {

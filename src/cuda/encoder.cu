@@ -69,8 +69,8 @@ static bool cells_suffice(const std::vector<uint32_t> &cuts)
     return suffice && cuts.size() < BUCKETS;
 }
 
-/* The word of a cell, to which a part is added with the bits of PARTS_0: see fits.cuh. Without a cut, what is below bit 16 then is
- * far from 0 on both sides. */
+/* The word of a cell, to which a part is added with the bits of PARTS_0: see fits.cuh. Without a cut, what is below bit 16 then
+ * is far from 0 on both sides. */
 static void make_cells(struct dev_encoder *e, const std::vector<uint32_t> &cuts)
 {
     size_t below = 0;

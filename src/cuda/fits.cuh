@@ -1,16 +1,16 @@
-/* Which of nine fits suits a vector best, by half a warp. The answer is the CPU's, which is decided by the last bits of sums in its
- * order: see ref.c.
+/* Finds the best of nine fits for a vector, by half a warp. The answer is that of the CPU, where the last bits of sums decide,
+ * which depend on the order of additions: see ref.c.
  *
- * Up to 4 bits these sums are made only for fits that may be the best, and that is nearly always one. A number's level at one fit
- * changes where the number crosses a threshold; all thresholds of all fits cut the line of magnitudes into some 60 buckets, in each
- * of which the level is known at every fit:
+ * Up to 4 bits, half a warp makes these sums only for fits that may be the best, and that is nearly always one. The level of a
+ * number changes where the number crosses a threshold. All thresholds of all fits cut the line of magnitudes into about 60
+ * buckets; in a bucket the level is known for every fit:
  *
  *     magnitudes ─ cells ─▶ buckets: how many, and their sum ─ times the level of (fit, bucket) ─▶ <y, c> and |c|^2 of every fit
  *
- * Counts and sums of buckets are whole numbers, so the order of additions does not matter and the product is one of bytes for the
- * tensor cores. Fits whose cosines are within the error of that of the largest are compared by the CPU's sums.
+ * Counts and sums of buckets are whole numbers, so the order of additions does not matter, and tensor cores can multiply them
+ * as bytes. Fits whose cosines are within the error of the largest one are compared by the sums of the CPU.
  *
- * From 5 bits on there would be too many buckets: all fits have their sums. */
+ * From 5 bits on there would be too many buckets: the sums of the CPU are made for all fits. */
 #ifndef AURA_CUDA_FITS_CUH
 #define AURA_CUDA_FITS_CUH
 
@@ -65,16 +65,17 @@ __device__ __forceinline__ float factor_of(const struct dev_encoder *e, int fit,
 /* A bucket is a word: the sum in SUM_BITS bits, above it the count. Two tallies of a warp begin in different banks. */
 enum { BUCKETS = 64, TALLY_PITCH = BUCKETS + 16, SUM_BITS = 24 };
 
-/* Magnitudes in parts of a cell are below 2^23, the last bits of a float of 2^23 and more. Both sides of a comparison with a
- * threshold have two roundings, of up to half a part each, and a part and a cut are rounded to whole ones: numbers up to 3 parts
- * from a cut may be on either side of it, and UNSURE are taken for such: these few are compared as the CPU does. A cell has one
- * such stretch at most, and its word says where: word + part has the bucket from bit 16 on, and below it how far the number is
- * above the beginning of the stretch, modulo 2^16. */
+/* A magnitude is counted in parts, of which a cell has 2^CELL_BITS. There are fewer than 2^23 parts, so they fit in the last
+ * bits of a float between 2^23 and 2^24. A cut is where a threshold of some fit is. Roundings may move a number past a cut: two
+ * on either side of the comparison, of up to half a part each, and part and cut are whole numbers. So a number up to 3 parts
+ * from a cut may be on either side of it. Numbers in a stretch of UNSURE parts around a cut count as such; these few are
+ * compared as the CPU compares them. A cell has at most one stretch, and its word says where: word + part has the bucket from
+ * bit 16 on, and below that how far the number is above the beginning of the stretch, modulo 2^16. */
 enum { CELL_BITS = 15, CELLS = 1 << (23 - CELL_BITS), UNSURE = 9 };
 #define PARTS_0 0x1p23f
 #define PARTS_0_BITS 0x4b000000
 
-/* Bits of fits: fit f is bit 4 f, the last one bit 29, as likely_fits comes by them. */
+/* A set of fits: bit 4 f is fit f, bit 29 the last one. likely_fits() finds them at these bits. */
 enum { ALL_FITS = 0x31111111 };
 
 __device__ __forceinline__ int first_fit(uint32_t fits)
@@ -111,8 +112,8 @@ struct bucket_levels {
     {
         return (at & 0xffff) < UNSURE;
     }
-    /* The place of a number that is unsure, and in the bucket above the cut so far. `agree` becomes false where two fits have that
-     * cut and have the number on different sides of it. */
+    /* The place of a number that is unsure, and in the bucket above the cut so far. `agree` becomes false where two fits have
+     * that cut and have the number on different sides of it. */
     __device__ __forceinline__ uint32_t decided(float y, uint32_t at, bool &agree) const
     {
         const uint32_t bucket = at >> 16;
@@ -193,8 +194,8 @@ __device__ __forceinline__ uint32_t plane_of(uint4 w, uint32_t plane)
     return prmt(prmt(w.x, w.y, both), prmt(w.z, w.w, both), 0x5410);
 }
 
-/* Of a product with a tally, in columns 2 t and 2 t + 1: the lanes of t 0 and 2 have bytes 0 and 1 of the sums of one vector, those
- * of t 1 and 3 byte 2, and the counts. Whole sums, in all four. */
+/* Of a product with a tally, in columns 2 t and 2 t + 1: the lanes of t 0 and 2 have bytes 0 and 1 of the sums of one vector,
+ * those of t 1 and 3 byte 2, and the counts. Whole sums, in all four. */
 __device__ __forceinline__ int whole_sum(int low, int high, bool odd)
 {
     const int part = odd ? low << 16 : low + (high << 8);
@@ -202,8 +203,8 @@ __device__ __forceinline__ int whole_sum(int low, int high, bool odd)
 }
 
 /* The fits that may be the best, as bits, of the vector of this half of the warp; `tally` is the first of two. The weights are
- * levels, low and high bytes of their squares: fit g of rows g, g + 8, g + 16, the last fit of rows 24, 25 and 26; and row 27 is
- * 1. */
+ * levels, low and high bytes of their squares: fit g of rows g, g + 8, g + 16, the last fit of rows 24, 25 and 26; and row 27
+ * is 1. */
 __device__ __forceinline__ uint32_t likely_fits(const uint32_t *tally, const struct dev_encoder *e)
 {
     const uint32_t lane = lane_number(), plane = lane / 4 % 4;
@@ -334,8 +335,8 @@ __device__ __forceinline__ float cosine_of(const struct fitted &c)
     return quotient > -1 ? quotient : -1;
 }
 
-/* The lane of the first fit with the largest cosine, of 16 lanes; 0 where none has one. Lanes without a fit have 0 / 0, which is
- * never better. */
+/* The lane of the first fit with the largest cosine, of 16 lanes; 0 where none has one. Lanes without a fit have 0 / 0, which
+ * is never better. */
 __device__ __forceinline__ int best_lane(const struct fitted &c)
 {
     const float cosine = cosine_of(c), largest = half_warp_max(cosine);

@@ -5,10 +5,11 @@
 
 /* ---- queries and results ------------------------------------------------------------------------------------------------- */
 
-/* The query as what keys are multiplied with: bytes in the order of their octets, and 16-bit numbers. y is that of channel d. */
+/* Stores channel d of a query as what keys are multiplied with: bytes, in the order of the octets of codes, and 16-bit numbers.
+ * y is the number, q15 the integer. */
 template <class S>
-__device__ __forceinline__ void store_query(const general_warp<S> &w, const struct dev_attend &a, int r, uint32_t d, float y, int q15,
-                                            float half_factor)
+__device__ __forceinline__ void store_query(const general_warp<S> &w, const struct dev_attend &a, int r, uint32_t d, float y,
+                                            int q15, float half_factor)
 {
     const uint32_t place = d / PAIR * PAIR + place_in_pair(a.c.k_kind, d % PAIR);
     const int hi = (q15 + 128) >> 8, lo = q15 - 256 * hi;
@@ -25,14 +26,14 @@ __device__ __forceinline__ void store_query(const general_warp<S> &w, const stru
         ((uint16_t *)w.half_column(a, r, i))[d] = (uint16_t)plane[i];
 }
 
-/* Row r of the segment, by one warp, which has no tile yet: its part of shared memory is free. */
+/* Prepares row r of the split, by one warp. The warp has no tile yet, so that its space in shared memory is free. */
 template <class S>
-__device__ __forceinline__ void general_query(const general_warp<S> &w, const struct dev_attend &a, const struct segment &g, int r)
+__device__ __forceinline__ void general_query(const general_warp<S> &w, const struct dev_attend &a, const struct split &g, int r)
 {
     const uint32_t lane = threadIdx.x % 32, dim = a.c.k_dim;
     row_info row = row_at(a, g, r);
     float *y = (float *)w.mine, largest = 0;
-    const int64_t from = g.slot * a.q.seq + row.query * a.q.token + row.head * a.q.head;
+    const int64_t from = g.job * a.q.seq + row.query * a.q.token + row.head * a.q.head;
     for (uint32_t d = lane; d < dim; d += 32) {
         y[d] = row.there ? load_element(a.q.data, a.q.dtype, from + d) : 0;
         if (a.c.inverse_balance)
@@ -68,11 +69,12 @@ __device__ __forceinline__ void general_query(const general_warp<S> &w, const st
     __syncwarp();
 }
 
-/* A row by one warp, whole, in o: to the caller's tensor. What the second warp had there is not needed any more, and is space. */
+/* Finishes a row, which is merged and in o, by one warp: to the caller's tensor. What the second warp had after o is not needed
+ * any more, and is used as space. */
 template <class S>
 struct finish_general {
-    static __device__ __forceinline__ void row(const struct dev_attend &a, const struct segment &g, const struct row_info &row, float *o,
-                                               float m, float l)
+    static __device__ __forceinline__ void row(const struct dev_attend &a, const struct split &g, const struct row_info &row,
+                                               float *o, float m, float l)
     {
         const uint32_t lane = threadIdx.x % 32, dim = a.c.v_dim;
         const float keep = a.sinks ? merge_sink(m, l, a.sinks[row.head]) : 1;
@@ -90,7 +92,7 @@ struct finish_general {
         for (uint32_t d = lane; d < dim; d += 32)
             bad |= !(fabsf(o[d]) < limit);
         bad = __any_sync(~0u, bad);
-        const int64_t to = g.slot * a.out.seq + row.query * a.out.token + row.head * a.out.head;
+        const int64_t to = g.job * a.out.seq + row.query * a.out.token + row.head * a.out.head;
         for (uint32_t d = lane; d < dim; d += 32)
             store_element(a.out.data, a.out.dtype, to + d, bad ? NAN : o[d]);
         if (lane == 0)
@@ -98,37 +100,37 @@ struct finish_general {
     }
 };
 
-/* ---- one item after the other -------------------------------------------------------------------------------------------- */
+/* ---- one visit after the other ------------------------------------------------------------------------------------- */
 
-/* Writes the logits of codes for checks, applies the options, and hides what a row does not see. Tokens that are not of the item have no
- * scale, and what is in its place may not be a number. */
+/* Writes the logits of codes for checks, applies the options, and hides what a row does not see. A token outside the visit has
+ * no scale: what is stored there may be anything, and becomes 0. */
 template <class S>
 __device__ __forceinline__ void hide_tokens(float (&logit)[S::NT][1][4], general_warp<S> &w, const struct dev_attend &a,
-                                            const struct general_item &item, bool codes)
+                                            const struct general_visit &visit, bool codes)
 {
-    const struct segment &g = w.s.segment;
+    const struct split &g = w.s.split;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        const uint32_t token = item.first + threadIdx.x % 32 / 4 * 4 + i, keep = i % 2 ? 0x0000ffffu : 0xffff0000u;
-        (i < 2 ? w.v_scale.x : w.v_scale.y) &= token >= item.from && token < item.to ? ~0u : keep;
+        const uint32_t token = visit.first + threadIdx.x % 32 / 4 * 4 + i, keep = i % 2 ? 0x0000ffffu : 0xffff0000u;
+        (i < 2 ? w.v_scale.x : w.v_scale.y) &= token >= visit.from && token < visit.to ? ~0u : keep;
     }
 #pragma unroll
     for (int nt = 0; nt < S::NT; nt++) {
         const row_info &row = w.s.row[lane_row<S>(nt, 0)];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const uint32_t token = item.first + threadIdx.x % 32 / 4 * 4 + i;
+            const uint32_t token = visit.first + threadIdx.x % 32 / 4 * 4 + i;
             float &x = logit[nt][0][i];
-            if (a.trace && codes && row.there && token >= item.from && token < item.to && token < a.trace_tokens)
-                a.trace[(((size_t)g.slot * a.queries + row.query) * a.c.q_heads + row.head) * a.trace_tokens + token] = x;
+            if (a.trace && codes && row.there && token >= visit.from && token < visit.to && token < a.trace_tokens)
+                a.trace[(((size_t)g.job * a.queries + row.query) * a.c.q_heads + row.head) * a.trace_tokens + token] = x;
             if (a.options)
-                x = apply_options(a, row, g.slot, g.span.len, token, x);
-            x = token >= item.from && token < item.to && row_sees(a, row, token) ? x : -INFINITY;
+                x = apply_options(a, row, g.job, g.reach.len, token, x);
+            x = token >= visit.from && token < visit.to && row_sees(a, row, token) ? x : -INFINITY;
         }
     }
 }
 
-/* Tiles that need nothing hidden: those whose first token is `begin` or up to `more` after it. */
+/* Tiles in which no row has to hide a token: their first token is in [begin, begin + more]. */
 struct plain_tiles {
     uint32_t begin, more;
 };
@@ -136,7 +138,7 @@ struct plain_tiles {
 template <class S>
 __device__ __forceinline__ struct plain_tiles plain_tiles_of(const general_warp<S> &w, const struct dev_attend &a)
 {
-    uint32_t begin = first_code_of(a), end = w.s.segment.span.closed; /* codes that all rows see */
+    uint32_t begin = first_code_of(a), end = w.s.split.reach.closed; /* codes that all rows see */
     for (int r = 0; r < S::ROWS && w.s.row[r].there; r++) {
         begin = max(begin, w.s.row[r].begin);
         end = min(end, w.s.row[r].end);
@@ -146,20 +148,22 @@ __device__ __forceinline__ struct plain_tiles plain_tiles_of(const general_warp<
     return {begin, end - begin - AURA_TILE};
 }
 
-/* An item in rows. */
+/* A visit whose tokens have no codes. */
 template <class S>
-__device__ __forceinline__ void general_rows(general_warp<S> &w, const struct dev_attend &a, running<S> &run, const struct general_item &item)
+__device__ __forceinline__ void general_rows(general_warp<S> &w, const struct dev_attend &a, running<S> &run,
+                                             const struct general_visit &visit)
 {
     float p[S::NT][1][4];
-    score_any_numbers<S>(p, w, a, item);
-    hide_tokens<S>(p, w, a, item, false);
+    score_any_numbers<S>(p, w, a, visit);
+    hide_tokens<S>(p, w, a, visit, false);
     weigh<S>(p, run);
-    value_any_numbers<S>(run, p, w, a, item);
+    value_any_numbers<S>(run, p, w, a, visit);
 }
 
-/* A tile; copies of the next one are asked for as soon as there is room for them. */
+/* A tile. The copies of the next one start as soon as there is room for them. */
 template <class S>
-__device__ __forceinline__ void general_tile(general_warp<S> &w, const struct dev_attend &a, running<S> &run, const struct tile_walk &now,
+__device__ __forceinline__ void general_tile(general_warp<S> &w, const struct dev_attend &a, running<S> &run,
+                                             const struct tile_walk &now,
                                              const struct tile_walk &next, const struct plain_tiles &plain)
 {
     const bool k_codes = S::DIM || a.stage.k.chunks, v_codes = S::DIM || a.stage.v.chunks;
@@ -172,7 +176,7 @@ __device__ __forceinline__ void general_tile(general_warp<S> &w, const struct de
     if (k_codes) {
         score_codes<S>(p, w, a, next);
     } else {
-        score_any_numbers<S>(p, w, a, item_of_tile<S>(w, a, now));
+        score_any_numbers<S>(p, w, a, visit_of_tile<S>(w, a, now));
         __syncwarp();
         if (next.left)
             ask_any_keys<S>(w, a, next.chunk);
@@ -181,12 +185,12 @@ __device__ __forceinline__ void general_tile(general_warp<S> &w, const struct de
         ask_reference<S>(w, a, next);
     copies_grouped();
     if (now.first - plain.begin > plain.more)
-        hide_tokens<S>(p, w, a, item_of_tile<S>(w, a, now), k_codes);
+        hide_tokens<S>(p, w, a, visit_of_tile<S>(w, a, now), k_codes);
     weigh<S>(p, run);
     if (v_codes) {
         value_codes<S>(run, p, w, a, next);
     } else {
-        value_any_numbers<S>(run, p, w, a, item_of_tile<S>(w, a, now));
+        value_any_numbers<S>(run, p, w, a, visit_of_tile<S>(w, a, now));
         if (next.left)
             ask_any_values<S>(w, a, next.chunk);
     }
@@ -209,14 +213,15 @@ __device__ __forceinline__ void general_tiles(general_warp<S> &w, const struct d
     copies_arrived();
 }
 
-/* The items of a warp. Copies of keys and of values are groups that take turns, empty where there is nothing to copy: when one is
- * waited for, the next of the other side is on its way. */
+/* The visits of a warp. Copies of keys and copies of values are groups that take turns; a group is empty where there is nothing
+ * to copy. While the warp waits for one, the group of the other side is on its way. */
 template <class S>
-__device__ __forceinline__ void general_items(general_warp<S> &w, const struct dev_attend &a, running<S> &run, uint32_t at, uint32_t end)
+__device__ __forceinline__ void general_visits(general_warp<S> &w, const struct dev_attend &a, running<S> &run, uint32_t at,
+                                               uint32_t end)
 {
-    const struct span &span = w.s.segment.span;
-    const uint32_t rows = rows_items_of(span), tile = max(at, rows);
-    struct tile_walk now = {(span.tile_first + tile - rows) * AURA_TILE, end > tile ? end - tile : 0, NULL};
+    const struct reach &reach = w.s.split.reach;
+    const uint32_t rows = rows_visits_of(reach), tile = max(at, rows);
+    struct tile_walk now = {(reach.tile_first + tile - rows) * AURA_TILE, end > tile ? end - tile : 0, NULL};
     if (now.left) {
         now.chunk = chunk_of<S>(w, a, now.first);
         ask_any_keys<S>(w, a, now.chunk);
@@ -226,7 +231,7 @@ __device__ __forceinline__ void general_items(general_warp<S> &w, const struct d
         copies_grouped();
     }
     for (; at < min(end, rows); at++)
-        general_rows<S>(w, a, run, rows_of_item<S>(w, a, at));
+        general_rows<S>(w, a, run, visit_of_rows<S>(w, a, at));
     if (now.left)
         general_tiles<S>(w, a, run, now);
 }
@@ -236,10 +241,10 @@ __device__ __forceinline__ void general_items(general_warp<S> &w, const struct d
 template <class S>
 __device__ __forceinline__ void near_pages(general_space<S> &s, const struct dev_attend &a)
 {
-    const struct segment &g = s.segment;
-    const uint32_t rows_items = rows_items_of(g.span);
-    const uint32_t first = (max(g.first, rows_items) - rows_items + g.span.tile_first) / AURA_PAGE_TILES;
-    const uint32_t pages = (g.span.closed + AURA_PAGE - 1) / AURA_PAGE;
+    const struct split &g = s.split;
+    const uint32_t rows_visits = rows_visits_of(g.reach);
+    const uint32_t first = (max(g.first, rows_visits) - rows_visits + g.reach.tile_first) / AURA_PAGE_TILES;
+    const uint32_t pages = (g.reach.closed + AURA_PAGE - 1) / AURA_PAGE;
     for (uint32_t i = threadIdx.x; i < min(g.n / AURA_PAGE_TILES + 2, (uint32_t)PAGES_NEAR) && first + i < pages; i += S::THREADS)
         s.page[i] = a.c.table[(size_t)g.seq * a.c.table_stride + first + i];
     if (threadIdx.x == 0)
@@ -247,10 +252,10 @@ __device__ __forceinline__ void near_pages(general_space<S> &s, const struct dev
 }
 
 template <class S>
-__device__ __forceinline__ void general_segment(general_warp<S> &w, const struct dev_attend &a)
+__device__ __forceinline__ void general_split(general_warp<S> &w, const struct dev_attend &a)
 {
-    const struct segment &g = w.s.segment;
-    const uint32_t warp = threadIdx.x / 32, items = rows_items_of(g.span) + g.span.tiles;
+    const struct split &g = w.s.split;
+    const uint32_t warp = threadIdx.x / 32, visits = rows_visits_of(g.reach) + g.reach.tiles;
     near_pages<S>(w.s, a);
     for (int r = warp; r < S::ROWS; r += S::WARPS)
         general_query<S>(w, a, g, r);
@@ -258,17 +263,17 @@ __device__ __forceinline__ void general_segment(general_warp<S> &w, const struct
     running<S> run;
     begin_running<S>(run, w.s.row);
     begin_codes<S>(w, a);
-    /* An empty group has an item with nothing in it. */
-    const uint32_t at = g.first + g.n * warp / S::WARPS, end = min(g.first + g.n * (warp + 1) / S::WARPS, items);
+    /* A unit without tokens still has one visit; there is nothing to do in it. */
+    const uint32_t at = g.first + g.n * warp / S::WARPS, end = min(g.first + g.n * (warp + 1) / S::WARPS, visits);
     if (at < end)
-        general_items<S>(w, a, run, at, end);
+        general_visits<S>(w, a, run, at, end);
     __syncthreads(); /* what is merged takes the place of tiles */
     struct {
         merge_space<S::D, S::ROWS, S::WARPS> &merge;
     } space = {*(merge_space<S::D, S::ROWS, S::WARPS> *)w.parts};
     store_running<S>(space, run);
     __syncthreads();
-    merge_segment<S::D, S::ROWS, S::WARPS, finish_general<S>>(a, g, w.s.row, space.merge);
+    merge_split<S::D, S::ROWS, S::WARPS, finish_general<S>>(a, g, w.s.row, space.merge);
 }
 
 /* Bytes of shared memory, but for the list of sequences at their end. */
@@ -289,14 +294,14 @@ __device__ __forceinline__ void attend_general(const struct dev_attend &a)
     const struct piece p = piece_of(prefix, a, S::WARPS);
     uint32_t on;
     for (uint32_t at = p.at; at < p.end; at += on) {
-        const struct segment g = segment_at(a, p, at, S::ROWS, S::WARPS);
+        const struct split g = split_at(a, p, at, S::ROWS, S::WARPS);
         on = g.on;
-        __syncthreads(); /* all are done with the segment before */
+        __syncthreads(); /* all are done with the split before */
         if (threadIdx.x == 0)
-            w.s.segment = g;
+            w.s.split = g;
         __syncthreads();
         if (!g.idle)
-            general_segment<S>(w, a);
+            general_split<S>(w, a);
     }
 }
 
@@ -307,7 +312,8 @@ static uint32_t round_up(uint32_t x, uint32_t unit)
     return (x + unit - 1) / unit * unit;
 }
 
-/* One side from `at` on; `words` of a lane, `lanes` side by side. As if there were `read_words` and `read_lanes`, it is read beyond. */
+/* One side, from `at` on: `words` of a lane, `lanes` side by side. Kernels read as if there were `read_words` and `read_lanes`,
+ * so that there must be space for these. */
 static struct dev_staged stage_side(uint32_t at, uint32_t words, uint32_t lanes, uint32_t read_words, uint32_t read_lanes)
 {
     struct dev_staged s = {};
@@ -326,7 +332,8 @@ struct dev_stage general_stage(const struct dev_cache *c)
     t.q_pitch = round_up(t.k_pad, 128) + 64; /* so that two columns, of which 64 bytes are read at once, are in different banks */
     t.half_pitch = round_up(2 * t.k_pad, 128) + 64;
     t.scale_chunks = (c->tile_bytes - c->k_scale_at) / 16;
-    const uint32_t k_bits = c->k_rows ? c->k_kind : 0, v_bits = c->v_rows ? c->v_kind : 0, runs = aura_padded_run(c->k_dim) / AURA_RUN;
+    const uint32_t k_bits = c->k_rows ? c->k_kind : 0, v_bits = c->v_rows ? c->v_kind : 0, runs =
+        aura_padded_run(c->k_dim) / AURA_RUN;
     t.k = stage_side(PART_HEAD, k_bits * runs, AURA_TILE, k_bits * (t.k_pad / AURA_RUN), AURA_TILE);
     t.v = stage_side(t.k.end, v_bits, c->v_dim, v_bits, round_up(c->v_dim, 2 * 32));
     t.reference = t.v.end;

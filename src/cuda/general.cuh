@@ -1,9 +1,9 @@
-/* What the general kernel keeps: its shape, where things are in shared memory, and the codes of a tile on their way there.
+/* What the general kernels keep: their shape, where things are in shared memory, and the codes of a tile on their way there.
  *
- * It takes every pair of kinds and dims. Tiles are copied as they are, compressed, into shared memory, keys of the next one while this
- * one is worked on; the decoders of keys and of values are chosen for every tile, and give registers of the A operand as in the fused
- * kernel, whose logits, weights and accumulators these are too. Only the dim of values is known when compiling, and only as a number
- * of parts that is large enough. */
+ * They take every pair of kinds and dims. A warp copies tiles into shared memory as they are, compressed: the keys of the next
+ * one while it works on this one. It chooses the decoders of keys and of values for every tile. They give registers of the A
+ * operand like those of the fused kernels; logits, weights and accumulators are the same too. When compiling, only the dim of
+ * values is known, and only as a number of parts (32 channels each) that is large enough. */
 #ifndef AURA_CUDA_GENERAL_CUH
 #define AURA_CUDA_GENERAL_CUH
 
@@ -18,33 +18,32 @@ struct general_shape {
 };
 
 enum { HALF_PLANES = 3 }; /* a query is the sum of two f16 or of three bf16 */
-/* Bytes of a query: the upper ones, those that keys are multiplied with beside them, and the lower ones. The second are the lower ones
- * too, or with one plane all 0, so that sums are made of both in the same way. */
+/* The bytes of a query, in three columns. Keys are multiplied with UPPER and BESIDE. BESIDE has the lower bytes, or with one
+ * plane only zeros, so that sums are made in the same way with one plane and two. LOWER always has the lower bytes, for
+ * references. */
 enum { UPPER, BESIDE, LOWER, QUERY_COLUMNS };
 
-/* The beginning of shared memory. After it: queries as bytes [row][QUERY_COLUMNS][q_pitch], as 16-bit numbers
- * [row][HALF_PLANES][half_pitch], and the parts of warps, in the place of which warps are merged. */
+/* The beginning of shared memory. After it: queries as bytes [row][QUERY_COLUMNS][q_pitch]; queries as 16-bit numbers
+ * [row][HALF_PLANES][half_pitch]; the space of each warp. When all warps are done, the merge uses the space of the warps. */
 template <class S>
 struct general_space {
     row_info row[S::ROWS];
     uint32_t page[PAGES_NEAR], first_page;
-    struct segment segment;
+    struct split split;
 };
 
-/* Where this warp finds things. Then what a lane keeps of a segment: where the first chunks that it copies go; where its words of keys
- * and of values, its scales and its column of queries begin, which lane has the weights of its first tokens, and what its sums begin
- * with; the bias of the page it is in; and of the tile, the f16 scales of four tokens. */
+/* What a warp and its lanes keep while they work on a split. */
 template <class S>
 struct general_warp {
     general_space<S> &s;
-    uint8_t *q, *half, *parts, *mine;
+    uint8_t *q, *half, *parts, *mine;                   /* queries as bytes and as numbers; the space of all warps; of this warp */
     uint32_t lane;
-    uint8_t *k_to, *v_to, *scales_to;
-    const uint8_t *k_words, *v_words, *scales, *column;
-    uint32_t weights_from;
-    int begin[S::NT][4], upper; /* upper: what the sum of upper bytes is worth */
-    float factor[S::NT], bias[S::NT];
-    uint2 k_scale, v_scale;
+    uint8_t *k_to, *v_to, *scales_to;                   /* where the first chunks that the lane copies go */
+    const uint8_t *k_words, *v_words, *scales, *column; /* where the words, the scales and the query column of the lane begin */
+    uint32_t weights_from;                              /* the lane that has the weights of this lane's first tokens */
+    int begin[S::NT][4], upper;                         /* what sums begin with; what the sum of upper bytes is multiplied with */
+    float factor[S::NT], bias[S::NT];                   /* bias: of the page that the warp is in */
+    uint2 k_scale, v_scale;                             /* of the tile: f16 scales of four tokens */
 
     __device__ __forceinline__ uint8_t *q_column(const struct dev_attend &a, int row, int column) const
     {
@@ -78,58 +77,61 @@ __device__ __forceinline__ general_warp<S> general_warp_of(uint8_t *shared, cons
 
 /* ---- which tokens -------------------------------------------------------------------------------------------------------- */
 
-/* One item: tokens [from, to) of the tile that begins at `first`, which is there. */
-struct general_item {
+/* One visit: tokens [from, to) of the tile that begins at token `first`, and where the tile is. */
+struct general_visit {
     uint32_t first, from, to;
     const uint8_t *tile;
 };
 
-/* Where a warp is: at the tile with token `first`, of which this lane's first chunk is there; `left` tiles from it on are the warp's. */
+/* Where a warp is: at the tile that begins at token `first`. chunk: where the lane's first chunk of it is. left: tiles that the
+ * warp still has to do, with this one. */
 struct tile_walk {
     uint32_t first, left;
     const uint8_t *chunk;
 };
 
-__device__ __forceinline__ uint32_t rows_items_of(const struct span &s)
+__device__ __forceinline__ uint32_t rows_visits_of(const struct reach &s)
 {
-    return (s.pinned_end ? 1 : 0) + s.open_items;
+    return (s.pinned_end ? 1 : 0) + s.open_visits;
 }
 
-/* Tokens before it have no codes. */
+/* The first token that can have codes. */
 __device__ __forceinline__ uint32_t first_code_of(const struct dev_attend &a)
 {
     return a.c.k_rows || a.c.v_rows ? a.c.pinned : 0;
 }
 
-/* Item number `item`, which is kept in rows: a side that has codes has these in its f16 rows. */
+/* Visit number `visit`, whose tokens have no codes: a side of codes has them in f16 rows, a plain side in its tile. */
 template <class S>
-__device__ __forceinline__ struct general_item rows_of_item(const general_warp<S> &w, const struct dev_attend &a, uint32_t item)
+__device__ __forceinline__ struct general_visit visit_of_rows(const general_warp<S> &w, const struct dev_attend &a, uint32_t visit)
 {
-    const struct segment &g = w.s.segment;
-    const struct tile_tokens r = rows_item_of(g.span, item);
+    const struct split &g = w.s.split;
+    const struct tile_tokens r = rows_visit_of(g.reach, visit);
     const uint32_t tile = r.first / AURA_TILE;
     return {r.first, r.from, r.to, page_head(a.c, g.seq, tile / AURA_PAGE_TILES, g.head) + tile % AURA_PAGE_TILES * a.c.tile_bytes};
 }
 
 template <class S>
-__device__ __forceinline__ struct general_item item_of_tile(const general_warp<S> &w, const struct dev_attend &a, const struct tile_walk &at)
+__device__ __forceinline__ struct general_visit visit_of_tile(const general_warp<S> &w, const struct dev_attend &a,
+                                                              const struct tile_walk &at)
 {
-    return {at.first, max(at.first, first_code_of(a)), min(at.first + AURA_TILE, w.s.segment.span.closed),
+    return {at.first, max(at.first, first_code_of(a)), min(at.first + AURA_TILE, w.s.split.reach.closed),
             at.chunk - 16 * (threadIdx.x % 32)};
 }
 
-/* Where the lane's first chunk of the tile of token `first` is. Numbers of pages are at hand. */
+/* Where the lane's first chunk of the tile of token `first` is. */
 template <class S>
 __device__ __forceinline__ const uint8_t *chunk_of(const general_warp<S> &w, const struct dev_attend &a, uint32_t first)
 {
-    const struct segment &g = w.s.segment;
+    const struct split &g = w.s.split;
     const uint32_t tile = first / AURA_TILE, page = page_of(w.s, a, g, tile);
-    return kept(a.c.pages + (size_t)page * a.c.page_bytes + (size_t)g.head * a.c.head_bytes + tile % AURA_PAGE_TILES * a.c.tile_bytes +
-                16 * (threadIdx.x % 32));
+    return kept(a.c.pages + (size_t)page * a.c.page_bytes + (size_t)g.head * a.c.head_bytes +
+                tile % AURA_PAGE_TILES * a.c.tile_bytes + 16 * (threadIdx.x % 32));
 }
 
 template <class S>
-__device__ __forceinline__ struct tile_walk next_tile(const general_warp<S> &w, const struct dev_attend &a, const struct tile_walk &now)
+__device__ __forceinline__ struct tile_walk next_tile(const general_warp<S> &w, const struct dev_attend &a,
+                                                      const struct tile_walk &now)
 {
     struct tile_walk next = {now.first + AURA_TILE, now.left - 1, now.chunk + a.c.tile_bytes};
     if (next.first % AURA_PAGE == 0 && next.left)
@@ -139,7 +141,7 @@ __device__ __forceinline__ struct tile_walk next_tile(const general_warp<S> &w, 
 
 /* ---- tiles into shared memory ------------------------------------------------------------------------------------------- */
 
-/* N chunks of this lane at once, since the compiler puts instructions of its own before copies that follow no other. */
+/* N chunks of this lane at once: the compiler adds instructions before a copy that does not follow another one. */
 template <int N>
 __device__ __forceinline__ void ask_chunks(uint8_t *to, const uint8_t *from, uint32_t step)
 {
@@ -151,7 +153,8 @@ __device__ __forceinline__ void ask_chunks(uint8_t *to, const uint8_t *from, uin
 /* 32 chunks are four rows of keys, and one of 128 values. */
 enum { KEYS_STEP = 4 * (AURA_TILE * 4 + ROW_SPACE), VALUES_STEP = 128 * 4 + ROW_SPACE };
 
-/* All chunks, 32 at a time; each 32 are `step` bytes after those before them. The lane's first one goes from `from` to `to`. */
+/* All chunks, 32 at a time; in shared memory each 32 are `step` bytes after the 32 before. The lane's first one goes from
+ * `from` to `to`. */
 __device__ __forceinline__ void ask_words(uint8_t *to, const uint8_t *from, uint32_t chunks, uint32_t step)
 {
     const uint32_t n = (chunks + 31 - threadIdx.x % 32) / 32;
@@ -164,7 +167,7 @@ __device__ __forceinline__ void ask_words(uint8_t *to, const uint8_t *from, uint
         ask_chunks<1>(to + i * step, from + i * 512, step);
 }
 
-/* A plain side is read from where it is, but from the second cache. The lane's first chunk of it is there. */
+/* A plain side is not copied: the second cache is asked for it. chunk: where the lane's first chunk of it is. */
 __device__ __forceinline__ void ask_numbers(const uint8_t *chunk, uint32_t bytes)
 {
     const uint32_t lane = threadIdx.x % 32;
@@ -172,7 +175,7 @@ __device__ __forceinline__ void ask_numbers(const uint8_t *chunk, uint32_t bytes
         prefetch(chunk - 16 * lane + at);
 }
 
-/* Scales come with keys, of both sides. */
+/* The scales of both sides come with the keys. */
 template <class S>
 __device__ __forceinline__ void ask_scales(const general_warp<S> &w, const struct dev_attend &a, const uint8_t *chunk)
 {
@@ -207,7 +210,7 @@ __device__ __forceinline__ void ask_any_values(const general_warp<S> &w, const s
         ask_words(w.v_to + row * a.stage.v.pitch, from + row * 4 * a.c.v_dim, a.c.v_dim / 4, 512);
 }
 
-/* And of KIND and 128 channels, of which every lane has a chunk for every bit. */
+/* The same for codes of KIND and 128 channels: every lane has one chunk for each bit. */
 template <class S, int KIND>
 __device__ __forceinline__ void ask_keys(const general_warp<S> &w, const struct dev_attend &a, const uint8_t *chunk)
 {

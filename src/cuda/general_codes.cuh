@@ -1,18 +1,18 @@
 /* Codes of the general kernel: from the words of a tile in shared memory to sums.
  *
- * Both sides are read alike. A run of 32 codes is one step of an mma: lane (g, t) has octet t of it, eight codes, for four rows of A
- * that lie side by side: tokens 4 g ... 4 g + 3, or channels. Runs follow each other along the channels of keys, two at a time; of
- * values a tile has one run, and 32 channels after the other are a part. */
+ * Both sides are read in the same way. A run of 32 codes is one step of an mma: lane (g, t) has octet t of it, eight codes, for
+ * four rows of A that lie side by side: tokens 4 g ... 4 g + 3, or channels. Keys have runs along their channels, and a warp
+ * takes two of them at a time. Values have one run, the 32 tokens of the tile; 32 channels are a part. */
 #ifndef AURA_CUDA_GENERAL_CODES_CUH
 #define AURA_CUDA_GENERAL_CODES_CUH
 
 #include "general.cuh"
 
-/* A warp's part begins with the scales of the tile, then levels of up to 4 bits. */
+/* The space of a warp begins with the scales of the tile, then the levels of up to 4 bits. */
 enum { K_TABLE = 2 * 2 * AURA_TILE, V_TABLE = K_TABLE + 16, PART_HEAD = V_TABLE + 16 };
 
-/* Octet t of a run is quads first_quad and first_quad + next_quad: with 8 bits those whose words are in different banks, with 2 bits
- * those in the same bits of nibbles of a word, otherwise neighbours. */
+/* Octet t of a run is quads first_quad and first_quad + next_quad. With 8 bits they are such that their words are in different
+ * banks, with 2 bits such that they have the same bits in the nibbles of a word; otherwise they are neighbours. */
 __device__ __forceinline__ int first_quad(uint32_t kind, int t)
 {
     return kind == 8 ? t : kind == 2 ? t / 2 * 4 + t % 2 : 2 * t;
@@ -85,8 +85,8 @@ struct octet {
 
 /* ---- keys ---------------------------------------------------------------------------------------------------------------- */
 
-/* Keys come in pairs of runs, two steps, of which lane t has 16 codes. They are octet t of either run; but with 2 bits word t of the
- * pair, so that a word is read once and its bits are at places that are known when compiling. */
+/* Keys come in pairs of runs, two steps, of which lane t has 16 codes. They are octet t of either run; but with 2 bits word t
+ * of the pair, so that a word is read once and its bits are at places that are known when compiling. */
 enum { PAIR = 2 * AURA_RUN };
 
 /* The first quad of those eight codes of the pair that lane t has in a step. */
@@ -95,7 +95,8 @@ __device__ __forceinline__ int pair_quad(uint32_t kind, int t, int step)
     return kind == 2 ? 4 * t + step : 8 * step + first_quad(kind, t);
 }
 
-/* Where code i of a pair is among the bytes of a column of B: what lane 0 has, in the order in which it is decoded, then lane 1 ... */
+/* Where code i of a pair is among the bytes of a column of B: what lane 0 has, in the order in which it is decoded, then lane 1
+ * ... */
 __device__ __forceinline__ uint32_t place_in_pair(uint32_t kind, uint32_t i)
 {
     const uint32_t quad = i / 4 % 8, byte = i % 4;
@@ -128,13 +129,13 @@ struct key_pair {
     }
 };
 
-/* The same number of lanes that have the same rows, but the compiler does not know, and would copy it again and again. */
+/* All lanes with the same rows have the same number. The compiler does not know that, and would copy it again and again. */
 __device__ __forceinline__ int same_again(int x)
 {
     return __shfl_xor_sync(~0u, x, 4);
 }
 
-/* What a lane keeps for the codes of a segment. */
+/* What a lane keeps for the codes of a split. */
 template <class S>
 __device__ __forceinline__ void begin_codes(general_warp<S> &w, const struct dev_attend &a)
 {
@@ -176,7 +177,8 @@ __device__ __forceinline__ void general_bias(general_warp<S> &w, const struct de
     int sum[S::NT][4] = {};
     for (uint32_t step = 0; step < a.stage.k_pad / AURA_RUN; step++) {
         const uint32_t at = step / 2 * PAIR + 4 * pair_quad(kind, t, step % 2);
-        const uint32_t first = *(const uint32_t *)(reference + at), second = *(const uint32_t *)(reference + at + 4 * next_quad(kind));
+        const uint32_t first = *(const uint32_t *)(reference + at), second =
+            *(const uint32_t *)(reference + at + 4 * next_quad(kind));
         uint32_t r[2] = {first, second};
         if (kind <= 4)
             in_octet_order<4>(r, first, second);
@@ -245,7 +247,7 @@ __device__ __forceinline__ void sum_keys(int (&sum)[S::NT][2][4], const general_
     }
 }
 
-/* And the keys of the next tile, if there is one, on their way to where these were. */
+/* The same; and the copies of the next tile's keys start, if there is one, to where these were. */
 template <class S, int KIND>
 __device__ __forceinline__ void take_keys(int (&sum)[S::NT][2][4], const general_warp<S> &w, const struct dev_attend &a,
                                           const struct tile_walk &next)
@@ -284,8 +286,8 @@ __device__ __forceinline__ void score_codes(float (&logit)[S::NT][1][4], const g
 
 /* ---- values -------------------------------------------------------------------------------------------------------------- */
 
-/* Weights times value scales as bytes, four tokens in a word, upper and lower ones, which with ONE plane are not there; and the unit of
- * their sums. */
+/* Weights times value scales as bytes, four tokens in a word, upper and lower ones, which with ONE plane are not there; and the
+ * unit of their sums. */
 template <class S>
 struct byte_weights {
     uint32_t byte[S::NT][2];
@@ -318,8 +320,8 @@ __device__ __forceinline__ void weights_to_bytes(byte_weights<S> &b, const float
     }
 }
 
-/* The column of B of this lane, and what its sums begin with: see sum_of in attend_tiles.cuh for ONE plane. The offset of levels is one
- * more value of all tokens, in all rows of A. */
+/* The column of B of this lane, and what its sums begin with: see sum_of in attend_tiles.cuh for ONE plane. The offset of
+ * levels is one more value of all tokens, in all rows of A. */
 template <int KIND, bool ONE>
 __device__ __forceinline__ void weight_column(uint32_t (&b)[2], int (&begin)[4], const uint32_t (&byte)[2], uint32_t from)
 {
@@ -365,7 +367,7 @@ __device__ __forceinline__ void add_part(running<S> &run, int j, const octet<KIN
     }
 }
 
-/* Channels from v_dim on, in the last parts, are whatever is there: nobody looks at their sums. */
+/* Channels from v_dim on, in the last parts, may be anything: nobody reads their sums. */
 template <class S, int KIND, bool ONE>
 __device__ __forceinline__ void add_values(running<S> &run, const byte_weights<S> &weights, const general_warp<S> &w,
                                            const struct dev_attend &a)
@@ -392,10 +394,10 @@ __device__ __forceinline__ void add_values(running<S> &run, const byte_weights<S
     }
 }
 
-/* And the values of the next tile, if there is one, on their way to where these were. */
+/* The same; and the copies of the next tile's values start, if there is one, to where these were. */
 template <class S, int KIND, bool ONE>
-__device__ __forceinline__ void take_values(running<S> &run, const byte_weights<S> &b, const general_warp<S> &w, const struct dev_attend &a,
-                                            const struct tile_walk &next)
+__device__ __forceinline__ void take_values(running<S> &run, const byte_weights<S> &b, const general_warp<S> &w,
+                                            const struct dev_attend &a, const struct tile_walk &next)
 {
     add_values<S, KIND, ONE>(run, b, w, a);
     __syncwarp();

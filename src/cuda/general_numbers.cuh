@@ -1,5 +1,6 @@
-/* Numbers of the general kernel: plain sides, and the f16 rows of pinned and open tokens, straight from the cache to products of 16-bit
- * numbers. f16 is multiplied by sums of two f16; bf16, whose range is that of f32, by sums of three bf16; f32 is three bf16 itself. */
+/* Numbers of the general kernel: plain sides, and the f16 rows of pinned and open tokens, straight from the cache to products
+ * of 16-bit numbers. f16 is multiplied by sums of two f16; bf16, whose range is that of f32, by sums of three bf16; f32 is
+ * three bf16 itself. */
 #ifndef AURA_CUDA_GENERAL_NUMBERS_CUH
 #define AURA_CUDA_GENERAL_NUMBERS_CUH
 
@@ -14,7 +15,8 @@ struct number {
 };
 
 template <int TYPE>
-__device__ __forceinline__ void mma_numbers(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
+__device__ __forceinline__ void mma_numbers(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                                            uint32_t b1)
 {
     if (TYPE == AURA_ROW_F16)
         mma_f16(c, a0, a1, a2, a3, b0, b1);
@@ -22,7 +24,7 @@ __device__ __forceinline__ void mma_numbers(float (&c)[4], uint32_t a0, uint32_t
         mma_bf16(c, a0, a1, a2, a3, b0, b1);
 }
 
-/* The next plane of two f32, as bf16; what it leaves of them. */
+/* Takes the next plane, two bf16, from two f32, and leaves the rest of them. */
 __device__ __forceinline__ uint32_t take_plane(uint32_t &x, uint32_t &y)
 {
     const uint32_t plane = prmt(x, y, 0x7632);
@@ -55,7 +57,7 @@ struct number_rows {
     uint32_t row_bytes;
 };
 
-__device__ __forceinline__ struct number_rows number_rows_of(const struct dev_attend &a, const struct segment &g, const uint8_t *tile,
+__device__ __forceinline__ struct number_rows number_rows_of(const struct dev_attend &a, const struct split &g, const uint8_t *tile,
                                                              bool values)
 {
     const uint32_t dim = values ? a.c.v_dim : a.c.k_dim, kind = values ? a.c.v_kind : a.c.k_kind;
@@ -65,10 +67,10 @@ __device__ __forceinline__ struct number_rows number_rows_of(const struct dev_at
     return {tile + (values ? a.c.v_at : 0), false, dim * aura_plain_bytes(kind)};
 }
 
-__device__ __forceinline__ uint32_t number_at(const struct dev_attend &a, const struct number_rows &n, const struct general_item &item,
-                                              uint32_t token)
+__device__ __forceinline__ uint32_t number_at(const struct dev_attend &a, const struct number_rows &n,
+                                              const struct general_visit &visit, uint32_t token)
 {
-    return (n.ring ? row_in(a.c, token, item.from, item.to) : token % AURA_TILE) * n.row_bytes;
+    return (n.ring ? row_in(a.c, token, visit.from, visit.to) : token % AURA_TILE) * n.row_bytes;
 }
 
 /* ---- keys ---------------------------------------------------------------------------------------------------------------- */
@@ -97,7 +99,8 @@ struct eight_numbers {
 
 /* Two rows of A, tokens, against the columns of 32 channels. plane 0 meets all planes of the query; smaller ones the first two. */
 template <class S, int TYPE>
-__device__ __forceinline__ void multiply_keys(float (&c)[S::NT][2][4], eight_numbers<TYPE> (&k)[4], const uint8_t *q, uint32_t pitch)
+__device__ __forceinline__ void multiply_keys(float (&c)[S::NT][2][4], eight_numbers<TYPE> (&k)[4], const uint8_t *q,
+                                              uint32_t pitch)
 {
     const int gl = threadIdx.x % 32 / 4;
     uint4 b[S::NT][2];
@@ -123,10 +126,10 @@ __device__ __forceinline__ void multiply_keys(float (&c)[S::NT][2][4], eight_num
         }
 }
 
-/* Rows of tokens outside the item may be anything, and so may then be their logits. */
+/* Rows of tokens outside the visit may be anything, and so may their logits. */
 template <class S, int TYPE>
 __device__ __forceinline__ void score_numbers(float (&logit)[S::NT][1][4], const general_warp<S> &w, const struct dev_attend &a,
-                                              const struct number_rows &rows, const struct general_item &item)
+                                              const struct number_rows &rows, const struct general_visit &visit)
 {
     constexpr int BATCH = number<TYPE>::batch;
     const int gl = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
@@ -135,7 +138,7 @@ __device__ __forceinline__ void score_numbers(float (&logit)[S::NT][1][4], const
     uint32_t at[4];
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        at[i] = number_at(a, rows, item, item.first + 4 * gl + i) + 8 * t * number<TYPE>::size;
+        at[i] = number_at(a, rows, visit, visit.first + 4 * gl + i) + 8 * t * number<TYPE>::size;
 #pragma unroll 1
     for (uint32_t done = 0; done < a.c.k_dim; done += 32 * BATCH) {
         eight_numbers<TYPE> k[BATCH][4];
@@ -209,7 +212,8 @@ __device__ __forceinline__ void multiply_values(running<S> &run, int j, four_by_
         float x[S::NT][4] = {};
 #pragma unroll
         for (int plane = 0; plane < number<TYPE>::planes; plane++) {
-            const uint32_t a0 = v.plane(2 * two, 0), a1 = v.plane(2 * two + 1, 0), a2 = v.plane(2 * two, 1), a3 = v.plane(2 * two + 1, 1);
+            const uint32_t a0 = v.plane(2 * two, 0), a1 = v.plane(2 * two + 1, 0), a2 = v.plane(2 * two, 1),
+                a3 = v.plane(2 * two + 1, 1);
 #pragma unroll
             for (int nt = 0; nt < S::NT; nt++)
 #pragma unroll
@@ -224,10 +228,10 @@ __device__ __forceinline__ void multiply_values(running<S> &run, int j, four_by_
     }
 }
 
-/* A token outside the item has weight 0, and numbers that may be none: they are not read. */
+/* A token outside the visit has weight 0, but its numbers may be NaN: they are not read. */
 template <class S, int TYPE>
 __device__ __forceinline__ void value_numbers(running<S> &run, const float (&p)[S::NT][1][4], const struct dev_attend &a,
-                                              const struct number_rows &rows, const struct general_item &item)
+                                              const struct number_rows &rows, const struct general_visit &visit)
 {
     constexpr int BATCH = number<TYPE>::batch;
     const int gl = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
@@ -239,12 +243,12 @@ __device__ __forceinline__ void value_numbers(running<S> &run, const float (&p)[
             factor_planes<TYPE>(weight[nt][pair], p[nt][0][2 * pair], p[nt][0][2 * pair + 1]);
 #pragma unroll 1
     for (int half = 0; half < 2; half++) {
-        const uint32_t token = item.first + 8 * t + 4 * half;
+        const uint32_t token = visit.first + 8 * t + 4 * half;
         uint32_t b[S::NT][2][2], at[4];
         weight_factors<S, TYPE>(b, weight, half);
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            at[i] = number_at(a, rows, item, token + i) + 4 * gl * number<TYPE>::size;
+            at[i] = number_at(a, rows, visit, token + i) + 4 * gl * number<TYPE>::size;
 #pragma unroll
         for (int done = 0; done < S::PARTS; done += BATCH) {
             if (32 * done >= a.c.v_dim)
@@ -255,7 +259,7 @@ __device__ __forceinline__ void value_numbers(running<S> &run, const float (&p)[
 #pragma unroll
                 for (int i = 0; i < 4; i++)
                     v[j].load(i, rows.base + at[i] + 32 * (done + j) * number<TYPE>::size,
-                              32 * (done + j) + 4 * gl < a.c.v_dim && token + i >= item.from && token + i < item.to);
+                              32 * (done + j) + 4 * gl < a.c.v_dim && token + i >= visit.from && token + i < visit.to);
 #pragma unroll
             for (int j = 0; j < BATCH; j++)
                 multiply_values<S, TYPE>(run, done + j, v[j], b);
@@ -267,28 +271,28 @@ __device__ __forceinline__ void value_numbers(running<S> &run, const float (&p)[
 
 template <class S>
 __device__ __forceinline__ void score_any_numbers(float (&logit)[S::NT][1][4], const general_warp<S> &w, const struct dev_attend &a,
-                                                  const struct general_item &item)
+                                                  const struct general_visit &visit)
 {
-    const struct number_rows rows = number_rows_of(a, w.s.segment, item.tile, false);
+    const struct number_rows rows = number_rows_of(a, w.s.split, visit.tile, false);
     if (!S::DIM && a.c.k_kind == AURA_ROW_F32)
-        score_numbers<S, AURA_ROW_F32>(logit, w, a, rows, item);
+        score_numbers<S, AURA_ROW_F32>(logit, w, a, rows, visit);
     else if (!S::DIM && a.c.k_kind == AURA_ROW_BF16)
-        score_numbers<S, AURA_ROW_BF16>(logit, w, a, rows, item);
+        score_numbers<S, AURA_ROW_BF16>(logit, w, a, rows, visit);
     else
-        score_numbers<S, AURA_ROW_F16>(logit, w, a, rows, item);
+        score_numbers<S, AURA_ROW_F16>(logit, w, a, rows, visit);
 }
 
 template <class S>
 __device__ __forceinline__ void value_any_numbers(running<S> &run, const float (&p)[S::NT][1][4], const general_warp<S> &w,
-                                                  const struct dev_attend &a, const struct general_item &item)
+                                                  const struct dev_attend &a, const struct general_visit &visit)
 {
-    const struct number_rows rows = number_rows_of(a, w.s.segment, item.tile, true);
+    const struct number_rows rows = number_rows_of(a, w.s.split, visit.tile, true);
     if (!S::DIM && a.c.v_kind == AURA_ROW_F32)
-        value_numbers<S, AURA_ROW_F32>(run, p, a, rows, item);
+        value_numbers<S, AURA_ROW_F32>(run, p, a, rows, visit);
     else if (!S::DIM && a.c.v_kind == AURA_ROW_BF16)
-        value_numbers<S, AURA_ROW_BF16>(run, p, a, rows, item);
+        value_numbers<S, AURA_ROW_BF16>(run, p, a, rows, visit);
     else
-        value_numbers<S, AURA_ROW_F16>(run, p, a, rows, item);
+        value_numbers<S, AURA_ROW_F16>(run, p, a, rows, visit);
 }
 
 #endif

@@ -1,5 +1,5 @@
-/* The kernels of attention that src/variants.h lists, as the host sees them. Each kind has a source file of its own, so that they are
- * compiled side by side. */
+/* The kernels of attention that src/variants.h lists, as the host sees them. Each kind has a source file of its own, so that
+ * they are compiled side by side. */
 #ifndef AURA_CUDA_KERNELS_CUH
 #define AURA_CUDA_KERNELS_CUH
 

@@ -1,5 +1,6 @@
-/* The levels of numbers, and their codes. All that find them have find(y, k) for element k of a lane's, y, once take() has said
- * which fit it is and what numbers are multiplied with for it. MAGNITUDE: levels have no sign. */
+/* From numbers to their levels and codes. There are several ways, all with the same two functions: take(fit, factor) says which
+ * fit is meant, and the factor that numbers are multiplied with for it; then find(y, k) gives the level and the code of y,
+ * element k of the lane. MAGNITUDE: the levels that it finds have no sign. */
 #ifndef AURA_CUDA_LEVELS_CUH
 #define AURA_CUDA_LEVELS_CUH
 
@@ -7,11 +8,11 @@
 
 struct level_and_code {
     float level;
-    uint32_t code; /* the bits from 16 on are anything */
+    uint32_t code; /* in the lower 16 bits; the others may be anything */
 };
 
-/* Up to 4 bits. A number that becomes 0 belongs to those that are not above 0, as there is a threshold there. The number of its bin
- * is by rounding in the last bits of a float. */
+/* Up to 4 bits, by the tables of dev_encoder. 0 is a threshold, and a number on it is not above it: it takes the window of
+ * numbers that are not above 0. The number of the bin is in the last bits of a float, which rounding puts there. */
 struct window_levels {
     static constexpr bool MAGNITUDE = false;
     const struct dev_encoder *e;
@@ -31,7 +32,7 @@ struct window_levels {
     }
 };
 
-/* From 5 bits on: levels are equally spaced, and all is computed to the bit as the tables have it. */
+/* From 5 bits on: levels are equally spaced. The formula gives the same bits as a table. */
 struct formula_levels {
     static constexpr bool MAGNITUDE = false;
     float bins, shift, last, spacing, half, first_threshold, step, factor;
@@ -46,7 +47,7 @@ struct formula_levels {
     {
         factor = factor_;
     }
-    /* The number of a threshold next to v, one of those there are; v is above it or not, and between its neighbours. */
+    /* The number of a threshold next to v: v is between the thresholds before and after it. */
     __device__ __forceinline__ float guess(float v) const
     {
         const float whole = __fsub_rn(__fadd_rn(fmaf(v, bins, shift), 0x1.8p23f), 0x1.8p23f);

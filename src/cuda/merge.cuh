@@ -1,11 +1,11 @@
-/* From the accumulators of warps to the rows of the output: warps of a block, then segments of a group, each in order; then
+/* From the accumulators of warps to the rows of the output: warps of a block, then splits of a unit, each in order; then
  * sinks, the quotient and the inverse rotation. */
 #ifndef AURA_CUDA_MERGE_CUH
 #define AURA_CUDA_MERGE_CUH
 
 #include "../../include/aura_cuda.h"
 #include "rotate.cuh"
-#include "span.cuh"
+#include "split.cuh"
 
 #define NOTHING (-3.402823466e38f) /* the maximum of a row that has seen no token: finite, so that differences are */
 
@@ -20,15 +20,16 @@ struct row_info {
     uint32_t there, bad;  /* there: it is a row of the call; bad: its query is not finite */
 };
 
-/* Row r of a segment, but for what follows from its query's numbers. A row too many looks at what another one may look at. */
-__device__ __forceinline__ struct row_info row_at(const struct dev_attend &a, const struct segment &g, int r)
+/* Row r of a split; prepare_row() adds what depends on the numbers of the query. A row that is not there takes the places of
+ * row 0, so that it can be read like any other. */
+__device__ __forceinline__ struct row_info row_at(const struct dev_attend &a, const struct split &g, int r)
 {
     struct row_info row;
     row.there = g.first_row + r < a.rows;
     const uint32_t index = row.there ? g.first_row + r : 0;
     row.query = aura_divide(index, a.by_ratio);
     row.head = g.head * a.c.ratio + index - row.query * a.c.ratio;
-    row.end = row.there ? (uint32_t)aura_seen_end(g.span.len, a.queries, row.query, a.not_causal) : 0;
+    row.end = row.there ? (uint32_t)aura_seen_end(g.reach.len, a.queries, row.query, a.not_causal) : 0;
     row.begin = (uint32_t)aura_seen_begin(row.end, a.window);
     return row;
 }
@@ -40,7 +41,7 @@ __device__ __forceinline__ bool row_sees(const struct dev_attend &a, const struc
 }
 
 /* Softcap, then ALiBi, then the mask, in units of log2 e. */
-__device__ __forceinline__ float apply_options(const struct dev_attend &a, const struct row_info &row, uint32_t slot,
+__device__ __forceinline__ float apply_options(const struct dev_attend &a, const struct row_info &row, uint32_t job,
                                                uint32_t len, uint32_t token, float logit)
 {
     if (a.softcap > 0)
@@ -48,7 +49,7 @@ __device__ __forceinline__ float apply_options(const struct dev_attend &a, const
     if (a.alibi)
         logit += a.alibi[row.head] * AURA_LOG2_E * (float)((int)token - (int)(row.end - 1));
     if (a.mask && token + a.mask_keys >= len && token < len)
-        logit += a.mask[((size_t)slot * a.queries + row.query) * a.mask_keys + (token + a.mask_keys - len)] * AURA_LOG2_E;
+        logit += a.mask[((size_t)job * a.queries + row.query) * a.mask_keys + (token + a.mask_keys - len)] * AURA_LOG2_E;
     return logit;
 }
 
@@ -71,11 +72,11 @@ __device__ __forceinline__ float merge_sink(float &m, float &l, float sink)
 }
 
 /* The log-sum-exp of a row, and its sequence's status where it is not finite; by one thread. */
-__device__ __forceinline__ void finish_lse(const struct dev_attend &a, const struct segment &g, const struct row_info &row, float m,
+__device__ __forceinline__ void finish_lse(const struct dev_attend &a, const struct split &g, const struct row_info &row, float m,
                                            float l, bool bad)
 {
     if (a.lse)
-        a.lse[((size_t)g.slot * a.queries + row.query) * a.c.q_heads + row.head] =
+        a.lse[((size_t)g.job * a.queries + row.query) * a.c.q_heads + row.head] =
             bad ? NAN : l == 0 ? -INFINITY : m == INFINITY ? INFINITY : m * AURA_LN_2 + logf(l);
     if (bad && g.seq < a.c.n_seqs)
         atomicOr(&a.c.seqs[g.seq].status, (uint32_t)AURA_CUDA_NOT_FINITE);
@@ -83,7 +84,7 @@ __device__ __forceinline__ void finish_lse(const struct dev_attend &a, const str
 
 /* One row by one warp: o, in shared memory, to the caller's tensor. */
 template <int D>
-__device__ __forceinline__ void finish_row(const struct dev_attend &a, const struct segment &g, const struct row_info &row,
+__device__ __forceinline__ void finish_row(const struct dev_attend &a, const struct split &g, const struct row_info &row,
                                            const float *o, float m, float l)
 {
     constexpr int E = D / 32;
@@ -100,7 +101,7 @@ __device__ __forceinline__ void finish_row(const struct dev_attend &a, const str
     for (int i = 0; i < E; i++)
         bad |= !(fabsf(y[i]) < limit);
     bad = __any_sync(~0u, bad);
-    int64_t to = g.slot * a.out.seq + row.query * a.out.token + row.head * a.out.head + lane * E;
+    int64_t to = g.job * a.out.seq + row.query * a.out.token + row.head * a.out.head + lane * E;
 #pragma unroll
     for (int i = 0; i < E; i++)
         store_element(a.out.data, a.out.dtype, to + i, bad ? NAN : y[i]);
@@ -110,7 +111,7 @@ __device__ __forceinline__ void finish_row(const struct dev_attend &a, const str
 
 template <int D>
 struct finish_rotated {
-    static __device__ __forceinline__ void row(const struct dev_attend &a, const struct segment &g, const struct row_info &row,
+    static __device__ __forceinline__ void row(const struct dev_attend &a, const struct split &g, const struct row_info &row,
                                                const float *o, float m, float l)
     {
         finish_row<D>(a, g, row, o, m, l);
@@ -122,12 +123,12 @@ template <int D, int ROWS, int WARPS>
 struct merge_space {
     alignas(16) float o[WARPS][ROWS][D + 8];
     alignas(16) float m[ROWS][WARPS], l[ROWS][WARPS];
-    float all_m[ROWS], all_l[ROWS]; /* of all warps, or of all segments */
+    float all_m[ROWS], all_l[ROWS]; /* of all warps, or of all splits */
     uint32_t last;
 };
 
-/* What a thread has of the merge: every so many pairs of neighbouring elements. All of this is done once in a block, when nothing else
- * is: what takes time is to fetch the code, so that loops are short and stay loops. */
+/* What a thread does of the merge: every THREADS-th pair of neighbouring elements. A block does this once, when nothing else is
+ * to do: most of the time goes into fetching code, so loops are short and are not unrolled much. */
 template <int D, int ROWS, int WARPS>
 struct merge_share {
     static constexpr int PAIRS = ROWS * D / 2, THREADS = 32 * WARPS;
@@ -135,8 +136,8 @@ struct merge_share {
     static __device__ __forceinline__ int element(int pair) { return 2 * (pair % (D / 2)); }
 };
 
-/* The warps of a block: to o[0], all_m and all_l where the group is this segment alone, otherwise to the segment's place `at` in the
- * workspace. Every element is read and written by one thread. */
+/* Merges the warps of a block. Where the split is the whole unit (`alone`), the result goes to o[0], all_m and all_l. Otherwise
+ * it is a partial, and goes to row `at` of the workspace. One thread reads and writes an element. */
 template <int D, int ROWS, int WARPS>
 __device__ __forceinline__ void merge_warps(const struct dev_attend &a, merge_space<D, ROWS, WARPS> &s, bool alone, size_t at)
 {
@@ -169,26 +170,26 @@ __device__ __forceinline__ void merge_warps(const struct dev_attend &a, merge_sp
     __syncthreads();
 }
 
-/* All segments of the group into o[0], in a fixed order. Their weights first, by one warp per row; they are kept in o[1] and on, which
- * nobody needs any more. */
+/* Merges the partials of all splits of the unit into o[0], in their order. First the weights of the splits, by one warp per
+ * row; they are kept from o[1] on, which nobody needs any more. */
 template <int D, int ROWS, int WARPS>
-__device__ __forceinline__ void merge_segments(const struct dev_attend &a, merge_space<D, ROWS, WARPS> &s, uint32_t first,
-                                               uint32_t parts)
+__device__ __forceinline__ void merge_splits(const struct dev_attend &a, merge_space<D, ROWS, WARPS> &s, uint32_t first,
+                                             uint32_t splits)
 {
     using T = merge_share<D, ROWS, WARPS>;
     const uint32_t lane = threadIdx.x % 32;
-    float *weight = &s.o[1][0][0]; /* [part][row] */
+    float *weight = &s.o[1][0][0]; /* [split][row] */
 #pragma unroll 1
     for (int row = threadIdx.x / 32; row < ROWS; row += WARPS) {
         const float2 *all = &a.partial_ml[(size_t)first * ROWS + row];
-        float2 ml = lane < parts ? __ldcg(&all[lane * ROWS]) : make_float2(NOTHING, 0);
+        float2 ml = lane < splits ? __ldcg(&all[lane * ROWS]) : make_float2(NOTHING, 0);
         float m = ml.x, l = 0;
 #pragma unroll 1
-        for (uint32_t p = lane + 32; p < parts; p += 32)
+        for (uint32_t p = lane + 32; p < splits; p += 32)
             m = fmaxf(m, __ldcg(&all[p * ROWS]).x);
         m = warp_max(m);
 #pragma unroll 1
-        for (uint32_t p = lane; p < parts; p += 32) {
+        for (uint32_t p = lane; p < splits; p += 32) {
             ml = p < 32 ? ml : __ldcg(&all[p * ROWS]);
             float add = exp2_approx(ml.x - m);
             weight[p * ROWS + row] = add;
@@ -205,7 +206,7 @@ __device__ __forceinline__ void merge_segments(const struct dev_attend &a, merge
         const float2 *from = (const float2 *)&a.partial[((size_t)first * ROWS + row) * D + d];
         float2 o = {0, 0};
 #pragma unroll 8
-        for (uint32_t p = 0; p < parts; p++) {
+        for (uint32_t p = 0; p < splits; p++) {
             const float2 x = __ldcg(from + (size_t)p * (ROWS * D / 2));
             o.x = fmaf(x.x, weight[p * ROWS + row], o.x);
             o.y = fmaf(x.y, weight[p * ROWS + row], o.y);
@@ -215,28 +216,29 @@ __device__ __forceinline__ void merge_segments(const struct dev_attend &a, merge
     __syncthreads();
 }
 
-/* Whether this block is the last to be done with the group: then all that the others have written is there to be read. */
-__device__ __forceinline__ bool last_of_group(const struct dev_attend &a, const struct segment &g, uint32_t *shared)
+/* Whether this block is the last to be done with the unit. Then it can read all partials of the others. */
+__device__ __forceinline__ bool last_of_unit(const struct dev_attend &a, const struct split &g, uint32_t *shared)
 {
     if (threadIdx.x == 0) {
-        *shared = arrive(&a.counter[g.group]) == g.parts - 1;
+        *shared = arrive(&a.counter[g.unit]) == g.splits - 1;
         if (*shared)
-            a.counter[g.group] = 0;
+            a.counter[g.unit] = 0;
     }
     __syncthreads();
     return *shared;
 }
 
-/* The segment of a block is done, its warps have written to s: the rows are finished here, or by the last block. */
+/* The warps of the block are done with the split, and their partials are in s. This block finishes the rows, or the last block
+ * of the unit does. */
 template <int D, int ROWS, int WARPS, class FINISH = finish_rotated<D>>
-__device__ __forceinline__ void merge_segment(const struct dev_attend &a, const struct segment &g,
+__device__ __forceinline__ void merge_split(const struct dev_attend &a, const struct split &g,
                                               const struct row_info *rows, merge_space<D, ROWS, WARPS> &s)
 {
-    merge_warps<D, ROWS, WARPS>(a, s, g.parts == 1, (size_t)(g.partial + g.part) * ROWS);
-    if (g.parts > 1) {
-        if (!last_of_group(a, g, &s.last))
+    merge_warps<D, ROWS, WARPS>(a, s, g.splits == 1, (size_t)(g.first_partial + g.which) * ROWS);
+    if (g.splits > 1) {
+        if (!last_of_unit(a, g, &s.last))
             return;
-        merge_segments<D, ROWS, WARPS>(a, s, g.partial, g.parts);
+        merge_splits<D, ROWS, WARPS>(a, s, g.first_partial, g.splits);
     }
 #pragma unroll 1
     for (int row = threadIdx.x / 32; row < ROWS; row += WARPS)

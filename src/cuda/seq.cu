@@ -37,8 +37,9 @@ void aura_cuda_set_limits(const aura_cuda_cache *c, aura_cuda_seq seq, struct de
     state->reserved = (uint32_t)end * AURA_PAGE;
 }
 
-/* What the device knows of a sequence. Pages that slid out of its window are given back first, and the device told which it has left: it
- * might otherwise go back to the beginning, and on into pages of others. */
+/* Reads what the device knows of a sequence. Pages that have left its window are given back first, and the device is told which
+ * pages the sequence still has: otherwise it could be cut back to the beginning, and then write into pages that others have by
+ * then. */
 static aura_status settle(aura_cuda_cache *c, const char *call, aura_cuda_seq seq, struct dev_seq *state)
 {
     const struct aura_page_list *s = &c->page_table.seq[seq];
@@ -53,12 +54,12 @@ static aura_status settle(aura_cuda_cache *c, const char *call, aura_cuda_seq se
     return aura_cuda_write_seq(c, call, seq, state);
 }
 
-/* That a sequence can be cut to so many tokens. */
+/* Checks that a sequence can be cut to `tokens` tokens. */
 static aura_status check_cut(const aura_cuda_cache *c, const char *call, const struct dev_seq *state, uint64_t tokens)
 {
     if (tokens > state->len)
-        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %llu tokens; the sequence has %u", call, (unsigned long long)tokens,
-                             state->len);
+        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %llu tokens; the sequence has %u", call,
+                                 (unsigned long long)tokens, state->len);
     const size_t first = aura_window_first(&c->dev.window, top_of(*state));
     if (!aura_window_may_cut(&c->dev.window, first, tokens))
         return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT,
@@ -68,7 +69,7 @@ static aura_status check_cut(const aura_cuda_cache *c, const char *call, const s
     return AURA_OK;
 }
 
-/* It has so many tokens from now on. */
+/* The sequence has `tokens` tokens from now on. */
 static void cut(const aura_cuda_cache *c, struct dev_seq *state, uint32_t tokens)
 {
     state->top = aura_window_begins_anew(&c->dev.window, tokens) ? tokens : top_of(*state);
@@ -82,7 +83,8 @@ aura_status aura_cuda_find_place(const aura_cuda_cache *c, const char *call, aur
 {
     *seq = aura_page_table_place(&c->page_table);
     if (*seq == AURA_NO_PAGE)
-        return aura_backend_fail(c->ctx, AURA_OUT_OF_PAGES, "%s: all %u sequences are in use; give seqs a larger number", call, c->seqs);
+        return aura_backend_fail(c->ctx, AURA_OUT_OF_PAGES, "%s: all %u sequences are in use; give seqs a larger number", call,
+                                 c->seqs);
     return AURA_OK;
 }
 
@@ -279,7 +281,8 @@ extern "C" aura_status aura_cuda_truncate(aura_cuda_cache *c, const aura_cuda_se
 {
     const char *call = "aura_cuda_truncate";
     if (!c || !seqs || !tokens)
-        return aura_backend_fail(c ? c->ctx : NULL, AURA_BAD_ARGUMENT, "%s: %s is NULL", call, !c ? "cache" : seqs ? "tokens" : "seqs");
+        return aura_backend_fail(c ? c->ctx : NULL, AURA_BAD_ARGUMENT, "%s: %s is NULL", call, !c ? "cache" : seqs ? "tokens"
+                                 : "seqs");
     if (n_seqs == 0 || n_seqs > ATTEND_MAX_SEQS)
         return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %u sequences (1 to %d)", call, n_seqs, (int)ATTEND_MAX_SEQS);
     on_device here(c->device);

@@ -1,5 +1,5 @@
-/* What the device has an instruction for and CUDA C no word; all that there is of it. test/emulate says the same in C++, so that
- * everything else can be run where there is no GPU. */
+/* Instructions that CUDA C has no word for. All inline assembly is here. test/cuda/emulate/emulated_words.h has the same words
+ * in C++, so that a CPU can run everything else. */
 #ifndef AURA_CUDA_WORDS_CUH
 #define AURA_CUDA_WORDS_CUH
 
@@ -18,9 +18,9 @@ __device__ __forceinline__ uint32_t prmt(uint32_t a, uint32_t b, uint32_t select
     return d;
 }
 
-/* x >> 16, as a product of halves: shifts share the unit that prmt needs, which has most to do. k4v4 of dim 64 48.9 -> 47.0 us, of
- * eight rows 90.1 -> 86.6, of 16 rows 135.6 -> 139.2 (H200, 8 x 32768); a multiplication's upper word instead is slower than the
- * shift. */
+/* x >> 16, as a product of halves: shifts share the unit that prmt needs, which has most to do. k4v4 of dim 64 48.9 -> 47.0 us,
+ * of eight rows 90.1 -> 86.6, of 16 rows 135.6 -> 139.2 (H200, 8 x 32768); a multiplication's upper word instead is slower than
+ * the shift. */
 __device__ __forceinline__ uint32_t upper_half(uint32_t x)
 {
     uint32_t d;
@@ -47,8 +47,8 @@ __device__ __forceinline__ float warp_largest(float x)
     return __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(x)));
 }
 
-/* One more has arrived at the counter; returns how many had before. What this block wrote before a barrier that came before is
- * there for whoever arrives later. */
+/* Adds one to the counter and returns what it was. Blocks that arrive later see all that this block wrote before its last
+ * barrier. */
 __device__ __forceinline__ uint32_t arrive(uint32_t *counter)
 {
     uint32_t before;
@@ -78,7 +78,7 @@ __device__ __forceinline__ float rsqrt_approx(float x)
     return y;
 }
 
-/* Bytes that are read once: past the first cache. */
+/* Loads bytes that nobody will read again: they do not go into the first cache. */
 __device__ __forceinline__ uint4 load_once(const void *p)
 {
     uint4 v;
@@ -88,21 +88,20 @@ __device__ __forceinline__ uint4 load_once(const void *p)
     return v;
 }
 
-/* 16 bytes to shared memory, on their own; they are there after copies_arrived(), for the thread that asked. */
+/* Starts a copy of 16 bytes to shared memory. The thread that started it can read them after copies_arrived(). */
 __device__ __forceinline__ void copy_ahead(void *shared, const void *from)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(from)
                  : "memory");
 }
 
-/* The same where a condition holds, without a branch. */
+/* The same, if `wanted`; without a branch. */
 __device__ __forceinline__ void copy_ahead_if(bool wanted, void *shared, const void *from)
 {
-    asm volatile(
-        "{\n\t.reg .pred wanted;\n\tsetp.ne.u32 wanted, %2, 0;\n\t@wanted cp.async.cg.shared.global [%0], [%1], 16;\n\t}" ::"r"(
-            (uint32_t)__cvta_generic_to_shared(shared)),
-        "l"(from), "r"((uint32_t)wanted)
-        : "memory");
+    asm volatile("{\n\t.reg .pred wanted;\n\tsetp.ne.u32 wanted, %2, 0;\n\t"
+                 "@wanted cp.async.cg.shared.global [%0], [%1], 16;\n\t}" ::"r"((uint32_t)__cvta_generic_to_shared(shared)),
+                 "l"(from), "r"((uint32_t)wanted)
+                 : "memory");
 }
 
 __device__ __forceinline__ void copies_arrived()
@@ -110,7 +109,8 @@ __device__ __forceinline__ void copies_arrived()
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-/* What was asked for since the last such word is one group of copies; and all groups but the last have arrived. */
+/* copies_grouped() makes one group of all copies since the last call of it. After copies_but_last_arrived(), all groups except
+ * the last one have arrived. */
 __device__ __forceinline__ void copies_grouped()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -151,7 +151,7 @@ MMA_NUMBERS(mma_f16, "f16")
 MMA_NUMBERS(mma_bf16, "bf16")
 #undef MMA_NUMBERS
 
-/* Asks the second cache for so many bytes, a multiple of 16, by a warp: as one request where the device has such. */
+/* Asks the second cache for `bytes`, a multiple of 16. By a whole warp; it is one request where the device can do that. */
 __device__ __forceinline__ void prefetch_bytes(const void *p, uint32_t bytes)
 {
 #if __CUDA_ARCH__ >= 900
@@ -169,7 +169,8 @@ __device__ __forceinline__ void prefetch(const void *p)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
-/* The lane, kept in a register, and not asked for again and again; likewise what is kept(). */
+/* The number of the lane. The compiler keeps it in a register, because it does not know how to compute it again. kept(x) is x,
+ * for the same purpose. */
 __device__ __forceinline__ uint32_t lane_number()
 {
     uint32_t lane;
@@ -191,7 +192,7 @@ __device__ __forceinline__ const uint8_t *kept(const uint8_t *p)
     return q;
 }
 
-/* One more, by one lane, and what it was before. The compiler would have all lanes that are there counted first. */
+/* By one lane: adds one and returns what it was. With atomicAdd() the compiler would first count the active lanes. */
 __device__ __forceinline__ uint32_t take_next(uint32_t *shared)
 {
     uint32_t before;
@@ -199,13 +200,14 @@ __device__ __forceinline__ uint32_t take_next(uint32_t *shared)
     return before;
 }
 
-/* A place in shared memory; still known to be there, so that it is one register and what is read takes the shorter way. */
+/* kept() for a pointer into shared memory. The compiler still knows that it points there: it takes one register, and loads from
+ * shared memory are faster. */
 __device__ __forceinline__ uint8_t *kept_shared(uint8_t *p)
 {
     return (uint8_t *)__cvta_shared_to_generic(kept((uint32_t)__cvta_generic_to_shared(p)));
 }
 
-/* The end of the device, as far as this process is concerned; for checks. */
+/* After this, every call of this process to the device fails. For checks. */
 __device__ __forceinline__ void lose_everything()
 {
     asm volatile("trap;");

@@ -1,5 +1,5 @@
-/* How an attention call on a device is cut, without one: the blocks of all sizes of grids, one after the other. Every item is in
- * exactly one segment, partial results have places of their own, and a fixed cut is that of the length alone. */
+/* How an attention call on a device is cut, without one: the blocks of all sizes of grids, one after the other. Every visit is in
+ * exactly one split, partial results have places of their own, and a fixed cut is that of the length alone. */
 #include "../../src/cuda/cut.h"
 
 #include <stdlib.h>
@@ -7,140 +7,140 @@
 #include "../../tool/parts/inputs.h"
 #include "../test.h"
 
-enum { GROUPS = 60, ITEMS = 5000, WARPS = 12 };
+enum { UNITS = 60, VISITS = 5000, WARPS = 12 };
 
-/* One group of a call as its segments add up. */
+/* One unit of a call as its splits add up. */
 struct seen {
-    uint8_t item[ITEMS];
-    uint32_t segments, parts;
-    uint32_t first[AURA_CUT_PARTS], n[AURA_CUT_PARTS]; /* of a fixed cut */
+    uint8_t visit[VISITS];
+    uint32_t done, splits; /* those so far; those that there are to be */
+    uint32_t first[AURA_CUT_SPLITS], n[AURA_CUT_SPLITS]; /* of a fixed cut */
 };
 
-static struct seen seen[GROUPS];
-static uint32_t most_segments; /* of one block, in the last call */
-static uint8_t place[GROUPS * AURA_CUT_PARTS + 5000]; /* taken by a partial result */
+static struct seen seen[UNITS];
+static uint32_t most_splits; /* of one block, in the last call */
+static uint8_t place[UNITS * AURA_CUT_SPLITS + 5000]; /* taken by a partial result */
 
-static void add_segment(const struct aura_cut *c, uint32_t group, uint32_t items, uint32_t block, int fixed)
+static void add_split(const struct aura_cut *c, uint32_t unit, uint32_t visits, uint32_t block, int fixed)
 {
-    struct seen *g = &seen[group];
-    const uint32_t at = fixed ? group * AURA_CUT_PARTS + c->part : block + group;
-    EXPECT(c->n > 0 && c->first + c->n <= items, "items %u and %u more of %u", c->first, c->n, items);
-    EXPECT(c->part < c->parts, "part %u of %u", c->part, c->parts);
-    EXPECT(!place[at], "two segments at place %u", at);
-    EXPECT(g->segments == 0 || g->parts == c->parts, "%u parts, and %u", g->parts, c->parts);
+    struct seen *g = &seen[unit];
+    const uint32_t at = fixed ? unit * AURA_CUT_SPLITS + c->which : block + unit;
+    EXPECT(c->n > 0 && c->first + c->n <= visits, "visits %u and %u more of %u", c->first, c->n, visits);
+    EXPECT(c->which < c->splits, "split %u of %u", c->which, c->splits);
+    EXPECT(!place[at], "two splits at place %u", at);
+    EXPECT(g->done == 0 || g->splits == c->splits, "%u splits, and %u", g->splits, c->splits);
     place[at] = 1;
-    g->segments++;
-    g->parts = c->parts;
-    for (uint32_t i = c->first; i < c->first + c->n && i < items; i++)
-        g->item[i]++;
-    if (fixed && c->part < AURA_CUT_PARTS)
-        g->first[c->part] = c->first, g->n[c->part] = c->n;
+    g->done++;
+    g->splits = c->splits;
+    for (uint32_t i = c->first; i < c->first + c->n && i < visits; i++)
+        g->visit[i]++;
+    if (fixed && c->which < AURA_CUT_SPLITS)
+        g->first[c->which] = c->first, g->n[c->which] = c->n;
 }
 
-/* Groups of one length, block after block. Returns the most items of one. */
-static uint32_t run_even(uint32_t each, uint32_t groups, uint32_t grid, struct aura_cut_even even)
+/* Units of one length, block after block. Returns the most visits of one. */
+static uint32_t run_even(uint32_t each, uint32_t units, uint32_t grid, struct aura_cut_even even)
 {
-    const struct aura_divider by = aura_divider_of(even.parts);
-    const uint32_t all = groups * even.parts;
+    const struct aura_divider by = aura_divider_of(even.splits);
+    const uint32_t all = units * even.splits;
     uint32_t most = 0;
-    EXPECT((uint64_t)even.run * grid >= all, "%u blocks of %u parts for %u", grid, even.run, all);
+    EXPECT((uint64_t)even.run * grid >= all, "%u blocks of %u splits for %u", grid, even.run, all);
     for (uint32_t block = 0; block < grid; block++) {
-        uint32_t done = 0, segments = 0;
+        uint32_t done = 0, splits = 0;
         for (uint32_t at = block * even.run; at < all && at < (block + 1) * even.run; at++) {
-            const uint32_t group = aura_divide(at, by);
-            const struct aura_cut c = aura_cut_even_at(at - group * even.parts, each, even.parts, by, WARPS);
+            const uint32_t unit = aura_divide(at, by);
+            const struct aura_cut c = aura_cut_even_at(at - unit * even.splits, each, even.splits, by, WARPS);
             EXPECT(c.on == 1, "%u places on", c.on);
             if (!c.idle)
-                add_segment(&c, group, each, block, 0), done += c.n, segments++;
+                add_split(&c, unit, each, block, 0), done += c.n, splits++;
         }
         most = done > most ? done : most;
-        most_segments = segments > most_segments ? segments : most_segments;
+        most_splits = splits > most_splits ? splits : most_splits;
     }
     return most;
 }
 
-/* What the kernels do, block after block. Returns the most items of one. */
-static uint32_t run_call(const uint32_t *items, uint32_t groups, uint32_t grid, int fixed)
+/* What the kernels do, block after block. Returns the most visits of one. */
+static uint32_t run_call(const uint32_t *visits, uint32_t units, uint32_t grid, int fixed)
 {
-    uint32_t total = 0, most = 0, start[GROUPS];
-    most_segments = 0;
+    uint32_t total = 0, most = 0, start[UNITS];
+    most_splits = 0;
     memset(seen, 0, sizeof seen);
     memset(place, 0, sizeof place);
-    for (uint32_t i = 0; i < groups; i++)
-        total += items[i];
-    uint32_t each = items[0];
-    for (uint32_t i = 0; i < groups; i++)
-        each = items[i] == items[0] ? each : 0;
-    const struct aura_cut_even even = aura_cut_even_of(groups, grid);
-    if (each && even.parts && !fixed)
-        return run_even(each, groups, grid, even);
-    const struct aura_cut_plan plan = aura_cut_plan_of(total, groups, grid, WARPS);
+    for (uint32_t i = 0; i < units; i++)
+        total += visits[i];
+    uint32_t each = visits[0];
+    for (uint32_t i = 0; i < units; i++)
+        each = visits[i] == visits[0] ? each : 0;
+    const struct aura_cut_even even = aura_cut_even_of(units, grid);
+    if (each && even.splits && !fixed)
+        return run_even(each, units, grid, even);
+    const struct aura_cut_plan plan = aura_cut_plan_of(total, units, grid, WARPS);
     const uint32_t cost = plan.cost, per = plan.per;
     total = 0;
-    for (uint32_t i = 0; i < groups; i++)
-        start[i] = total, total += items[i] + cost;
+    for (uint32_t i = 0; i < units; i++)
+        start[i] = total, total += visits[i] + cost;
     EXPECT((uint64_t)per * grid >= total, "%u blocks of %u places for %u", grid, per, total);
     for (uint32_t block = 0; block < grid; block++) {
         const uint32_t end = block * per + per < total ? block * per + per : total;
-        uint32_t done = 0, segments = 0;
+        uint32_t done = 0, splits = 0;
         for (uint32_t at = block * per; at < end;) {
-            uint32_t group = groups - 1;
-            while (start[group] > at)
-                group--;
-            const struct aura_cut c = aura_cut_at(at, end, per, start[group], items[group], cost, (uint32_t)fixed);
+            uint32_t unit = units - 1;
+            while (start[unit] > at)
+                unit--;
+            const struct aura_cut c = aura_cut_at(at, end, per, start[unit], visits[unit], cost, (uint32_t)fixed);
             EXPECT(c.on > 0, "no way on");
             if (!c.idle)
-                add_segment(&c, group, items[group], block, fixed), done += c.n, segments++;
+                add_split(&c, unit, visits[unit], block, fixed), done += c.n, splits++;
             else
-                EXPECT(fixed || c.first >= items[group], "an idle segment begins at item %u", c.first);
+                EXPECT(fixed || c.first >= visits[unit], "an idle split begins at visit %u", c.first);
             at += c.on ? c.on : per;
         }
         most = done > most ? done : most;
-        most_segments = segments > most_segments ? segments : most_segments;
+        most_splits = splits > most_splits ? splits : most_splits;
     }
     return most;
 }
 
-static void check_call(const uint32_t *items, uint32_t groups)
+static void check_call(const uint32_t *visits, uint32_t units)
 {
-    for (uint32_t i = 0; i < groups; i++) {
-        EXPECT(seen[i].segments == seen[i].parts, "%u of %u parts", seen[i].segments, seen[i].parts);
-        for (uint32_t k = 0; k < items[i]; k++)
-            EXPECT(seen[i].item[k] == 1, "item %u of group %u: %u times", k, i, seen[i].item[k]);
+    for (uint32_t i = 0; i < units; i++) {
+        EXPECT(seen[i].done == seen[i].splits, "%u of %u splits", seen[i].done, seen[i].splits);
+        for (uint32_t k = 0; k < visits[i]; k++)
+            EXPECT(seen[i].visit[k] == 1, "visit %u of unit %u: %u times", k, i, seen[i].visit[k]);
     }
 }
 
-static void every_item_once(void)
+static void every_visit_once(void)
 {
     uint64_t seed = 3;
-    uint32_t items[GROUPS];
+    uint32_t visits[UNITS];
     for (int round = 0; round < 300 && !test_bad_lines; round++) {
-        const uint32_t groups = 1 + (uint32_t)pick(&seed, GROUPS), grid = 1 + (uint32_t)pick(&seed, round % 2 ? 300 : 20);
-        const int most = round % 3 == 0 ? 40 : round % 3 == 1 ? 600 : ITEMS;
-        for (uint32_t i = 0; i < groups; i++)
-            items[i] = round % 5 && i ? items[0] : 1 + (uint32_t)pick(&seed, most);
+        const uint32_t units = 1 + (uint32_t)pick(&seed, UNITS), grid = 1 + (uint32_t)pick(&seed, round % 2 ? 300 : 20);
+        const int most = round % 3 == 0 ? 40 : round % 3 == 1 ? 600 : VISITS;
+        for (uint32_t i = 0; i < units; i++)
+            visits[i] = round % 5 && i ? visits[0] : 1 + (uint32_t)pick(&seed, most);
         for (int fixed = 0; fixed < 2; fixed++) {
-            run_call(items, groups, grid, fixed);
-            check_call(items, groups);
+            run_call(visits, units, grid, fixed);
+            check_call(visits, units);
         }
     }
 }
 
-/* Alone, on any grid, or anywhere in a batch: the same segments. */
+/* Alone, on any grid, or anywhere in a batch: the same splits. */
 static void fixed_cut_is_of_the_length(void)
 {
     uint64_t seed = 4;
-    uint32_t items[GROUPS];
+    uint32_t visits[UNITS];
     for (int round = 0; round < 200 && !test_bad_lines; round++) {
-        const uint32_t mine = 1 + (uint32_t)pick(&seed, round % 2 ? 300 : ITEMS), at = (uint32_t)pick(&seed, GROUPS);
+        const uint32_t mine = 1 + (uint32_t)pick(&seed, round % 2 ? 300 : VISITS), at = (uint32_t)pick(&seed, UNITS);
         struct seen alone;
         run_call(&mine, 1, 1 + (uint32_t)pick(&seed, 200), 1);
         alone = seen[0];
-        EXPECT(alone.parts <= AURA_CUT_PARTS, "%u parts", alone.parts);
-        for (uint32_t i = 0; i < GROUPS; i++)
-            items[i] = i == at ? mine : 1 + (uint32_t)pick(&seed, 900);
-        run_call(items, GROUPS, 1 + (uint32_t)pick(&seed, 200), 1);
-        EXPECT(!memcmp(&alone, &seen[at], sizeof alone), "%u items are cut otherwise at place %u", mine, at);
+        EXPECT(alone.splits <= AURA_CUT_SPLITS, "%u splits", alone.splits);
+        for (uint32_t i = 0; i < UNITS; i++)
+            visits[i] = i == at ? mine : 1 + (uint32_t)pick(&seed, 900);
+        run_call(visits, UNITS, 1 + (uint32_t)pick(&seed, 200), 1);
+        EXPECT(!memcmp(&alone, &seen[at], sizeof alone), "%u visits are cut otherwise at place %u", mine, at);
     }
 }
 
@@ -156,47 +156,45 @@ static void a_product_divides(void)
     }
 }
 
-/* Groups of one length are cut where pieces end: no block has a second segment for the rest of a group. */
-static void equal_groups_are_cut_at_pieces(void)
+/* Units of one length are cut where pieces end: no block has a second split for the rest of a unit. */
+static void equal_units_are_cut_at_pieces(void)
 {
     static const struct {
-        uint32_t groups, items, grid, segments;
-    } cases[] = {{8, 258, 132, 1}, {8, 1027, 264, 1}, {44, 1027, 132, 1}, {60, 300, 132, 1},
-                 {60, 7, 132, 1},  {60, 300, 30, 2},  {60, 300, 31, 2}};
+        uint32_t units, visits, grid, splits;
+    } cases[] = {{8, 258, 132, 1}, {8, 1027, 264, 1}, {44, 1027, 132, 1}, {60, 300, 132, 1}, {60, 7, 132, 1}, {60, 300, 30, 2},
+                 {60, 300, 31, 2}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        uint32_t items[GROUPS];
-        for (uint32_t g = 0; g < GROUPS; g++)
-            items[g] = cases[i].items;
-        const uint32_t most = run_call(items, cases[i].groups, cases[i].grid, 0);
-        check_call(items, cases[i].groups);
-        const uint32_t shares = cases[i].grid > cases[i].groups ? cases[i].grid / cases[i].groups : 1;
-        const uint32_t fair = (cases[i].items + shares - 1) / shares * cases[i].segments, least = 2 * WARPS - 1;
-        EXPECT(most <= (fair > least ? fair : least), "%u groups, %u blocks: %u items in one", cases[i].groups, cases[i].grid,
-               most);
-        EXPECT(most_segments == cases[i].segments, "%u groups, %u blocks: %u segments in one", cases[i].groups, cases[i].grid,
-               most_segments);
+        uint32_t visits[UNITS];
+        for (uint32_t g = 0; g < UNITS; g++)
+            visits[g] = cases[i].visits;
+        const uint32_t most = run_call(visits, cases[i].units, cases[i].grid, 0);
+        check_call(visits, cases[i].units);
+        const uint32_t shares = cases[i].grid > cases[i].units ? cases[i].grid / cases[i].units : 1;
+        const uint32_t fair = (cases[i].visits + shares - 1) / shares * cases[i].splits, least = 2 * WARPS - 1;
+        EXPECT(most <= (fair > least ? fair : least), "%u units, %u blocks: %u visits in one", cases[i].units, cases[i].grid, most);
+        EXPECT(most_splits == cases[i].splits, "%u units, %u blocks: %u splits in one", cases[i].units, cases[i].grid, most_splits);
     }
 }
 
-/* No block has more than its share and one segment besides. */
+/* No block has more than its share and one split besides. */
 static void fixed_cut_is_fair(void)
 {
-    uint32_t items[GROUPS], total = 0, longest = 0;
+    uint32_t visits[UNITS], total = 0, longest = 0;
     uint64_t seed = 5;
-    for (uint32_t i = 0; i < GROUPS; i++) {
-        items[i] = 1 + (uint32_t)pick(&seed, ITEMS);
-        total += items[i];
-        longest = items[i] > longest ? items[i] : longest;
+    for (uint32_t i = 0; i < UNITS; i++) {
+        visits[i] = 1 + (uint32_t)pick(&seed, VISITS);
+        total += visits[i];
+        longest = visits[i] > longest ? visits[i] : longest;
     }
-    const uint32_t most = run_call(items, GROUPS, 132, 1), share = (total + 131) / 132;
-    EXPECT(most <= share + aura_cut_share(longest), "%u items in a block; a share is %u", most, share);
+    const uint32_t most = run_call(visits, UNITS, 132, 1), share = (total + 131) / 132;
+    EXPECT(most <= share + aura_cut_share(longest), "%u visits in a block; a share is %u", most, share);
 }
 
 int main(void)
 {
     RUN(a_product_divides);
-    RUN(every_item_once);
-    RUN(equal_groups_are_cut_at_pieces);
+    RUN(every_visit_once);
+    RUN(equal_units_are_cut_at_pieces);
     RUN(fixed_cut_is_of_the_length);
     RUN(fixed_cut_is_fair);
     return test_result();

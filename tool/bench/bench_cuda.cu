@@ -297,9 +297,11 @@ static void bench_append(timer &t, aura_ctx *ctx)
     }
     begin_row();
     if (json)
-        printf("{\"cache\": \"k4v4\", \"dim\": 128, \"kv_heads\": 8, \"seqs\": 64, \"append_us\": %.2f, \"append_closing_us\": %.2f}", us[0], us[1]);
+        printf("{\"cache\": \"k4v4\", \"dim\": 128, \"kv_heads\": 8, \"seqs\": 64, \"append_us\": %.2f, "
+               "\"append_closing_us\": %.2f}", us[0], us[1]);
     else
-        printf("k4v4   D128 append of a token to 64 sequences, 8 KV heads: %.1f us; %.1f us when a tile of each closes\n", us[0], us[1]);
+        printf("k4v4   D128 append of a token to 64 sequences, 8 KV heads: %.1f us; %.1f us when a tile of each closes\n", us[0],
+               us[1]);
     aura_cuda_cache_destroy(cache);
     cudaFree(dx), cudaFree(dids);
 }

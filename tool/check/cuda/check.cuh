@@ -39,8 +39,8 @@ void report(const char *outcome, const std::string &name, const char *format, ..
 /* The same of a scene, with the outcome "FAIL". */
 void complain(const struct scene &s, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* From now on, launches are noted; after the last case, what ran is printed: a line, or objects of `--json`. all_parts: then a kernel
- * that did not run is named. */
+/* From now on, launches are noted; after the last case, what ran is printed: a line, or objects of `--json`. all_parts: then a
+ * kernel that did not run is named. */
 void watch_kernels();
 void print_kernels(bool all_parts);
 
@@ -190,7 +190,8 @@ void reserve_more(const struct scene &s, const struct device_side &d, const stru
 struct both fork_both(const struct scene &s, const struct filled &f, const struct device_side &d, const struct both &b, uint32_t n);
 void truncate_both(const struct scene &s, const struct filled &f, const struct device_side &d, const struct both &b, uint32_t n,
                    bool on_stream);
-void compare_both(const struct scene &s, const struct filled &f, const struct device_side &d, const struct both &b, const char *when);
+void compare_both(const struct scene &s, const struct filled &f, const struct device_side &d, const struct both &b,
+                  const char *when);
 
 /* The worst of a case, relative to what is allowed and absolute. */
 struct worst {

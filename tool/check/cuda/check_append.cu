@@ -36,7 +36,8 @@ void run_append(const struct scene &s, uint32_t most)
     const uint32_t n = (uint32_t)s.tokens.size();
     TRY(aura_cuda_cache_create(f.ctx, &config, &d.cache));
     std::vector<std::vector<uint8_t>> k, v;
-    const size_t k_row = (size_t)c.kv_heads * c.k_dim * aura_dtype_bytes(s.q_dtype), v_row = (size_t)c.kv_heads * c.v_dim * aura_dtype_bytes(s.q_dtype);
+    const size_t k_row = (size_t)c.kv_heads * c.k_dim * aura_dtype_bytes(s.q_dtype);
+    const size_t v_row = (size_t)c.kv_heads * c.v_dim * aura_dtype_bytes(s.q_dtype);
     for (uint32_t i = 0; i < n; i++) {
         aura_cuda_seq seq;
         TRY(aura_cuda_seq_create(d.cache, &seq));
@@ -58,8 +59,10 @@ void run_append(const struct scene &s, uint32_t most)
             left += s.tokens[i] - done[i];
             count[i] = pick(&seed, 3) == 0 ? 1 : pick(&seed, (int)most + 1);
             count[i] = count[i] < s.tokens[i] - done[i] ? count[i] : s.tokens[i] - done[i];
-            TRY_CUDA(cudaMemcpy((char *)dk.p + i * most * k_row, k[i].data() + done[i] * k_row, count[i] * k_row, cudaMemcpyHostToDevice));
-            TRY_CUDA(cudaMemcpy((char *)dv.p + i * most * v_row, v[i].data() + done[i] * v_row, count[i] * v_row, cudaMemcpyHostToDevice));
+            TRY_CUDA(cudaMemcpy((char *)dk.p + i * most * k_row, k[i].data() + done[i] * k_row, count[i] * k_row,
+                                cudaMemcpyHostToDevice));
+            TRY_CUDA(cudaMemcpy((char *)dv.p + i * most * v_row, v[i].data() + done[i] * v_row, count[i] * v_row,
+                                cudaMemcpyHostToDevice));
             done[i] += count[i];
         }
         if (!left)
@@ -160,15 +163,15 @@ static void run_refused()
     for (int i = 0; i < 2; i++)
         TRY(aura_cuda_seq_get_info(d.cache, d.seqs[i], &info[i]));
     if (info[0].tokens != 253 || info[0].status || info[1].tokens != 250 || info[1].status != AURA_CUDA_BAD_VALUE)
-        complain(s, "after a NaN: %llu tokens, status %u; %llu tokens, status %u", (unsigned long long)info[0].tokens, info[0].status,
-                 (unsigned long long)info[1].tokens, info[1].status);
+        complain(s, "after a NaN: %llu tokens, status %u; %llu tokens, status %u", (unsigned long long)info[0].tokens,
+                 info[0].status, (unsigned long long)info[1].tokens, info[1].status);
     args.k.data = v.p, args.tokens = 4; /* good now; beyond the reservation of the first, and the second is still marked */
     TRY(aura_cuda_append(d.cache, &args, NULL));
     for (int i = 0; i < 2; i++)
         TRY(aura_cuda_seq_get_info(d.cache, d.seqs[i], &info[i]));
     if (info[0].tokens != 253 || info[0].status != AURA_CUDA_OUT_OF_PAGES || info[1].tokens != 250)
-        complain(s, "beyond the reservation: %llu tokens, status %u; %llu tokens", (unsigned long long)info[0].tokens, info[0].status,
-                 (unsigned long long)info[1].tokens);
+        complain(s, "beyond the reservation: %llu tokens, status %u; %llu tokens", (unsigned long long)info[0].tokens,
+                 info[0].status, (unsigned long long)info[1].tokens);
     for (int i = 0; i < 2; i++) {
         TRY(aura_cuda_seq_clear_status(d.cache, d.seqs[i]));
         TRY(aura_cuda_seq_reserve(d.cache, d.seqs[i], 300));
@@ -196,7 +199,8 @@ void check_append()
         struct scene s = scene_of(4, 4, dim, 2, 2, {300, 64});
         run_append(s, 40);
     }
-    static const uint32_t flags[] = {AURA_NO_REFERENCE, AURA_NO_PINNED, AURA_NO_ROLLBACK, AURA_NO_REFERENCE | AURA_NO_OPEN, AURA_NO_SEARCH};
+    static const uint32_t flags[] = {AURA_NO_REFERENCE, AURA_NO_PINNED, AURA_NO_ROLLBACK, AURA_NO_REFERENCE | AURA_NO_OPEN,
+                                     AURA_NO_SEARCH};
     for (uint32_t f : flags) {
         struct scene s = scene_of(4, 4, 128, 2, 2, {300, 64});
         s.config.flags = f;

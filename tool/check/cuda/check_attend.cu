@@ -24,7 +24,8 @@ static void compare_row(const struct scene &s, const struct oracle_row &want, co
         norm += want.out[d] * want.out[d];
     }
     error = sqrt(error);
-    double allowed = 1e-5 * want.size + want.slack + unit_of(s.out_dtype) * sqrt(norm) + 0x1p-24 * (s.out_dtype == AURA_F16) * sqrt(dim) + 1e-30;
+    double allowed = 1e-5 * want.size + want.slack + unit_of(s.out_dtype) * sqrt(norm) +
+                     0x1p-24 * (s.out_dtype == AURA_F16) * sqrt(dim) + 1e-30;
     double lse_error = want.lse == -INFINITY ? (lse == -INFINITY ? 0 : INFINITY) : fabs(lse - want.lse) / (1 + fabs(want.lse));
     double ratio = fmax(error / allowed, lse_error / 1e-5);
     if (!(error <= INFINITY) || !(lse_error <= INFINITY))
@@ -68,8 +69,8 @@ struct worst compare_call(const struct scene &s, const aura_cache *cache, const 
     aura_cache_get_info(cache, &info);
     const aura_config &c = info.config;
     const uint64_t window = s.window ? s.window : c.window;
-    const struct oracle_options o = {s.scale, s.softcap, window, s.sinks ? x.sinks : NULL, s.alibi ? x.alibi : NULL, NULL, s.mask_keys,
-                                     s.not_causal, s.planes, s.queries};
+    const struct oracle_options o = {s.scale, s.softcap, window, s.sinks ? x.sinks : NULL, s.alibi ? x.alibi : NULL, NULL,
+                                     s.mask_keys, s.not_causal, s.planes, s.queries};
     struct worst w;
     std::mutex lock;
     in_parallel(seqs.size() * c.kv_heads, [&](size_t item) {
@@ -130,10 +131,12 @@ struct call_of_scene {
     device_array q, sinks, alibi, mask, ids, out, lse, trace;
     aura_cuda_attend_args args = AURA_CUDA_ATTEND_ARGS_INIT;
     call_of_scene(const struct scene &s, const aura_config &c, const struct inputs_of_call &x, const struct device_side &d)
-        : n((uint32_t)s.tokens.size()), rows(n * s.queries * c.q_heads), longest(std::max(1u, *std::max_element(s.tokens.begin(), s.tokens.end()))),
+        : n((uint32_t)s.tokens.size()), rows(n * s.queries * c.q_heads),
+          longest(std::max(1u, *std::max_element(s.tokens.begin(), s.tokens.end()))),
           out_bytes((size_t)rows * c.v_dim * aura_dtype_bytes(s.out_dtype)), q(x.q_bytes.data(), x.q_bytes.size()),
-          sinks(x.sinks.data(), x.sinks.size() * 4), alibi(x.alibi.data(), x.alibi.size() * 4), mask(x.mask.data(), x.mask.size() * 4),
-          ids(d.seqs.data(), n * 4), out(out_bytes), lse(rows * 4), trace((size_t)rows * longest * 4)
+          sinks(x.sinks.data(), x.sinks.size() * 4), alibi(x.alibi.data(), x.alibi.size() * 4),
+          mask(x.mask.data(), x.mask.size() * 4), ids(d.seqs.data(), n * 4),
+          out(out_bytes), lse(rows * 4), trace((size_t)rows * longest * 4)
     {
         args.seqs = (const aura_cuda_seq *)ids.p, args.n_seqs = n, args.queries = s.queries;
         args.q.data = q.p, args.q.dtype = s.q_dtype;
@@ -190,15 +193,15 @@ void run_scene(const struct scene &s)
     if (failures > before)
         return;
     const std::vector<float> out = as_float(got.out, s.out_dtype);
-    const struct numbers_of_call numbers = {x.q.data(),  x.sinks.data(),   x.alibi.data(), x.mask.data(), out.data(), got.lse.data(),
-                                            got.trace.data(), call.longest};
+    const struct numbers_of_call numbers = {x.q.data(), x.sinks.data(),  x.alibi.data(),   x.mask.data(),
+                                            out.data(), got.lse.data(), got.trace.data(), call.longest};
     size_t wrong = 0, first_bad = 0;
     struct worst w = compare_call(s, f.cache, f.seqs, numbers, wrong, first_bad);
     if (wrong)
         complain(s, "%zu logits have other bits than on the CPU", wrong);
     if (w.ratio > 1)
-        complain(s, "row %zu, the first: error %.2e of the sum of weight * |value|, lse %.2e; %.1f times what is allowed", first_bad,
-                 w.row, w.lse, w.ratio);
+        complain(s, "row %zu, the first: error %.2e of the sum of weight * |value|, lse %.2e; %.1f times what is allowed",
+                 first_bad, w.row, w.lse, w.ratio);
     if (failures == before)
         report("ok", s.name, "error %8.1e  lse %8.1e  logits and bytes equal", w.row, w.lse);
 }
@@ -251,7 +254,8 @@ void check_options()
     s = base, s.not_causal = 1, s.queries = 3, named(s, "not causal");
     s = base, s.scale = 0.5f, s.out_dtype = AURA_BF16, s.q_dtype = AURA_BF16, named(s, "scale 0.5, bf16");
     s = base, s.sinks = s.alibi = true, s.softcap = 8, s.window = 300, s.queries = 2, s.mask_keys = 4, named(s, "everything");
-    static const uint32_t flags[] = {AURA_NO_REFERENCE, AURA_NO_PINNED, AURA_NO_ROLLBACK, AURA_NO_REFERENCE | AURA_NO_OPEN, AURA_NO_SEARCH};
+    static const uint32_t flags[] = {AURA_NO_REFERENCE, AURA_NO_PINNED, AURA_NO_ROLLBACK, AURA_NO_REFERENCE | AURA_NO_OPEN,
+                                     AURA_NO_SEARCH};
     for (uint32_t f : flags) {
         s = base, s.config.flags = f;
         named(s, ("flags " + std::to_string(f)).c_str());
@@ -269,7 +273,8 @@ static void check_general_common()
     for (uint32_t k : kinds)
         for (uint32_t v : kinds) {
             struct scene s = scene_of(k, v, 128, 8, 2, {600, 40, 257});
-            s.planes = (i + i / 6) % 3, s.queries = 1 + (i / 2 + i / 6) % 2, s.seed = 900 + i, s.balance = i % 2, s.window = i % 7 == 3 ? 300 : 0;
+            s.planes = (i + i / 6) % 3, s.queries = 1 + (i / 2 + i / 6) % 2, s.seed = 900 + i, s.balance = i % 2;
+            s.window = i % 7 == 3 ? 300 : 0;
             s.softcap = i % 8 == 4 ? 5.f : 0;
             if (i % 5 == 1)
                 s.config.flags = AURA_NO_REFERENCE;

@@ -244,8 +244,8 @@ struct gapped {
 /* Queries and outputs with strides: the bits of contiguous ones, and the gaps are not written to. */
 static void attend_strided(const struct scene &s, const struct device_side &d)
 {
-    const uint32_t n = (uint32_t)d.seqs.size(), heads = d.cache->dev.q_heads, k_dim = d.cache->dev.k_dim,
-                   v_dim = d.cache->dev.v_dim;
+    const uint32_t n = (uint32_t)d.seqs.size(), heads = d.cache->dev.q_heads;
+    const uint32_t k_dim = d.cache->dev.k_dim, v_dim = d.cache->dev.v_dim;
     const std::vector<std::vector<float>> q = queries_of(s, d);
     const rows_of_call want = attend_some(s, d, d.seqs, q);
     std::vector<float> all_q;
@@ -320,8 +320,8 @@ static void run_strided(struct scene s)
 
 void check_batch()
 {
-    const struct scene fused = scene_of(4, 4, 128, 8, 2, {9000, 40, 700, 2500, 0, 1}),
-                       general = scene_of(4, 2, 80, 6, 2, {5000, 40, 700, 1, 1300});
+    const struct scene fused = scene_of(4, 4, 128, 8, 2, {9000, 40, 700, 2500, 0, 1});
+    const struct scene general = scene_of(4, 2, 80, 6, 2, {5000, 40, 700, 1, 1300});
     struct scene many = scene_of(8, 8, 64, 8, 2, {3000, 1500, 33, 2049}), wide = scene_of(3, 3, 256, 16, 2, {2000, 40, 1000});
     many.queries = 5;
     many.name += " 5 queries";

@@ -33,8 +33,8 @@ void append_both(const struct scene &s, const struct filled &f, const struct dev
     aura_cuda_seq_info info = AURA_CUDA_SEQ_INFO_INIT, after = AURA_CUDA_SEQ_INFO_INIT;
     aura_cache_get_info(f.cache, &about);
     const aura_config &c = about.config;
-    std::vector<float> k = some_tokens(seed, n, c.kv_heads, c.k_dim, true),
-                       v = some_tokens(seed + 1, n, c.kv_heads, c.v_dim, false);
+    std::vector<float> k = some_tokens(seed, n, c.kv_heads, c.k_dim, true);
+    std::vector<float> v = some_tokens(seed + 1, n, c.kv_heads, c.v_dim, false);
     device_array dk(k.data(), k.size() * 4), dv(v.data(), v.size() * 4), ids(&b.gpu, 4);
     aura_cuda_append_args args = AURA_CUDA_APPEND_ARGS_INIT;
     args.seqs = (const aura_cuda_seq *)ids.p, args.n_seqs = 1, args.tokens = n;

@@ -19,8 +19,8 @@ static void make_cache(const struct scene &s, struct filled &f)
     }
     const aura_config &c = s.config;
     for (size_t i = 0; i < f.seqs.size(); i += 2) {
-        std::vector<float> k = some_tokens(90 + i, 50, c.kv_heads, c.k_dim, true),
-                           v = some_tokens(91 + i, 50, c.kv_heads, c.k_dim, false);
+        std::vector<float> k = some_tokens(90 + i, 50, c.kv_heads, c.k_dim, true);
+        std::vector<float> v = some_tokens(91 + i, 50, c.kv_heads, c.k_dim, false);
         aura_append_job job = AURA_APPEND_JOB_INIT;
         job.seq = f.seqs[i], job.tokens = 50, job.k.data = k.data(), job.v.data = v.data();
         TRY(aura_append(f.cache, &job, 1));
@@ -63,7 +63,8 @@ static size_t pages_in(const aura_cache *c)
 
 /* Every sequence has its own on the device, with the same bytes. */
 static void compare_pairs(const struct scene &s, const struct filled &f, const aura_cuda_cache *c,
-                          const std::vector<aura_cuda_pair> &pairs, const char *when)
+                          const std::vector<aura_cuda_pair> &pairs,
+                          const char *when)
 {
     if (pairs.size() != f.seqs.size())
         complain(s, "%s: %zu sequences of %zu", when, pairs.size(), f.seqs.size());

@@ -120,8 +120,8 @@ static bool values_on_threshold(std::vector<float> &x, std::vector<float> y, con
     return false;
 }
 
-/* Thresholds that two fits have at the same number, or so near that no number is between them. Yet roundings have some below the
- * one and above the other. */
+/* Thresholds that two fits have at the same number, or so near that no number is between them. Yet roundings have some below
+ * the one and above the other. */
 struct twins {
     int fit[2];
     uint32_t threshold[2]; /* of those above 0 */
@@ -134,8 +134,8 @@ static bool find_twins(struct twins *t, const struct aura_codec_plan *p)
         for (int g = 0; g < f; g++)
             for (uint32_t k = 0; k + 1 < middle; k++)
                 for (uint32_t l = 0; l < k; l++)
-                    if (fabs((double)p->threshold[middle + l] * p->fits[f] / ((double)p->threshold[middle + k] * p->fits[g]) - 1) <
-                        2e-7) {
+                    if (fabs((double)p->threshold[middle + l] * p->fits[f] /
+                             ((double)p->threshold[middle + k] * p->fits[g]) - 1) < 2e-7) {
                         *t = {{g, f}, {l, k}};
                         return true;
                     }

@@ -93,7 +93,8 @@ bool same_bytes(const aura_cache *a, aura_seq sa, const aura_cache *b, aura_seq 
         return false;
     bool same = ra.len == rb.len && ra.closed == rb.closed && ra.pages == rb.pages && ra.first == rb.first;
     for (size_t i = 0; same && i < ra.pages; i++)
-        same = !aura_backend_has_page(&facts, &ra, i) || !memcmp(aura_backend_page(a, sa, i), aura_backend_page(b, sb, i), facts.page_bytes);
+        same = !aura_backend_has_page(&facts, &ra, i) ||
+               !memcmp(aura_backend_page(a, sa, i), aura_backend_page(b, sb, i), facts.page_bytes);
     const aura_config *c = facts.config;
     if (same && ra.k)
         same = !memcmp(ra.k, rb.k, (size_t)c->kv_heads * facts.rows * c->k_dim * 2);
@@ -111,7 +112,8 @@ std::string first_difference(const aura_cache *a, aura_seq sa, const aura_cache 
     if (aura_backend_find("check", a, sa, &x) || aura_backend_find("check", b, sb, &y))
         return "no such sequence";
     if (x.len != y.len || x.closed != y.closed)
-        return "lengths " + std::to_string(x.len) + " " + std::to_string(x.closed) + " and " + std::to_string(y.len) + " " + std::to_string(y.closed);
+        return "lengths " + std::to_string(x.len) + " " + std::to_string(x.closed) + " and " + std::to_string(y.len) + " " +
+               std::to_string(y.closed);
     if (x.first != y.first)
         return "first pages " + std::to_string(x.first) + " and " + std::to_string(y.first);
     for (uint64_t t = 0; t < x.len; t++)
@@ -121,7 +123,8 @@ std::string first_difference(const aura_cache *a, aura_seq sa, const aura_cache 
                 const uint8_t *heads[2] = {aura_backend_page(a, sa, t / AURA_PAGE) + (size_t)h * l->head_bytes,
                                            aura_backend_page(b, sb, t / AURA_PAGE) + (size_t)h * l->head_bytes};
                 const uint16_t *rows[2] = {values ? x.v : x.k, values ? y.v : y.k};
-                const size_t tile = t / AURA_TILE % AURA_PAGE_TILES * l->tile_bytes, c = t % AURA_TILE, ring = facts.rows - facts.pinned;
+                const size_t tile = t / AURA_TILE % AURA_PAGE_TILES * l->tile_bytes, c = t % AURA_TILE;
+                const size_t ring = facts.rows - facts.pinned;
                 bool same = true;
                 if (!rows[0]) {
                     size_t bytes = side->bytes / AURA_TILE, at = tile + (values ? l->v_at : 0) + c * bytes;
@@ -135,13 +138,15 @@ std::string first_difference(const aura_cache *a, aura_seq sa, const aura_cache 
                     for (uint32_t d = 0; same && d < side->dim; d++) {
                         uint8_t code[2];
                         for (int i = 0; i < 2; i++) {
-                            struct aura_tile one = {(const uint32_t *)(heads[i] + tile + (values ? l->v_at : 0)), NULL, NULL, side, 1};
+                            struct aura_tile one = {(const uint32_t *)(heads[i] + tile + (values ? l->v_at : 0)), NULL, NULL, side,
+                                                    1};
                             code[i] = values ? aura_ref_code(&one, (uint32_t)c, d) : aura_ref_code(&one, d, (uint32_t)c);
                         }
                         same = code[0] == code[1];
                     }
                     if (!values && !(facts.config->flags & AURA_NO_REFERENCE))
-                        same = same && !memcmp(heads[0] + l->reference_at, heads[1] + l->reference_at, l->reference_scale_at + 2 - l->reference_at);
+                        same = same && !memcmp(heads[0] + l->reference_at, heads[1] + l->reference_at,
+                                               l->reference_scale_at + 2 - l->reference_at);
                 }
                 if (!same)
                     return (values ? "value of token " : "key of token ") + std::to_string(t) + " head " + std::to_string(h);
