@@ -122,7 +122,7 @@ static aura_status make_workers(aura_ctx *ctx, uint32_t threads)
         return AURA_OK;
     if (started)
         return aura_fail(NULL, AURA_OUT_OF_MEMORY, "aura_ctx_create: only %u of %u threads could be had", started, threads);
-    return aura_fail(NULL, AURA_OUT_OF_MEMORY, "aura_ctx_create: the allocator has no memory for a pool of %u threads",
+    return aura_fail(NULL, AURA_OUT_OF_MEMORY, "aura_ctx_create: the allocator has no memory for %u threads",
                      threads);
 }
 

@@ -1,5 +1,5 @@
-/* Threads that do not start. This program compiles the pool itself, with a pthread_create that fails when told to. So the linker
- * does not take the pool of the library. */
+/* Threads that do not start. This program compiles threads.c itself, with a pthread_create that fails when told to. So the linker
+ * does not take that of the library. */
 #define _POSIX_C_SOURCE 200809L
 #include <errno.h>
 #include <pthread.h>
