@@ -396,6 +396,26 @@ static void page_by_page(void)
     aura_page_table_unmake(&table);
 }
 
+/* A list that lacks pages after the kept ones: they are gone, and are nobody's to give back. */
+static void pages_that_are_gone(void)
+{
+    uint32_t a, page = AURA_NO_PAGE;
+    set_window(300, 1);
+    start(0);
+    create(&a);
+    EXPECT(!aura_page_table_add(&table, a, 0, &page) && table.seq[a].first == 1, "page 0");
+    for (uint32_t i = 4; i < 6; i++) {
+        page = AURA_NO_PAGE;
+        EXPECT(!aura_page_table_add(&table, a, i, &page) && table.page[page].holders == 1, "page %u", i);
+    }
+    EXPECT(table.seq[a].first == 4 && table.seq[a].end == 6, "pages [%zu, %zu)", table.seq[a].first, table.seq[a].end);
+    EXPECT(aura_list_count(&table.window, &table.seq[a]) == 3, "pages 0, 4 and 5");
+    release(a);
+    EXPECT(table.pool.n_free == PAGES && table.seq[a].first == 1, "%zu pages are free", table.pool.n_free);
+    aura_page_table_unmake(&table);
+    memset(&window, 0, sizeof window);
+}
+
 /* The rules of a window against numbers worked out by hand: queries see 300 tokens, a page stays for 390, the first page always. */
 static void rules(void)
 {
@@ -434,5 +454,6 @@ int main(void)
     RUN(fork_and_write);
     RUN(all_or_nothing);
     RUN(page_by_page);
+    RUN(pages_that_are_gone);
     return test_result();
 }
