@@ -243,10 +243,12 @@ static int model_yield(void)
     return 0;
 }
 
+#if defined(__x86_64__)
 static void model_pause(void)
 {
     wait_for(&change);
 }
+#endif
 
 static int is_planted(const char *function)
 {
