@@ -9,6 +9,7 @@
 #include <string.h>
 #if defined(__linux__)
 #include <sys/mman.h>
+#include <sys/sysinfo.h>
 #endif
 
 static _Thread_local char last_error[256];
@@ -60,6 +61,17 @@ aura_status aura_fail(const aura_ctx *ctx, aura_status status, const char *forma
     if (ctx && ctx->log)
         ctx->log(ctx->log_user, AURA_LOG_ERROR, last_error);
     return status;
+}
+
+/* The C library promises memory that the machine does not have, and the system ends a process that then uses it. */
+static uint64_t machine_memory(void)
+{
+#if defined(__linux__)
+    struct sysinfo about;
+    if (!sysinfo(&about))
+        return ((uint64_t)about.totalram + about.totalswap) * about.mem_unit;
+#endif
+    return 0;
 }
 
 static void *default_alloc(void *user, size_t bytes, size_t align)
@@ -145,6 +157,7 @@ aura_status aura_ctx_create(const aura_ctx_options *options, aura_ctx **ctx)
     if (!made)
         return aura_fail(NULL, AURA_OUT_OF_MEMORY, "aura_ctx_create: the allocator has no %zu bytes", sizeof *made);
     made->allocator = allocator;
+    made->memory = options->allocator.alloc ? 0 : machine_memory();
     made->log = options->log;
     made->log_user = options->log_user;
     made->executor = options->executor;

@@ -7,6 +7,7 @@
 
 struct aura_ctx {
     aura_allocator allocator;
+    uint64_t memory; /* bytes that the machine has, where the allocator is the C library's; 0: not known */
     aura_log_fn *log;
     void *log_user;
     uint32_t isas;

@@ -31,6 +31,22 @@ static aura_status find_balance(struct aura_loaded *l)
     return AURA_OK;
 }
 
+/* Finds the pages. The file must hold all that it speaks of: a few bytes could otherwise ask for a cache of any size. */
+static aura_status find_pages(struct aura_loaded *l)
+{
+    const struct aura_file_config *f = l->config;
+    const aura_format format = {(aura_kind)f->k_kind, (aura_kind)f->v_kind};
+    struct aura_layout layout;
+    aura_status status = aura_check_format(l->reader->call, format);
+    if (status || (status = aura_check_cache_dims(l->reader->call, f->k_dim, f->v_dim)))
+        return aura_blame_file(status);
+    if (f->slots && (f->slots > UINT64_MAX / 2 || aura_pages_of(f->slots) != f->entries || f->pages != f->entries))
+        return aura_reader_bad(l->reader, "it has not the pages of its slots"); /* a cache allocates them all */
+    aura_layout_init(&layout, format, f->k_dim, f->v_dim);
+    l->pages = section_of(l, AURA_SECTION_PAGES, f->pages, f->kv_heads * layout.head_bytes);
+    return l->pages ? AURA_OK : AURA_BAD_FILE;
+}
+
 aura_status aura_loaded_init(struct aura_loaded *l, const struct aura_reader *r, uint32_t layer,
                              const aura_snapshot_options *options, aura_config *config)
 {
@@ -46,10 +62,8 @@ aura_status aura_loaded_init(struct aura_loaded *l, const struct aura_reader *r,
         return AURA_BAD_FILE;
     if (f->kv_heads == 0 || f->kv_heads > 1u << 16 || f->q_heads > 1u << 16 || f->q_heads % f->kv_heads)
         return aura_reader_bad(r, "its heads are none or too many");
-    if (f->slots && (f->slots > UINT64_MAX / 2 || aura_pages_of(f->slots) != f->entries)) /* a cache allocates them all */
-        return aura_reader_bad(r, "it has not the pages of its slots");
     aura_status status = aura_check_head_range(r->call, l->first_head, &l->heads, f->kv_heads);
-    if (status || (status = find_balance(l)))
+    if (status || (status = find_balance(l)) || (status = find_pages(l)))
         return status;
     l->seq = section_of(l, AURA_SECTION_SEQS, f->seqs, sizeof *l->seq);
     l->table = l->seq ? section_of(l, AURA_SECTION_TABLE, f->entries, sizeof *l->table) : NULL;
@@ -143,10 +157,14 @@ static aura_status check_seq(const struct aura_loaded *l, const aura_cache *cach
     return AURA_OK;
 }
 
+/* A sequence with tokens has pages or rows in the file. An empty one has nothing there, but memory for its rows when it is loaded:
+ * this much for all of them, whatever the file's size, and this much more for each of its bytes. */
+enum { MOST_FOR_EMPTY = 64 << 20, MOST_PER_BYTE = 4096 };
+
 static aura_status check_seqs(const struct aura_loaded *l, const aura_cache *cache)
 {
     const struct aura_file_config *f = l->config;
-    uint64_t entries = 0, rows = 0, bytes;
+    uint64_t entries = 0, rows = 0, empty = 0, bytes;
     if (cache->slots && f->seqs != 1)
         return aura_reader_bad(l->reader, "slots are not one sequence");
     aura_reader_find(l->reader, l->layer, AURA_SECTION_ROWS, &bytes);
@@ -157,10 +175,13 @@ static aura_status check_seqs(const struct aura_loaded *l, const aura_cache *cac
         if (l->seq[i].entries > f->entries - entries)
             return aura_reader_bad(l->reader, "its sequences have more pages than its table");
         entries += l->seq[i].entries;
+        empty += l->seq[i].tokens == 0;
         rows += (uint64_t)l->seq[i].rows * f->kv_heads * aura_row_pair_bytes(cache); /* below 2^40 */
         if (rows > bytes)
             return aura_reader_bad(l->reader, "its sequences have more rows than there are");
     }
+    if (empty > (MOST_FOR_EMPTY + (uint64_t)MOST_PER_BYTE * l->reader->bytes) / (cache->rows_bytes + 1))
+        return aura_reader_bad(l->reader, "its empty sequences take more memory than a file of its size may ask for");
     return entries == f->entries && rows == bytes ? AURA_OK : aura_reader_bad(l->reader, "it has pages or rows of no sequence");
 }
 
@@ -169,9 +190,6 @@ aura_status aura_loaded_check(struct aura_loaded *l, const aura_cache *cache)
     const struct aura_file_config *f = l->config;
     size_t head_bytes = cache->layout.head_bytes;
     uint64_t row_bytes;
-    l->pages = section_of(l, AURA_SECTION_PAGES, f->pages, f->kv_heads * head_bytes);
-    if (!l->pages)
-        return AURA_BAD_FILE;
     aura_status status = check_seqs(l, cache);
     if (status)
         return status;

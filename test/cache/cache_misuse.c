@@ -432,6 +432,9 @@ static void counts_that_overflow(void)
         NOT_SO_MANY(aura_attend_workspace(g.cache, &g.call.job, 1, huge[i], &bytes));
     }
     NOT_SO_MANY(aura_seq_reserve(g.cache, g.seq[1], (uint64_t)1 << 57));
+    EXPECT(aura_seq_reserve(g.cache, g.seq[1], (uint64_t)1 << 45) == AURA_OUT_OF_MEMORY, "more than a machine has: %s",
+           aura_last_error());
+    expect_untouched("a reservation that no machine can hold");
     aura_attend_job many[32]; /* each of them could be */
     g.call.job.queries = 1;
     for (int i = 0; i < 32; i++)

@@ -268,6 +268,81 @@ static void slots_that_are_not_there(void)
     free(file.data), unlink(file_path("good")), unlink(file_path("made"));
 }
 
+/* What a context has allocated at most. */
+static size_t most_allocated, now_allocated;
+static void *most_alloc(void *user, size_t bytes, size_t align)
+{
+    void *memory = NULL;
+    (void)user;
+    now_allocated += bytes;
+    most_allocated = now_allocated > most_allocated ? now_allocated : most_allocated;
+    return bytes > (size_t)1 << 30 || posix_memalign(&memory, align < 64 ? 64 : align, bytes) ? NULL : memory;
+}
+static void most_free(void *user, void *memory, size_t bytes)
+{
+    (void)user;
+    now_allocated -= bytes;
+    free(memory);
+}
+
+/* The file of a cache without sequences, with an empty one put in. */
+static struct bytes with_an_empty_seq(struct bytes file)
+{
+    struct aura_file_seq empty = {.id = 1};
+    struct aura_file_section *seqs = section_of(file, 0, AURA_SECTION_SEQS);
+    const size_t at = (size_t)seqs->offset, index = (size_t)(seqs - (struct aura_file_section *)(void *)(header_of(file) + 1));
+    struct bytes out = {malloc(file.size + sizeof empty), file.size + sizeof empty};
+    memcpy(out.data, file.data, at);
+    memcpy(out.data + at, &empty, sizeof empty);
+    memcpy(out.data + at + sizeof empty, file.data + at, file.size - at);
+    struct aura_file_section *s = (struct aura_file_section *)(void *)(header_of(out) + 1);
+    s[index].bytes = sizeof empty;
+    for (size_t i = index + 1; i < header_of(out)->sections; i++)
+        s[i].offset += sizeof empty;
+    header_of(out)->bytes = out.size;
+    ((struct aura_file_config *)(void *)(out.data + section_of(out, 0, AURA_SECTION_CONFIG)->offset))->seqs = 1;
+    seal(out);
+    return out;
+}
+
+static void expect_little(aura_ctx *watched, struct bytes file, const char *why)
+{
+    aura_cache *got = NULL;
+    const size_t before = most_allocated = now_allocated;
+    write_file(file_path("made"), file.data, file.size);
+    EXPECT(aura_cache_load(watched, file_path("made"), NULL, &got) == AURA_BAD_FILE && strstr(aura_last_error(), why),
+           "expected %s, got %s", why, aura_last_error());
+    EXPECT(most_allocated - before < (size_t)1 << 20, "%zu bytes made it allocate %zu", file.size, most_allocated - before);
+    EXPECT(now_allocated == before, "%zu bytes are left", now_allocated - before);
+    aura_cache_destroy(got);
+    free(file.data), unlink(file_path("made"));
+}
+
+/* Files that speak of more than they hold: 65 536 heads of 512 numbers are 64 GiB a page, and 9 GiB of rows for a sequence. */
+static void small_files_ask_for_little(void)
+{
+    aura_ctx_options o = AURA_CTX_OPTIONS_INIT;
+    aura_ctx *watched = NULL;
+    aura_config config = small_config(NULL);
+    o.allocator.alloc = most_alloc, o.allocator.free = most_free, o.threads = 1;
+    EXPECT(!aura_ctx_create(&o, &watched), "%s", aura_last_error());
+    config.slots = 300;
+    aura_cache *slots = cache_new(ctx, &config);
+    config.slots = 0, config.q_heads = config.kv_heads = 1 << 16, config.k_dim = config.v_dim = 512;
+    aura_cache *heads = cache_new(ctx, &config);
+    EXPECT(!aura_cache_save(slots, file_path("good"), NULL), "%s", aura_last_error());
+    struct bytes file = read_file(file_path("good"));
+    struct aura_file_config *f = (struct aura_file_config *)(void *)(file.data + section_of(file, 0, AURA_SECTION_CONFIG)->offset);
+    f->q_heads = f->kv_heads = f->all_heads = 1 << 16, seal(file);
+    expect_little(watched, file, "a section is not as long as it should be");
+    EXPECT(!aura_cache_save(heads, file_path("good"), NULL), "%s", aura_last_error());
+    file = read_file(file_path("good"));
+    expect_little(watched, with_an_empty_seq(file), "its empty sequences take more memory");
+    free(file.data), unlink(file_path("good"));
+    aura_cache_destroy(slots), aura_cache_destroy(heads);
+    aura_ctx_destroy(watched);
+}
+
 /* A file with a tile that is still open although it must have closed: it would be encoded together with the next one. */
 static void tokens_open_for_too_long(void)
 {
@@ -463,6 +538,7 @@ int main(int argc, char **argv)
     RUN(config_that_is_not_that_of_the_bytes);
     RUN(lengths_and_pages_that_cannot_be);
     RUN(slots_that_are_not_there);
+    RUN(small_files_ask_for_little);
     RUN(tokens_open_for_too_long);
     RUN(numbers_that_cannot_be);
     RUN(other_versions);
