@@ -1,9 +1,11 @@
-/* Conversations in files. FILE.tokens is text:
- *     aura conversation 1
+/* Conversations in files. The note of the snapshot is text:
+ *     aura conversation 2
  *     model 8d307920a69d08ff
- *     snapshot 8941555241...         the first 64 bytes of FILE, whose checksum covers those of all its sections
+ *     weights 21f6d0c3a1b2c3d4
  *     tokens 3
- *     504 3575 282 */
+ *     504 3575 282
+ * Version 1 has the same lines in FILE.tokens, but for the third, which names the snapshot beside it:
+ *     snapshot 8941555241...         the first 64 bytes of FILE, whose checksum covers those of all its sections */
 #define _POSIX_C_SOURCE 200809L
 #include "conversation.h"
 
@@ -73,26 +75,52 @@ static char *tokens_path(const char *path, char *error)
     return name;
 }
 
-static int write_tokens(const struct conversation *c, uint64_t model, const char *snapshot, const char *path, char *error)
-{
-    FILE *file = fopen(path, "w");
-    if (!file)
-        return fail(error, "%.150s: %s", path, strerror(errno));
-    fprintf(file, "aura conversation 1\nmodel %016" PRIx64 "\nsnapshot %s\ntokens %zu\n", model, snapshot, c->count);
-    for (size_t i = 0; i < c->count; i++)
-        fprintf(file, "%" PRIu32 "%c", c->tokens[i], i + 1 == c->count || i % 20 == 19 ? '\n' : ' ');
-    int bad = ferror(file), closed = fclose(file);
-    return bad || closed ? fail(error, "%.150s: %s", path, strerror(errno)) : 0;
-}
-
-int conversation_save(const struct conversation *c, const struct llm_state *state, uint64_t model, const char *path,
+int conversation_save(const struct conversation *c, const struct llm_state *state, struct conversation_model model, const char *path,
                       char error[LLM_ERROR_BYTES])
 {
-    char snapshot[2 * HEADER + 1], *name = tokens_path(path, error);
-    int failed = !name || llm_state_save(state, path, error) || snapshot_name(path, snapshot, error) ||
-                 write_tokens(c, model, snapshot, name, error);
-    free(name);
+    const size_t room = 128 + 11 * c->count;
+    char *note = malloc(room), *name = tokens_path(path, error);
+    if (!note || !name)
+        return free(note), free(name), fail(error, "no memory for %zu tokens", c->count);
+    size_t at = (size_t)snprintf(note, room, "aura conversation 2\nmodel %016" PRIx64 "\nweights %016" PRIx64 "\ntokens %zu\n",
+                                 model.header, model.weights, c->count);
+    for (size_t i = 0; i < c->count; i++)
+        at += (size_t)snprintf(note + at, room - at, "%" PRIu32 "%c", c->tokens[i], i + 1 == c->count || i % 20 == 19 ? '\n' : ' ');
+    int failed = llm_state_save(state, path, note, at, error);
+    if (!failed)
+        remove(name); /* of an older version, and out of date now */
+    free(note), free(name);
     return failed;
+}
+
+/* Reads the tokens of a note. */
+static int read_note(struct conversation *c, struct conversation_model model, const char *note, const char *path, char *error)
+{
+    struct conversation_model maker = {0, 0};
+    unsigned version = 0;
+    size_t count = 0;
+    int at = 0;
+    if (sscanf(note, "aura conversation %9u", &version) != 1)
+        return fail(error, "%.150s: its note is not of a conversation", path);
+    if (version != 2)
+        return fail(error, "%.150s is of version %u; versions 1 and 2 are supported", path, version);
+    if (sscanf(note, "aura conversation 2 model %16" SCNx64 " weights %16" SCNx64 " tokens %9zu%n", &maker.header, &maker.weights,
+               &count, &at) != 3 || count > MOST_TOKENS)
+        return fail(error, "%.150s: the note of its conversation is damaged", path);
+    if (maker.header != model.header || maker.weights != model.weights)
+        return fail(error, "%.150s is a conversation with another model%s", path,
+                    maker.header == model.header ? ": one of the same shape with other weights" : "");
+    const char *next = note + at;
+    for (size_t i = 0; i < count; i++) {
+        char *end;
+        unsigned long token = strtoul(next, &end, 10);
+        if (end == next || token > UINT32_MAX)
+            return fail(error, "%.150s ends after %zu of %zu tokens", path, i, count);
+        next = end;
+        if (conversation_add(c, &(uint32_t){(uint32_t)token}, 1))
+            return fail(error, "no memory for %zu tokens", count);
+    }
+    return 0;
 }
 
 /* Reads the lines before the tokens, and how many tokens follow. */
@@ -131,15 +159,28 @@ static int read_tokens(struct conversation *c, uint64_t model, const char *snaps
     return failed;
 }
 
-int conversation_load(struct conversation *c, struct llm_state *state, uint64_t model, const char *path,
+/* The tokens of a pair of files. */
+static int read_pair(struct conversation *c, uint64_t model, const char *path, char *error)
+{
+    char snapshot[2 * HEADER + 1], *name = tokens_path(path, error);
+    int failed = !name || snapshot_name(path, snapshot, error) || read_tokens(c, model, snapshot, name, error);
+    free(name);
+    return failed;
+}
+
+int conversation_load(struct conversation *c, struct llm_state *state, struct conversation_model model, const char *path,
                       char error[LLM_ERROR_BYTES])
 {
-    char snapshot[2 * HEADER + 1], *name = tokens_path(path, error), why[LLM_ERROR_BYTES];
-    int failed = !name || snapshot_name(path, snapshot, error) || read_tokens(c, model, snapshot, name, error);
+    char *note = NULL, why[LLM_ERROR_BYTES];
+    int failed = llm_state_note(state, path, &note, why) ? fail(error, "%.60s: %s", path, why)
+                 : note                                  ? read_note(c, model, note, path, error)
+                                                         : read_pair(c, model.header, path, error);
     if (!failed && llm_state_load(state, path, why))
         failed = fail(error, "%.60s: %s", path, why);
-    if (!failed && llm_state_tokens(state) > c->count)
-        failed = fail(error, "%.150s has %zu tokens, and the snapshot %zu", name, c->count, llm_state_tokens(state));
-    free(name);
+    if (!failed && llm_state_tokens(state) > c->count) {
+        failed = fail(error, "%.150s has %zu tokens, and its snapshot %zu", path, c->count, llm_state_tokens(state));
+        llm_state_truncate(state, 0, why);
+    }
+    free(note);
     return failed;
 }

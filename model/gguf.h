@@ -26,6 +26,9 @@ void gguf_close(struct gguf *file); /* NULL is allowed */
 /* A number that tells files apart: a hash of the file's size and of all bytes before the tensors' data. */
 uint64_t gguf_fingerprint(const struct gguf *file);
 
+/* The same of its weights: some bytes of every tensor, so that it takes no time with a large file. */
+uint64_t gguf_weights_fingerprint(const struct gguf *file);
+
 /* ---- keys and values ----------------------------------------------------------------------------------------------- */
 
 enum gguf_kind { /* numbers as in the file */

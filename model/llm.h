@@ -73,7 +73,9 @@ int llm_state_truncate(struct llm_state *state, size_t tokens, char error[LLM_ER
 
 /* Saves the sequence as a snapshot (doc/snapshot.md), and loads one: loading replaces what the state holds. 0 when good;
  * otherwise 1, with a text and the state as it was. */
-int llm_state_save(const struct llm_state *state, const char *path, char error[LLM_ERROR_BYTES]);
+int llm_state_save(const struct llm_state *state, const char *path, const void *note, size_t bytes, char error[LLM_ERROR_BYTES]);
+/* The note of a saved state, with a zero after it; the caller frees it. *note NULL: it has none. */
+int llm_state_note(const struct llm_state *state, const char *path, char **note, char error[LLM_ERROR_BYTES]);
 int llm_state_load(struct llm_state *state, const char *path, char error[LLM_ERROR_BYTES]);
 
 /* The cache and the sequence in it. The state owns both. */

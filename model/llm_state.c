@@ -149,9 +149,27 @@ int llm_state_truncate(struct llm_state *state, size_t tokens, char error[LLM_ER
     return aura_model_seq_truncate(state->cache, state->seq, tokens) ? llm_fail(error, "%s", aura_last_error()) : 0;
 }
 
-int llm_state_save(const struct llm_state *state, const char *path, char error[LLM_ERROR_BYTES])
+int llm_state_save(const struct llm_state *state, const char *path, const void *note, size_t bytes, char error[LLM_ERROR_BYTES])
 {
-    return aura_model_seq_save(state->cache, state->seq, path, NULL) ? llm_fail(error, "%s", aura_last_error()) : 0;
+    aura_snapshot_options options = AURA_SNAPSHOT_OPTIONS_INIT;
+    options.note = note, options.note_bytes = bytes;
+    return aura_model_seq_save(state->cache, state->seq, path, &options) ? llm_fail(error, "%s", aura_last_error()) : 0;
+}
+
+int llm_state_note(const struct llm_state *state, const char *path, char **note, char error[LLM_ERROR_BYTES])
+{
+    size_t bytes = 0;
+    *note = NULL;
+    if (aura_snapshot_note(state->ctx, path, NULL, &bytes))
+        return llm_fail(error, "%s", aura_last_error());
+    if (!bytes)
+        return 0;
+    char *text = malloc(bytes + 1);
+    if (!text || aura_snapshot_note(state->ctx, path, text, &bytes))
+        return free(text), llm_fail(error, text ? "%s" : "no memory", aura_last_error());
+    text[bytes] = 0;
+    *note = text;
+    return 0;
 }
 
 int llm_state_load(struct llm_state *state, const char *path, char error[LLM_ERROR_BYTES])

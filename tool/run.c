@@ -114,6 +114,11 @@ static int make_state(struct run *r, uint32_t isa_mask)
     return status;
 }
 
+static struct conversation_model name_of(const struct gguf *file)
+{
+    return (struct conversation_model){gguf_fingerprint(file), gguf_weights_fingerprint(file)};
+}
+
 static int open_run(struct run *r, uint32_t isa_mask)
 {
     const struct arguments *a = r->a;
@@ -130,7 +135,7 @@ static int open_run(struct run *r, uint32_t isa_mask)
     r->sampler = sampler_create(&sampling, llm_shape(r->llm)->vocab);
     if (!r->logits || !r->sampler)
         return failed(r->self, "no memory");
-    if (a->load && conversation_load(&r->words, r->state, gguf_fingerprint(r->file), a->load, r->error))
+    if (a->load && conversation_load(&r->words, r->state, name_of(r->file), a->load, r->error))
         return failed(r->self, "--load %s", r->error);
     r->first = r->words.count;
     r->out.to = a->json ? NULL : stdout;
@@ -326,7 +331,7 @@ static int finish(struct run *r)
         fprintf(stderr, "aura run: the context of %zu tokens is full; --ctx makes it larger\n", llm_state_capacity(r->state));
     if (interrupted)
         fprintf(stderr, "aura run: interrupted after %zu new tokens\n", r->said);
-    if (r->a->save && conversation_save(&r->words, r->state, gguf_fingerprint(r->file), r->a->save, r->error))
+    if (r->a->save && conversation_save(&r->words, r->state, name_of(r->file), r->a->save, r->error))
         return failed(r->self, "--save %s", r->error);
     return interrupted ? INTERRUPTED : 0;
 }

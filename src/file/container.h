@@ -20,7 +20,8 @@ enum {
     AURA_SECTION_SEQS = 4,
     AURA_SECTION_TABLE = 5,
     AURA_SECTION_PAGES = 6,
-    AURA_SECTION_ROWS = 7
+    AURA_SECTION_ROWS = 7,
+    AURA_SECTION_NOTE = 64 /* optional, of the last layer: bytes of the caller's */
 };
 
 /* Flags of a section. */

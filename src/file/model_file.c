@@ -45,7 +45,7 @@ static aura_status save_seqs(struct aura_call call, const aura_model_cache *mode
     for (; !status && ready < model->layers; ready += !status)
         status = aura_saved_init(&layers[ready], call, model->layer[ready], options);
     if (!status)
-        status = aura_write_snapshot(call, path, layers, model->layers, 1);
+        status = aura_write_snapshot(call, path, layers, model->layers, 1, options);
     while (ready-- > 0)
         aura_saved_free(&layers[ready]);
     aura_give_memory(call.ctx, layers, model->layers * sizeof *layers);

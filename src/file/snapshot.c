@@ -122,3 +122,28 @@ aura_status aura_seq_load(aura_cache *cache, const char *path, const aura_snapsh
         *seq = made;
     return status;
 }
+
+/* ---- notes ------------------------------------------------------------------------------------------------------------ */
+
+aura_status aura_snapshot_note(aura_ctx *ctx, const char *path, void *note, size_t *bytes)
+{
+    struct aura_call call = {ctx, "aura_snapshot_note"};
+    struct aura_reader r;
+    uint64_t length = 0;
+    if (!ctx || !bytes || (*bytes && !note))
+        return aura_fail(ctx, AURA_BAD_ARGUMENT, "%s: %s is NULL", call.name, !ctx ? "ctx" : bytes ? "note" : "bytes");
+    aura_status status = aura_reader_open(&r, call, path, AURA_FILE_SNAPSHOT);
+    if (status)
+        return status;
+    const void *found = aura_reader_find(&r, r.content.layers - 1, AURA_SECTION_NOTE, &length);
+    length = found ? length : 0;
+    if (*bytes && length > *bytes)
+        status = aura_fail(ctx, AURA_BAD_ARGUMENT, "%s: a note of %llu bytes; there is room for %zu: %s", call.name,
+                           (unsigned long long)length, *bytes, path);
+    else if (*bytes && found)
+        memcpy(note, found, (size_t)length);
+    if (!status)
+        *bytes = (size_t)length;
+    aura_reader_close(&r);
+    return status;
+}

@@ -117,7 +117,8 @@ aura_status aura_saved_init(struct aura_saved *s, struct aura_call call, const a
                             const aura_snapshot_options *options);
 void aura_saved_free(struct aura_saved *s);
 /* Writes a file with n layers. Fails as aura_cache_save() does. */
-aura_status aura_write_snapshot(struct aura_call call, const char *path, struct aura_saved *layers, uint32_t n, uint32_t model);
+aura_status aura_write_snapshot(struct aura_call call, const char *path, struct aura_saved *layers, uint32_t n, uint32_t model,
+                                const aura_snapshot_options *options);
 
 /* One layer of a file to be read. */
 struct aura_loaded {

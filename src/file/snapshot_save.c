@@ -283,11 +283,12 @@ static void write_layer(struct aura_writer *w, const struct aura_saved *s, uint3
     }
 }
 
-aura_status aura_write_snapshot(struct aura_call call, const char *path, struct aura_saved *layers, uint32_t n, uint32_t model)
+aura_status aura_write_snapshot(struct aura_call call, const char *path, struct aura_saved *layers, uint32_t n, uint32_t model,
+                                const aura_snapshot_options *options)
 {
     struct aura_file_content content = {n, model};
     struct aura_writer w;
-    uint32_t sections = 1;
+    uint32_t sections = options->note ? 2 : 1;
     for (uint32_t i = 0; i < n; i++)
         sections += layers[i].cache->balance ? 6 : 5;
     aura_status status = aura_writer_open(&w, call, path, AURA_FILE_SNAPSHOT, sections);
@@ -297,6 +298,11 @@ aura_status aura_write_snapshot(struct aura_call call, const char *path, struct 
     aura_writer_put(&w, &content, sizeof content);
     for (uint32_t i = 0; i < n; i++)
         write_layer(&w, &layers[i], i);
+    if (options->note) {
+        aura_writer_section(&w, n - 1, AURA_SECTION_NOTE);
+        w.table[w.written - 1].flags = AURA_SECTION_OPTIONAL;
+        aura_writer_put(&w, options->note, options->note_bytes);
+    }
     return aura_writer_commit(&w);
 }
 
@@ -318,6 +324,9 @@ aura_status aura_check_snapshot_options(struct aura_call call, const aura_snapsh
     *options = *options ? *options : &defaults;
     if (!status && (*options)->n_seqs && !(*options)->seqs)
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: seqs is NULL, n_seqs %zu", call.name, (*options)->n_seqs);
+    if (!status && (*options)->note_bytes && (!(*options)->note || (*options)->note_bytes > (size_t)1 << 30))
+        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: a note of %zu bytes %s", call.name, (*options)->note_bytes,
+                         (*options)->note ? "is longer than 2^30" : "that is NULL");
     return status;
 }
 
@@ -327,7 +336,7 @@ static aura_status save(struct aura_call call, const aura_cache *cache, const ch
     aura_status status = aura_saved_init(&s, call, cache, options);
     if (status)
         return status;
-    status = aura_write_snapshot(call, path, &s, 1, 0);
+    status = aura_write_snapshot(call, path, &s, 1, 0, options);
     aura_saved_free(&s);
     return status;
 }

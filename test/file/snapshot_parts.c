@@ -199,6 +199,54 @@ static void slots(void)
     unlink(file_path("slots")), unlink(file_path("again"));
 }
 
+/* ---- notes ------------------------------------------------------------------------------------------------------------ */
+
+static void expect_note(const char *path, const char *wanted)
+{
+    char note[32] = "?";
+    size_t bytes = 0;
+    EXPECT(!aura_snapshot_note(ctx, path, NULL, &bytes) && bytes == strlen(wanted), "%zu bytes: %s", bytes, aura_last_error());
+    bytes = sizeof note;
+    EXPECT(!aura_snapshot_note(ctx, path, note, &bytes) && bytes == strlen(wanted) && !memcmp(note, wanted, bytes), "%.*s",
+           (int)bytes, note);
+}
+
+/* The caller's bytes go with a cache, a sequence and a model, and nothing else in the file notices. */
+static void notes(void)
+{
+    aura_config config = config_of(AURA_KIND_B4, AURA_KIND_B4, 64, 64, 2);
+    struct text t = text_new(&config, 300);
+    aura_cache *a = cache_new(ctx, &config), *b;
+    aura_model_config layers = AURA_MODEL_CONFIG_INIT;
+    aura_model_cache *model = NULL;
+    aura_snapshot_options o = AURA_SNAPSHOT_OPTIONS_INIT;
+    aura_seq seq = seq_new(a);
+    char small[4];
+    size_t bytes = sizeof small;
+    layers.layers = 1, layers.configs = &config;
+    EXPECT(!aura_model_cache_create(ctx, &layers, &model), "%s", aura_last_error());
+    grow(a, seq, &t, 200, 0);
+    EXPECT(!aura_cache_save(a, file_path("plain"), NULL), "%s", aura_last_error());
+    expect_note(file_path("plain"), "");
+    o.note = "a note", o.note_bytes = 6;
+    EXPECT(!aura_cache_save(a, file_path("noted"), &o), "%s", aura_last_error());
+    expect_note(file_path("noted"), "a note");
+    b = load(ctx, file_path("noted"), NULL);
+    expect_same(a, seq, b, seq, "with a note");
+    EXPECT(aura_snapshot_note(ctx, file_path("noted"), small, &bytes) == AURA_BAD_ARGUMENT && bytes == sizeof small, "%zu bytes", bytes);
+    EXPECT(!aura_seq_save(a, seq, file_path("noted"), &o), "%s", aura_last_error());
+    expect_note(file_path("noted"), "a note");
+    EXPECT(!aura_model_save(model, file_path("noted"), &o), "%s", aura_last_error());
+    expect_note(file_path("noted"), "a note");
+    o.note = NULL;
+    EXPECT(aura_cache_save(a, file_path("noted"), &o) == AURA_BAD_ARGUMENT, "a note that is NULL");
+    EXPECT(aura_snapshot_note(ctx, file_path("none"), NULL, &bytes) == AURA_BAD_ARGUMENT, "no place for a note");
+    bytes = 0;
+    EXPECT(aura_snapshot_note(ctx, file_path("none"), NULL, &bytes) == AURA_IO, "no such file");
+    aura_cache_destroy(a), aura_cache_destroy(b), aura_model_cache_destroy(model), text_free(&t);
+    unlink(file_path("plain")), unlink(file_path("noted"));
+}
+
 int main(void)
 {
     if (aura_ctx_create(NULL, &ctx) || !files_begin())
@@ -207,6 +255,7 @@ int main(void)
     RUN(some_heads);
     RUN(windows);
     RUN(slots);
+    RUN(notes);
     aura_ctx_destroy(ctx);
     files_end();
     return test_result();

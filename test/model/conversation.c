@@ -24,8 +24,30 @@ static void edit_tokens(const char *text)
         fputs(text, file), fclose(file);
 }
 
+static const struct conversation_model ours = {77, 5};
+
+/* Saves as before there were notes: the tokens in a second file, which names the first by its first 64 bytes. */
+static void save_pair(const struct conversation *c, const struct llm_state *state)
+{
+    uint8_t header[64] = {0};
+    EXPECT(!llm_state_save(state, path, NULL, 0, error), "%s", error);
+    FILE *file = fopen(path, "rb"), *tokens = fopen(tokens_path, "w");
+    EXPECT(file && fread(header, 1, 64, file) == 64 && tokens, "no files");
+    if (tokens) {
+        fprintf(tokens, "aura conversation 1\nmodel %016x\nsnapshot ", 77);
+        for (int i = 0; i < 64; i++)
+            fprintf(tokens, "%02x", header[i]);
+        fprintf(tokens, "\ntokens %zu\n", c->count);
+        for (size_t i = 0; i < c->count; i++)
+            fprintf(tokens, "%u%c", c->tokens[i], i % 20 == 19 ? '\n' : ' ');
+        fclose(tokens);
+    }
+    if (file)
+        fclose(file);
+}
+
 /* The message of a load that fails; the state must stay empty. */
-static void refused(uint64_t model, const char *why)
+static void refused(struct conversation_model model, const char *why)
 {
     struct conversation c = {0};
     struct llm_state *state = new_state();
@@ -35,47 +57,80 @@ static void refused(uint64_t model, const char *why)
     llm_state_destroy(state);
 }
 
+static void expect_loaded(const struct conversation *c, size_t in_cache)
+{
+    struct conversation back = {0};
+    struct llm_state *other = new_state();
+    EXPECT(!conversation_load(&back, other, ours, path, error), "%s", error);
+    EXPECT(back.count == c->count && !memcmp(back.tokens, c->tokens, c->count * sizeof *c->tokens) &&
+           llm_state_tokens(other) == in_cache, "%zu tokens, %zu in the cache", back.count, llm_state_tokens(other));
+    conversation_free(&back);
+    llm_state_destroy(other);
+}
+
 /* Tokens that are in the cache, and one more that is not. */
 static void saved_and_loaded(void)
 {
-    struct conversation c = {0}, back = {0};
-    struct llm_state *state = new_state(), *other = new_state();
-    uint32_t token;
-    for (token = 0; token < 39; token++)
+    struct conversation c = {0};
+    struct llm_state *state = new_state();
+    for (uint32_t token = 0; token < 39; token++)
         EXPECT(!conversation_add(&c, &token, 1), "no memory");
-    EXPECT(!llm_forward(state, c.tokens, 38, 0, NULL, error) && !conversation_save(&c, state, 77, path, error), "%s", error);
-    EXPECT(!conversation_load(&back, other, 77, path, error), "%s", error);
-    EXPECT(back.count == 39 && !memcmp(back.tokens, c.tokens, 39 * sizeof *c.tokens) && llm_state_tokens(other) == 38,
-           "%zu tokens, %zu in the cache",
-           back.count, llm_state_tokens(other));
-    conversation_free(&back);
-    llm_state_destroy(other);
-    refused(78, "another model");
+    EXPECT(!llm_forward(state, c.tokens, 38, 0, NULL, error), "%s", error);
+    save_pair(&c, state);
+    expect_loaded(&c, 38);
+    refused((struct conversation_model){78, 5}, "another model");
+    EXPECT(!conversation_save(&c, state, ours, path, error), "%s", error);
+    EXPECT(access(tokens_path, F_OK), "the second file of the old pair is still there");
+    expect_loaded(&c, 38);
+    refused((struct conversation_model){78, 5}, "another model");
+    refused((struct conversation_model){77, 6}, "other weights");
 
     /* A newer snapshot beside an old list of tokens. */
-    char name[sizeof tokens_path + 4];
-    snprintf(name, sizeof name, "%s.old", tokens_path);
-    EXPECT(!rename(tokens_path, name) && !llm_forward(state, c.tokens + 38, 1, 0, NULL, error), "%s", error);
-    EXPECT(!conversation_save(&c, state, 77, path, error) && !rename(name, tokens_path), "%s", error);
-    refused(77, "another snapshot");
+    save_pair(&c, state);
+    EXPECT(!llm_forward(state, c.tokens + 38, 1, 0, NULL, error) && !llm_state_save(state, path, NULL, 0, error), "%s", error);
+    refused(ours, "another snapshot");
     conversation_free(&c);
     llm_state_destroy(state);
+}
+
+/* A snapshot with any note. */
+static void save_note(const char *note)
+{
+    struct llm_state *state = new_state();
+    uint32_t token = 7;
+    EXPECT(!llm_forward(state, &token, 1, 0, NULL, error) && !llm_state_save(state, path, note, strlen(note), error), "%s", error);
+    llm_state_destroy(state);
+}
+
+static void damaged_notes(void)
+{
+    save_note("something else");
+    refused(ours, "its note is not of a conversation");
+    save_note("aura conversation 3\n");
+    refused(ours, "version 3");
+    save_note("aura conversation 2\nmodel 4d\nweights x\n");
+    refused(ours, "damaged");
+    save_note("aura conversation 2\nmodel 4d\nweights 5\ntokens 2\n5\n");
+    refused(ours, "ends after 1 of 2 tokens");
+    save_note("aura conversation 2\nmodel 4d\nweights 5\ntokens 0\n");
+    refused(ours, "has 0 tokens, and its snapshot 1");
+    unlink(path);
 }
 
 static void damaged(void)
 {
     edit_tokens("");
-    refused(77, "damaged");
+    refused(ours, "damaged");
     edit_tokens("aura conversation 2\nmodel 4d\nsnapshot 89\ntokens 1\n5\n");
-    refused(77, "version 2");
+    refused(ours, "version 2");
     unlink(tokens_path);
-    refused(77, "No such file");
+    refused(ours, "No such file");
     unlink(path);
-    refused(77, "No such file");
+    refused(ours, "No such file");
     FILE *file = fopen(path, "w");
     if (file)
         fputs("short", file), fclose(file);
-    refused(77, "too short");
+    refused(ours, "not even its header is there");
     unlink(path);
 }
 
@@ -86,8 +141,8 @@ static void wrong_count(void)
     struct llm_state *state = new_state();
     uint32_t tokens[5] = {1, 2, 3, 4, 5};
     char text[400] = "", *at;
-    EXPECT(!conversation_add(&c, tokens, 5) && !llm_forward(state, tokens, 5, 0, NULL, error) &&
-           !conversation_save(&c, state, 77, path, error), "%s", error);
+    EXPECT(!conversation_add(&c, tokens, 5) && !llm_forward(state, tokens, 5, 0, NULL, error), "%s", error);
+    save_pair(&c, state);
     FILE *file = fopen(tokens_path, "r");
     size_t size = file ? fread(text, 1, sizeof text - 1, file) : 0;
     if (file)
@@ -96,7 +151,7 @@ static void wrong_count(void)
     at = strstr(text, "tokens 5");
     if (at)
         at[7] = '6', edit_tokens(text);
-    refused(77, "ends after 5 of 6");
+    refused(ours, "ends after 5 of 6");
     conversation_free(&c);
     llm_state_destroy(state);
     unlink(path);
@@ -139,6 +194,7 @@ int main(void)
         return printf("FAIL model: %s\n", error), 1;
     RUN(saved_and_loaded);
     RUN(damaged);
+    RUN(damaged_notes);
     RUN(wrong_count);
     RUN(pieces);
     llm_close(llm);

@@ -301,6 +301,12 @@ static void fingerprints(void)
     part.data[32] ^= 1; /* in the name of the first key */
     struct gguf *other = read_bytes(part.data, part.size, &other_copy);
     EXPECT(f && other && gguf_fingerprint(f) != gguf_fingerprint(other), "two files are taken for one");
+    EXPECT(f && other && gguf_weights_fingerprint(f) == gguf_weights_fingerprint(other), "the same weights are taken for others");
+    gguf_close(other), free(other_copy);
+    part.data[32] ^= 1, part.data[part.size - 256 - 64] ^= 1; /* in the data */
+    other = read_bytes(part.data, part.size, &other_copy);
+    EXPECT(f && other && gguf_fingerprint(f) == gguf_fingerprint(other), "the header is the same");
+    EXPECT(f && other && gguf_weights_fingerprint(f) != gguf_weights_fingerprint(other), "other weights are not noticed");
     gguf_close(f);
     gguf_close(other);
     free(copy), free(other_copy), free(part.data);

@@ -245,7 +245,7 @@ static void back_again(void)
     snprintf(path, sizeof path, "/tmp/aura-test-llm-%d", (int)getpid());
     struct llm_options options = {.format = {AURA_KIND_B4, AURA_KIND_B4}, .threads = 2};
     struct opened o = open_state(&t, options), other = open_state(&t, options);
-    EXPECT(!llm_forward(o.state, tokens, 60, 0, NULL, error) && !llm_state_save(o.state, path, error), "%s", error);
+    EXPECT(!llm_forward(o.state, tokens, 60, 0, NULL, error) && !llm_state_save(o.state, path, NULL, 0, error), "%s", error);
     EXPECT(!llm_forward(o.state, tokens + 60, 4, 1, first, error), "%s", error);
     EXPECT(!llm_state_truncate(o.state, 60, error) && !llm_forward(o.state, tokens + 60, 4, 1, second, error), "%s", error);
     EXPECT(!memcmp(first, second, sizeof first), "after truncation another logit");
