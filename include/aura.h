@@ -241,9 +241,9 @@ typedef struct aura_cache_info {
     size_t seqs;
     double bits_per_value;   /* of a full page, scales and reference included */
     size_t shared_pages;     /* that are in more than one sequence */
-    size_t references;       /* how often a sequence holds a page: sharing saves references - (pages - free_pages) pages */
+    size_t holders;          /* of all pages together: sharing saves holders - (pages - free_pages) pages */
     uint64_t tokens;         /* in the pages of all sequences; a token of a shared page counts once in each */
-    uint64_t token_slots;    /* 256 * references: 1 - tokens / token_slots of the space is empty or reserved */
+    uint64_t token_slots;    /* 256 * holders: 1 - tokens / token_slots of the space is empty or reserved */
 } aura_cache_info;
 #define AURA_CACHE_INFO_INIT {sizeof(aura_cache_info), AURA_CONFIG_INIT, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
@@ -291,7 +291,8 @@ AURA_API aura_status aura_seq_reserve(aura_cache *cache, aura_seq seq, uint64_t 
 
 /* ---- append, cut, copy, decode ----------------------------------------------------------------------------------- */
 
-/* Where a tensor [token][head][dim] is. Strides in elements, either sign; 0: contiguous. dim is always contiguous. */
+/* Where a tensor [token][head][dim] is. Strides in elements, either sign; 0: contiguous. dim is always contiguous. The caller owns
+ * the struct and what data points to; the library keeps neither. */
 typedef struct aura_view {
     void *data;
     aura_dtype dtype;

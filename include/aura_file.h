@@ -82,15 +82,15 @@ typedef struct aura_snapshot_options {
     size_t n_seqs;
     uint32_t first_head, heads; /* KV heads [first_head, first_head + heads); heads 0: from first_head on */
     size_t budget_bytes;  /* of the cache or model that a load makes; 0: no limit */
-    const void *note;     /* [note_bytes] bytes of the caller's that a save puts into the file, up to 2^30; aura_snapshot_note() gives
-                             them back. A load does not look at them */
+    const void *note;     /* [note_bytes] bytes of the caller's that a save puts into the file, up to 2^30;
+                             aura_snapshot_note() gives them back. A load does not look at them */
     size_t note_bytes;
 } aura_snapshot_options;
 #define AURA_SNAPSHOT_OPTIONS_INIT {sizeof(aura_snapshot_options), NULL, 0, 0, 0, 0, NULL, 0}
 
-/* Copies the note of a snapshot, of a cache, a sequence or a model, to note[*bytes]; *bytes becomes its length, 0 where the file has
- * none. With *bytes 0 only the length is asked for, and note may be NULL. Fails as every load does, and with AURA_BAD_ARGUMENT where
- * the note is longer than *bytes. Threads: any. */
+/* Copies the note of a snapshot, of a cache, a sequence or a model, to note[*bytes]; *bytes becomes its length, 0 where the
+ * file has none. With *bytes 0 only the length is asked for, and note may be NULL. Fails as every load does, and with
+ * AURA_BAD_ARGUMENT where the note is longer than *bytes. Threads: any. */
 AURA_API aura_status aura_snapshot_note(aura_ctx *ctx, const char *path, void *note, size_t *bytes);
 
 /* Saves a cache; options NULL: all of it. Fails as every save does. */

@@ -75,8 +75,8 @@ static char *tokens_path(const char *path, char *error)
     return name;
 }
 
-int conversation_save(const struct conversation *c, const struct llm_state *state, struct conversation_model model, const char *path,
-                      char error[LLM_ERROR_BYTES])
+int conversation_save(const struct conversation *c, const struct llm_state *state, struct conversation_model model,
+                      const char *path, char error[LLM_ERROR_BYTES])
 {
     const size_t room = 128 + 11 * c->count;
     char *note = malloc(room), *name = tokens_path(path, error);

@@ -21,8 +21,8 @@ struct conversation_model {
 };
 
 /* 0 when good; otherwise 1, with a text. The file is replaced in one step: afterwards it is the old one or the new one. */
-int conversation_save(const struct conversation *c, const struct llm_state *state, struct conversation_model model, const char *path,
-                      char error[LLM_ERROR_BYTES]);
+int conversation_save(const struct conversation *c, const struct llm_state *state, struct conversation_model model,
+                      const char *path, char error[LLM_ERROR_BYTES]);
 
 /* Fills a conversation that is all zeros, and a state whose cache has the format of the saved one. */
 int conversation_load(struct conversation *c, struct llm_state *state, struct conversation_model model, const char *path,

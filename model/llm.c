@@ -70,7 +70,7 @@ static int refuse_unknown(struct opening *o)
     static const char *const names[] = {
         "attention.causal", "attention.head_count", "attention.head_count_kv", "attention.key_length",
         "attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon", "attention.value_length", "block_count",
-        "context_length", "embedding_length", "expert_used_count", "feed_forward_length", "rope.dimension_count",
+        "context_length", "embedding_length", "expert_used_count", "feed_forward_length", "pooling_type", "rope.dimension_count",
         "rope.freq_base", "rope.scale_linear", "rope.scaling.attn_factor", "rope.scaling.factor", "rope.scaling.finetuned",
         "rope.scaling.original_context_length", "rope.scaling.type", "tensor_data_layout", "vocab_size"};
     const char *arch = o->llm->shape.arch;
@@ -110,7 +110,7 @@ static int refuse_others(struct opening *o)
         if (number || real != 0)
             return llm_fail(o->error, "key %s: what it asks for is not supported", key);
     }
-    return refuse_false(o, "attention.causal") || refuse_unknown(o);
+    return refuse_false(o, "attention.causal");
 }
 
 static int take_rope(struct opening *o)
@@ -164,7 +164,7 @@ static int take_shape(struct opening *o)
         take_size(o, "attention.head_count_kv", s->q_heads, &s->kv_heads) || take_size(o, "context_length", 0, &s->ctx) ||
         take_size(o, "attention.key_length", s->dim / s->q_heads, &s->head_dim) ||
         take_size(o, "attention.value_length", s->head_dim, &value_dim) ||
-        take_real(o, "attention.layer_norm_rms_epsilon", 1e-5, &eps) || take_rope(o))
+        take_real(o, "attention.layer_norm_rms_epsilon", 1e-5, &eps) || take_rope(o) || refuse_unknown(o))
         return 1;
     s->eps = (float)eps;
     if (value_dim != s->head_dim)

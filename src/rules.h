@@ -77,6 +77,18 @@ static inline AURA_ANYWHERE uint64_t aura_closed_by_cut(uint64_t closed, uint64_
     return closed < tokens ? closed : tokens;
 }
 
+/* The window of a call: its own, or that of the cache. 0: none. */
+static inline AURA_ANYWHERE uint64_t aura_window_of_call(uint64_t asked, uint64_t of_cache)
+{
+    return asked ? asked : of_cache;
+}
+
+/* Whether a cache with this window, 0: none, takes so many tokens or queries at once: its pages are kept for max_queries. */
+static inline AURA_ANYWHERE int aura_takes_at_once(uint64_t window, uint32_t max_queries, uint32_t tokens)
+{
+    return !window || tokens <= max_queries;
+}
+
 /* Tokens below this are as they will always be. has_codes: a side of the cache is encoded. */
 static inline AURA_ANYWHERE uint64_t aura_settled(uint64_t len, uint64_t closed, int has_codes)
 {

@@ -16,7 +16,8 @@
  *  - The public function has checked the arguments (base/arguments.c); kernels allocate nothing and cannot fail.
  *  - The float environment is IEEE default: round to nearest even, no flush to zero (fpmode.h).
  *  - dim is a multiple of 8 and at most AURA_MAX_DIM; n may be 0.
- *  - Rows are contiguous. A kernel reads and writes exactly the rows it is given: not a byte before or after.
+ *  - Rows are contiguous. A kernel reads and writes exactly the rows it is given: not a byte before or after. What a kernel
+ *    of tiles may read further is said at its type.
  *  - Pointers are aligned to their element and no better; output and input do not overlap, except that rotate and undo
  *    accept y == x.
  *  - A stage that variants.h calls EXACT gives the same bits on every instruction set, from integers and IEEE

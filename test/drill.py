@@ -37,6 +37,8 @@ def steps(text):
         if block is not None and line == '```':
             if re.match(r'diff \S|c \S|text >>|sh$', info):
                 found.append((heading, info, '\n'.join(block) + '\n'))
+            elif re.match(r'diff|c\b|sh', info):
+                raise Refused('a step that says not of which file: ' + info)
             block = None
         elif block is not None:
             block.append(line)

@@ -205,7 +205,7 @@ one_isa() {
         grep -q "^$word " "$words" || echo "FAIL plant $isa $word: used by a template, but got no bug"
     done
 
-    variants=$($run "$dir/aura" list --json | sed -n 's/.*"variant": "\([^"]*\)", "isa": "'"$isa"'", .*/\1/p')
+    variants=$($run "$dir/aura" list --json | sed -n '/"variant": "matmul_/d; s/.*"variant": "\([^"]*\)", "isa": "'"$isa"'", .*/\1/p')
     for variant in $variants; do
         check "$variant"
         if grep -q ' skip ' "$dir/check.txt"; then

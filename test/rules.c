@@ -146,6 +146,14 @@ static void options(void)
     EXPECT(!aura_are_good_options(1, 0, 3, 0) && !aura_are_good_options(1, 0, 0, 2), "planes, not_causal");
 }
 
+static void windows_of_calls(void)
+{
+    EXPECT(aura_window_of_call(0, 0) == 0 && aura_window_of_call(0, 300) == 300 && aura_window_of_call(7, 300) == 7 &&
+           aura_window_of_call(7, 0) == 7, "the window of a call");
+    EXPECT(aura_takes_at_once(0, 0, 1000000) && aura_takes_at_once(300, 40, 40) && !aura_takes_at_once(300, 40, 41),
+           "tokens at once");
+}
+
 int main(void)
 {
     RUN(tiles_close);
@@ -157,5 +165,6 @@ int main(void)
     RUN(planes);
     RUN(numbers);
     RUN(options);
+    RUN(windows_of_calls);
     return test_result();
 }

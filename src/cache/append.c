@@ -135,7 +135,7 @@ static aura_status check_job(struct aura_call call, const aura_cache *cache, con
         if (jobs[j].seq == job->seq)
             return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: jobs %zu and %zu are both of sequence %u", call.name, j, i,
                              job->seq);
-    if (c->window && job->tokens > c->max_queries)
+    if (!aura_takes_at_once(c->window, c->max_queries, job->tokens))
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: %u tokens at once; a cache with a window takes max_queries = %u",
                          call.name, job->tokens, c->max_queries);
     return aura_check_input(call, cache, job->tokens, &job->k, &job->v);

@@ -33,7 +33,7 @@ aura_status aura_attend_set(struct aura_call call, struct aura_attend *a, const 
     if (c->window && o->window > c->window)
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: a window of %llu; the cache keeps %llu tokens", call.name,
                          (unsigned long long)o->window, (unsigned long long)c->window);
-    o->window = o->window ? o->window : c->window;
+    o->window = aura_window_of_call(o->window, c->window);
     a->unit = o->scale * AURA_LOG2_E;
     a->k_planes = aura_planes_of(a->cache->layout.k.kind, o->planes);
     a->v_planes = aura_planes_of(a->cache->layout.v.kind, o->planes);
@@ -84,7 +84,7 @@ static aura_status check_window(struct aura_call call, const struct aura_attend 
 {
     const aura_config *c = &a->cache->config;
     uint64_t begin = begin_of(a, job, seq->len);
-    if (job->queries > c->max_queries)
+    if (!aura_takes_at_once(c->window, c->max_queries, job->queries))
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: %u queries at once; a cache with a window takes max_queries = %u",
                          call.name, job->queries, c->max_queries);
     if (job->queries && !aura_tokens_exist(a->cache, seq, begin, seq->len))

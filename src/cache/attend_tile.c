@@ -8,9 +8,9 @@
 
 #include "../base/dtype.h"
 
-/* What is the same for all tiles of a pass. What will be read next is asked for in the order of a tile: the scores ask for
- * three quarters of the keys' bytes, the values for three quarters of theirs, the weights for what is between. Where a side is
- * plain numbers, which ask for themselves, the weights ask for the last quarter of the other. */
+/* What is the same for all tiles of a pass. Prefetching follows the order of a tile: score asks for three quarters
+ * of the keys, value for three quarters of the values, softmax for the bytes between. A plain side prefetches itself; softmax
+ * then asks for the last quarter of the other side. */
 void aura_start_tiles(const struct aura_block *b, struct aura_pass *pass)
 {
     const struct aura_layout *l = &b->a->cache->layout;

@@ -241,10 +241,10 @@ aura_status aura_cache_get_info(const aura_cache *cache, aura_cache_info *info)
     info->free_pages = cache->pool.n_free;
     info->seqs = cache->seqs;
     info->shared_pages = cache->pool.shared;
-    info->references = cache->pool.holders;
+    info->holders = cache->pool.holders;
     info->tokens = cache->tokens;
     pthread_mutex_unlock((pthread_mutex_t *)&cache->lock);
-    info->token_slots = (uint64_t)info->references * AURA_PAGE;
+    info->token_slots = (uint64_t)info->holders * AURA_PAGE;
     info->config = *c;
     info->page_bytes = cache->page_bytes;
     info->seq_bytes = cache->seq_bytes;

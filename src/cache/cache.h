@@ -150,7 +150,7 @@ static inline int aura_tokens_exist(const aura_cache *cache, const struct aura_s
     return aura_window_has(&cache->window, seq->pages.first, first, end);
 }
 
-/* How far a sequence of `len` tokens is closed that was closed up to `closed`. */
+/* Tokens below this are codes when the sequence has grown to `len`; those below `closed` were before. */
 uint64_t aura_closed_of(const aura_cache *cache, uint64_t closed, uint64_t len);
 
 /* ---- pages ---- */

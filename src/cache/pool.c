@@ -195,8 +195,8 @@ static aura_status make_room(struct aura_call call, aura_cache *cache, size_t pa
     if (!has_room(cache, pages))
         return fail_budget(call, cache, pages * (AURA_PAGE_HEAD + cache->page_bytes));
     if (cache->ctx->memory && pages > cache->ctx->memory / (AURA_PAGE_HEAD + cache->page_bytes))
-        return aura_fail(call.ctx, AURA_OUT_OF_MEMORY, "%s: %zu pages of %zu bytes are more than this machine has", call.name, pages,
-                         cache->page_bytes);
+        return aura_fail(call.ctx, AURA_OUT_OF_MEMORY, "%s: %zu pages of %zu bytes are more than this machine has", call.name,
+                         pages, cache->page_bytes);
     return AURA_OK;
 }
 

@@ -305,7 +305,8 @@ __device__ __forceinline__ void append_body(const struct dev_append &a)
     struct append_block b = {space<M>()->seq, state->len, state->closed, 0, 0};
     if (b.seq >= a.c.n_seqs)
         return;
-    const uint32_t first = a.c.k_rows || a.c.v_rows ? b.closed : b.len; /* the first token whose page is written to */
+    /* The page of this token is the first that is written to. */
+    const uint32_t first = (uint32_t)aura_settled(b.len, b.closed, a.c.k_rows || a.c.v_rows);
     const bool full = !aura_page_table_may_append(state->own, state->reserved, first, b.len, tokens);
     uint32_t accepted = tokens, mark = 0;
     if (state->status & (AURA_CUDA_BAD_VALUE | AURA_CUDA_OUT_OF_PAGES | AURA_CUDA_GONE))
@@ -340,7 +341,7 @@ static aura_status check_args(const aura_cuda_cache *c, const char *call, const 
                                  !a->seqs ? "seqs" : a->k.data ? "v.data" : "k.data");
     if (a->n_seqs == 0 || a->n_seqs > ATTEND_MAX_SEQS)
         return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %u sequences (1 to %d)", call, a->n_seqs, (int)ATTEND_MAX_SEQS);
-    if (c->facts.config->window && a->tokens > c->facts.config->max_queries)
+    if (!aura_takes_at_once(c->facts.config->window, c->facts.config->max_queries, a->tokens))
         return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %u tokens; with its window this cache takes %u at once", call,
                                  a->tokens, c->facts.config->max_queries);
     if (!aura_dtype_bytes(a->k.dtype) || !aura_dtype_bytes(a->v.dtype))

@@ -173,7 +173,7 @@ static aura_status check_args(const aura_cuda_cache *c, const char *call, const 
         return aura_backend_fail(c->ctx, AURA_UNSUPPORTED, "%s: q.dtype %d or out.dtype %d is not f32, f16 or bf16", call,
                              (int)a->q.dtype, (int)a->out.dtype);
     const aura_config *f = c->facts.config;
-    if (f->window && (a->window > f->window || a->queries > f->max_queries))
+    if ((f->window && a->window > f->window) || !aura_takes_at_once(f->window, f->max_queries, a->queries))
         return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT,
                                  "%s: window %llu of %u queries; the cache has a window of %llu, and %u at once", call,
                              (unsigned long long)a->window, a->queries, (unsigned long long)f->window, f->max_queries);
@@ -203,7 +203,7 @@ static struct dev_attend describe(const aura_cuda_cache *c, const aura_cuda_work
     d.even = d.fixed_cut ? aura_cut_even{0, 0} : aura_cut_even_of(units * d.n_seqs, grid_of(c, k));
     d.by_splits = aura_divider_of(d.even.splits ? d.even.splits : 1), d.by_units = aura_divider_of(units);
     d.by_row_blocks = aura_divider_of(d.row_blocks), d.by_ratio = aura_divider_of(c->dev.ratio);
-    const uint64_t window = a->window ? a->window : c->facts.config->window;
+    const uint64_t window = aura_window_of_call(a->window, c->facts.config->window);
     d.window = window > UINT32_MAX ? 0 : (uint32_t)window;
     d.unit = scale * AURA_LOG2_E;
     d.softcap = a->softcap * AURA_LOG2_E;

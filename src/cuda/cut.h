@@ -1,7 +1,7 @@
-/* How an attention call is cut. The words are those of src/cache/attend.h:
+/* How an attention call is cut. Unit and split are the words of src/cache/attend.h; visit is the device's own:
  *
  *     unit    a KV head of a sequence and a block of its rows
- *     visit   the tokens of one tile that are kept in the same way: as codes, open, or pinned. A warp takes a visit at a time.
+ *     visit   the tokens of one tile that are stored in the same way: as codes, open, or pinned. A warp takes a visit at a time.
  *     split   some visits of a unit, one after the other, by one block of threads. Its result is a partial.
  *
  * Units that all have the same number of visits are cut evenly. Otherwise the visits of all units are entries of one flat list,

@@ -187,6 +187,15 @@ static bool has_kind(aura_kind kind)
 #undef IS_IT
 }
 
+/* Of the dims that an append takes; the last of the list is the largest. */
+static uint32_t largest_dim(void)
+{
+#define DIM_OF(name, dim) dim,
+    static const uint32_t dims[] = {AURA_CUDA_APPEND(DIM_OF)};
+#undef DIM_OF
+    return dims[sizeof dims / sizeof *dims - 1];
+}
+
 aura_status aura_cuda_check_kind(const aura_ctx *ctx, const char *call, const aura_config *config)
 {
     if (config->slots)
@@ -194,6 +203,9 @@ aura_status aura_cuda_check_kind(const aura_ctx *ctx, const char *call, const au
     if (!has_kind(config->format.k) || !has_kind(config->format.v))
         return aura_backend_fail(ctx, AURA_UNSUPPORTED, "%s: format k %d, v %d; the device has no kernels for it", call,
                                  (int)config->format.k, (int)config->format.v);
+    if (config->k_dim > largest_dim() || config->v_dim > largest_dim())
+        return aura_backend_fail(ctx, AURA_UNSUPPORTED, "%s: k_dim %u, v_dim %u; the device has kernels up to %u", call,
+                                 config->k_dim, config->v_dim, largest_dim());
     return AURA_OK;
 }
 

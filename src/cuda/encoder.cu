@@ -45,7 +45,8 @@ static double cut_at(const struct aura_codec_plan *p, uint32_t i, uint32_t fit)
     return p->threshold[(1u << (p->bits - 1)) + i] * one / at_fit;
 }
 
-/* All of them in parts of a cell, in order; those that no number can be told to be between are one. */
+/* All cuts, in parts of a cell, in order. Cuts that are at most one part apart become one, because no number can be told to be
+ * between them. */
 static std::vector<uint32_t> cuts_of(const struct aura_codec_plan *p, double parts)
 {
     std::vector<uint32_t> cuts;
@@ -57,7 +58,8 @@ static std::vector<uint32_t> cuts_of(const struct aura_codec_plan *p, double par
     return cuts;
 }
 
-/* Whether no cell has two of them, and none is so near the end of one that a number may be in the next cell. */
+/* Whether every cell has at most one cut, and every cut is so far from the ends of its cell that rounding moves no number near it
+ * into another cell. */
 static bool cells_suffice(const std::vector<uint32_t> &cuts)
 {
     bool suffice = true;
@@ -118,8 +120,9 @@ static void make_weights(struct dev_encoder *e, const struct aura_side *side)
         }
 }
 
-/* Shares of numbers are such that those of a vector stay below 2^SUM_BITS, whatever it is. Each is off by half at most, so a cosine
- * times the length is by half the root of dim; the CPU's is by as many roundings as it has additions, and some. Of two of each. */
+/* The shares of a vector add up to less than 2^SUM_BITS. Each share is wrong by at most half, so cosine times length is wrong by at
+ * most sqrt(dim) / 2. The CPU's own sums add one rounding for each addition. The margin covers both errors, twice, because two fits
+ * are compared. */
 static void make_search(struct dev_encoder *e, const struct aura_codec_plan *p, const struct aura_side *side)
 {
     float parts = (float)(0x1p23 / cut_at(p, (1u << (p->bits - 1)) - 2, 0));

@@ -40,7 +40,7 @@ __device__ __forceinline__ float half_warp_max(float x)
     return x;
 }
 
-/* Of all numbers; f(k, code) for each. */
+/* Sums over all numbers of the vector; calls f(k, code) for each. */
 template <class Numbers, class Levels, class F>
 __device__ __forceinline__ struct fitted fit_levels(const Numbers &numbers, const Levels &levels, F f)
 {
@@ -136,7 +136,7 @@ struct bucket_levels {
         const uint32_t at = place(y);
         return unsure(at) ? decided(y, at, agree) : at;
     }
-    /* Of all that are kept, one after the other: this is rare. */
+    /* Decides the unsure ones among the places in registers, one after the other. This is rare. */
     template <class Numbers>
     __device__ __forceinline__ void decide_kept(const Numbers &numbers, bool &agree)
     {
@@ -194,8 +194,8 @@ __device__ __forceinline__ uint32_t plane_of(uint4 w, uint32_t plane)
     return prmt(prmt(w.x, w.y, both), prmt(w.z, w.w, both), 0x5410);
 }
 
-/* Of a product with a tally, in columns 2 t and 2 t + 1: the lanes of t 0 and 2 have bytes 0 and 1 of the sums of one vector,
- * those of t 1 and 3 byte 2, and the counts. Whole sums, in all four. */
+/* The whole sum of one vector, in all four lanes of a group of four. Before, a product with a tally is in columns 2 t and 2 t + 1:
+ * lanes with t 0 and 2 have bytes 0 and 1 of the sum, lanes with t 1 and 3 byte 2 and the counts. */
 __device__ __forceinline__ int whole_sum(int low, int high, bool odd)
 {
     const int part = odd ? low << 16 : low + (high << 8);

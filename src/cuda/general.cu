@@ -385,7 +385,7 @@ struct attend_kernels general_kernels(const struct dev_cache *c, struct attend_k
         if (e.dim == common && e.kernel.dim >= c->v_dim && e.kernel.dim < dim)
             dim = e.kernel.dim;
     for (const struct general_entry &e : all)
-        if (e.dim == common && e.kernel.dim == dim) {
+        if (e.dim == common && e.kernel.dim == dim && n < 2) {
             list[n] = e.kernel;
             list[n++].shared_bytes = e.bytes(t);
         }

@@ -15,7 +15,7 @@ struct attend_kernels {
 AURA_CUDA_KINDS(DECLARE)
 #undef DECLARE
 
-/* general.cu: the kernels that take any cache. Those that take this one; and how its tiles are staged. */
+/* general.cu: the general kernels that take this cache, at most two; and where a warp has a tile of it in shared memory. */
 struct attend_kernels general_kernels(const struct dev_cache *cache, struct attend_kernel (&list)[2]);
 struct dev_stage general_stage(const struct dev_cache *cache);
 

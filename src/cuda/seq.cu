@@ -70,9 +70,9 @@ static aura_status check_cut(const aura_cuda_cache *c, const char *call, const s
 }
 
 /* The sequence has `tokens` tokens from now on. */
-static void cut(const aura_cuda_cache *c, struct dev_seq *state, uint32_t tokens)
+static inline AURA_ANYWHERE void cut(struct dev_seq *state, const struct aura_page_window *window, uint32_t tokens)
 {
-    state->top = aura_window_begins_anew(&c->dev.window, tokens) ? tokens : top_of(*state);
+    state->top = aura_window_begins_anew(window, tokens) ? tokens : top_of(*state);
     state->len = tokens;
     state->closed = (uint32_t)aura_closed_by_cut(state->closed, tokens);
 }
@@ -165,7 +165,7 @@ extern "C" aura_status aura_cuda_seq_fork(aura_cuda_cache *c, aura_cuda_seq from
     if (c->dev.window.span) /* a page that is shared is one entry of its list; both must reserve anyway */
         aura_page_table_cut(&c->page_table, from, aura_pages_of(parent.len));
     child.len = parent.len, child.closed = parent.closed, child.top = parent.top;
-    cut(c, &child, (uint32_t)tokens);
+    cut(&child, &c->dev.window, (uint32_t)tokens);
     aura_cuda_set_limits(c, made, &child);
     aura_cuda_set_limits(c, from, &parent);
     cudaError_t error = aura_cuda_write_list(c, made, 0, pages);
@@ -190,7 +190,8 @@ static cudaError_t carry_out(const aura_cuda_cache *c, aura_cuda_seq seq, uint32
     const size_t full = aura_pages_of(len), bytes = c->facts.page_bytes;
     size_t first = change->had; /* entry that is new */
     cudaError_t error = cudaSuccess;
-    for (size_t p = change->own; p < change->own_end && error == cudaSuccess; p++) {
+    for (size_t p = change->own; p < change->own_end && error == cudaSuccess;
+         p = aura_window_next(&t->window, change->first, p)) {
         const struct aura_page *shared = aura_page_replaced(&t->window, &t->seq[seq], p);
         if (!shared)
             continue;
@@ -247,7 +248,7 @@ extern "C" aura_status aura_cuda_seq_truncate(aura_cuda_cache *c, aura_cuda_seq 
     on_device here(c->device);
     if ((status = settle(c, call, seq, &state)) || (status = check_cut(c, call, &state, tokens)))
         return status;
-    cut(c, &state, (uint32_t)tokens);
+    cut(&state, &c->dev.window, (uint32_t)tokens);
     aura_page_table_cut(&c->page_table, seq, aura_pages_of(tokens));
     aura_cuda_set_limits(c, seq, &state);
     return aura_cuda_write_seq(c, call, seq, &state);
@@ -271,9 +272,7 @@ extern "C" __global__ void aura_truncate_any_cuda(const __grid_constant__ struct
         atomicOr(&seq->status, (uint32_t)AURA_CUDA_GONE);
         return;
     }
-    seq->top = aura_window_begins_anew(&t.window, tokens) ? tokens : top;
-    seq->len = tokens;
-    seq->closed = (uint32_t)aura_closed_by_cut(seq->closed, tokens);
+    cut(seq, &t.window, tokens);
 }
 
 extern "C" aura_status aura_cuda_truncate(aura_cuda_cache *c, const aura_cuda_seq *seqs, const uint32_t *tokens, uint32_t n_seqs,

@@ -69,10 +69,11 @@ __device__ __forceinline__ struct reach reach_of(const struct dev_attend &a, con
 struct piece {
     uint32_t each, at, end;
     uint32_t cost, per;
-    /* in shared memory, [i]: visits of all units of the sequences before the i-th. NULL up to 32 sequences: */
+    /* in shared memory, [i]: visits of all units of the sequences before the i-th. NULL up to 32 sequences; then mine and before
+     * are used */
     const uint32_t *prefix;
-    struct seq_now mine;    /* then lane i has the i-th sequence, */
-    uint32_t before;        /* and the number of entries before it */
+    struct seq_now mine;    /* the sequence of this lane */
+    uint32_t before;        /* entries before it */
 };
 
 /* The sequence of this lane, with up to 32 of them. The lengths of sequences 0 to 31 are asked for before it is known which are

@@ -46,18 +46,20 @@ static aura_status check_path(struct aura_call call, const char *path)
 
 /* ---- writing ------------------------------------------------------------------------------------------------------ */
 
-/* One step along a link: target becomes the path in the link, relative to the link's folder. Returns 0 where it cannot. */
+/* One step along a link: target becomes the path in the link, relative to the link's folder. Returns 0, or an errno. */
 static int follow_link(char target[TARGET_BYTES])
 {
     char link[TARGET_BYTES];
     ssize_t n = readlink(target, link, sizeof link);
     char *slash = strrchr(target, '/');
     size_t folder = n > 0 && link[0] != '/' && slash ? (size_t)(slash - target) + 1 : 0;
-    if (n <= 0 || folder + (size_t)n >= TARGET_BYTES)
-        return 0;
+    if (n <= 0)
+        return n ? errno : ENOENT;
+    if (folder + (size_t)n >= TARGET_BYTES)
+        return ENAMETOOLONG;
     memcpy(target + folder, link, (size_t)n);
     target[folder + (size_t)n] = 0;
-    return 1;
+    return 0;
 }
 
 /* The file that a path leads to. A link stays a link, and its target is replaced, also one that is not there yet. A device, a
@@ -73,8 +75,9 @@ static aura_status find_target(struct aura_call call, const char *path, char tar
             return AURA_OK;
         if (!S_ISLNK(about.st_mode))
             return aura_fail(call.ctx, AURA_IO, "%s: only a file can be replaced: %s", call.name, path);
-        if (links == MOST_LINKS || !follow_link(target))
-            return fail_io(call, "follow the link", path, ELOOP);
+        const int error = links == MOST_LINKS ? ELOOP : follow_link(target);
+        if (error)
+            return fail_io(call, "follow the link", path, error);
     }
     return AURA_OK; /* there is no file yet, or opening it will report what is wrong */
 }

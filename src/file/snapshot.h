@@ -86,7 +86,7 @@ static inline uint64_t aura_token_of_row(const aura_cache *cache, uint64_t token
     return i < pinned ? i : coded + (i - pinned);
 }
 
-/* Bytes of the f16 rows of a KV head with both its sides. */
+/* Bytes of one token's f16 rows in one KV head: its key and its value. */
 static inline size_t aura_row_pair_bytes(const aura_cache *cache)
 {
     const struct aura_layout *l = &cache->layout;

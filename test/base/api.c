@@ -92,7 +92,7 @@ static void contexts(void)
     aura_ctx_destroy(NULL);
     o.allocator.alloc = NULL, o.allocator.free = NULL;
     o.isa_mask = AURA_ISA_REF;
-    EXPECT(!aura_ctx_create(&o, &made) && aura_ctx_isas(made) == AURA_ISA_REF, "only the reference");
+    EXPECT(!aura_ctx_create(&o, &made) && aura_ctx_isas(made) == AURA_ISA_REF, "only plain C");
     aura_ctx_destroy(made);
 }
 

@@ -69,7 +69,7 @@ static void those_started_are_ended(void)
     EXPECT(started == 5 && joined == 5 && allocated == 0, "%d started, %d ended", started, joined);
 }
 
-/* Signals are for the application's threads: none of its handlers runs in a thread of the pool. */
+/* Signals are for the application's threads: none of its handlers runs in a worker. */
 static void workers_block_signals(void)
 {
     aura_ctx_options o = AURA_CTX_OPTIONS_INIT;

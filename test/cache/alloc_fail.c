@@ -116,7 +116,7 @@ static uint32_t sum_cache(uint32_t crc, const aura_cache *cache)
 {
     aura_cache_info info = AURA_CACHE_INFO_INIT;
     EXPECT(!aura_cache_get_info(cache, &info), "%s", aura_last_error());
-    uint64_t now[] = {info.pages - info.free_pages, info.seqs, info.shared_pages, info.references, info.tokens};
+    uint64_t now[] = {info.pages - info.free_pages, info.seqs, info.shared_pages, info.holders, info.tokens};
     return sum(crc, now, sizeof now);
 }
 
@@ -407,7 +407,8 @@ static const char *const others[] = {
     "aura_seq_remove", "aura_cache_decode", "aura_attend_workspace", "aura_slots_write", "aura_slots_reference", "aura_slots_clear",
     "aura_slots_decode", "aura_merge", "aura_calibration_destroy", "aura_calibration_keys", "aura_calibration_queries",
     "aura_calibration_next_text", "aura_calibration_balance", "aura_profile_destroy", "aura_profile_get",
-    "aura_snapshot_note", "aura_model_cache_destroy", "aura_model_cache_get_info", "aura_model_cache_layer", "aura_model_seq_release", "aura_model_seq_truncate", "aura_dequant",
+    "aura_snapshot_note", "aura_model_cache_destroy",
+    "aura_model_cache_get_info", "aura_model_cache_layer", "aura_model_seq_release", "aura_model_seq_truncate", "aura_dequant",
     "aura_score", "aura_value", "aura_flash_p1", "aura_flash_pass2", "aura_flash_sdpa", "aura_flash_attn_vec",
     "aura_flash_attn_vec_reduce", "aura_tq_signs", "aura_tq_encode", "aura_tq_dequant", "aura_kv_copy"};
 enum { N_OTHERS = sizeof others / sizeof *others };

@@ -69,9 +69,9 @@ static void a_fork_is_a_sequence_of_its_own(void)
             try_fork(cache, &t, n, (int)(n % 2));
         try_fork(cache, &t, PARENT, 0);
         aura_cache_info info = cache_info(cache);
-        EXPECT(info.pages == info.free_pages && !info.references && !info.shared_pages && !info.tokens,
-               "%zu pages of %zu free, %zu references, %zu shared",
-               info.free_pages, info.pages, info.references, info.shared_pages);
+        EXPECT(info.pages == info.free_pages && !info.holders && !info.shared_pages && !info.tokens,
+               "%zu pages of %zu free, %zu holders, %zu shared",
+               info.free_pages, info.pages, info.holders, info.shared_pages);
         aura_cache_destroy(cache);
         text_free(&t);
     }
@@ -79,14 +79,14 @@ static void a_fork_is_a_sequence_of_its_own(void)
 
 /* ---- what is shared -------------------------------------------------------------------------------------------------- */
 
-static void expect_pages(const aura_cache *cache, size_t used, size_t shared, size_t references, uint64_t tokens, const char *what)
+static void expect_pages(const aura_cache *cache, size_t used, size_t shared, size_t holders, uint64_t tokens, const char *what)
 {
     aura_cache_info i = cache_info(cache);
-    EXPECT(i.pages - i.free_pages == used && i.shared_pages == shared && i.references == references && i.tokens == tokens &&
-               i.token_slots == references * PAGE,
-           "%s: %zu pages used, %zu shared, %zu references, %llu tokens in %llu slots; not %zu, %zu, %zu, %llu", what,
+    EXPECT(i.pages - i.free_pages == used && i.shared_pages == shared && i.holders == holders && i.tokens == tokens &&
+               i.token_slots == holders * PAGE,
+           "%s: %zu pages used, %zu shared, %zu holders, %llu tokens in %llu slots; not %zu, %zu, %zu, %llu", what,
            i.pages - i.free_pages,
-           i.shared_pages, i.references, (unsigned long long)i.tokens, (unsigned long long)i.token_slots, used, shared, references,
+           i.shared_pages, i.holders, (unsigned long long)i.tokens, (unsigned long long)i.token_slots, used, shared, holders,
            (unsigned long long)tokens);
 }
 
@@ -216,7 +216,7 @@ static void a_reservation_includes_the_copies(void)
         for (int retry_ = 0; retry_ < 2 && (status_ = (call)); retry_++) {                                                      \
             aura_cache_info after_ = cache_info(cache);                                                                         \
             EXPECT(status_ == AURA_OUT_OF_MEMORY, "%s: %s", #call, aura_status_text(status_));                                  \
-            EXPECT(after_.seqs == before_.seqs && after_.references == before_.references && after_.tokens == before_.tokens && \
+            EXPECT(after_.seqs == before_.seqs && after_.holders == before_.holders && after_.tokens == before_.tokens && \
                        after_.pages - after_.free_pages == before_.pages - before_.free_pages, "%s left something", #call);     \
         }                                                                                                                       \
         EXPECT(!status_, "%s: %s", #call, aura_last_error());                                                                   \

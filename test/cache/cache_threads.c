@@ -205,8 +205,8 @@ static void siblings_write_at_once(void)
         EXPECT(!memcmp(alone, together, (size_t)n * sizeof *alone), "round %d: a sibling got something else than alone", round);
     }
     aura_cache_info info = AURA_CACHE_INFO_INIT;
-    EXPECT(!aura_cache_get_info(cache, &info) && info.pages == info.free_pages && !info.references, "%zu references left",
-           info.references);
+    EXPECT(!aura_cache_get_info(cache, &info) && info.pages == info.free_pages && !info.holders, "%zu holders left",
+           info.holders);
     aura_cache_destroy(cache);
 }
 

@@ -48,13 +48,6 @@ static inline aura_status text_append(aura_cache *cache, aura_seq seq, const str
     return aura_append(cache, &job, 1);
 }
 
-/* Appends the same tokens to a model. */
-static inline void text_to_model(struct model *m, const struct text *t, int i, uint64_t first, uint32_t n)
-{
-    size_t at = first % (t->tokens - n + 1);
-    model_append(m, t->keys[i] + at * m->k.heads * m->k.dim, t->values[i] + at * m->v.heads * m->v.dim, n);
-}
-
 static inline aura_seq_info seq_info(const aura_cache *cache, aura_seq seq)
 {
     aura_seq_info info = AURA_SEQ_INFO_INIT;

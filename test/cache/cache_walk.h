@@ -110,7 +110,7 @@ static inline int has_page(const struct walk *w, const struct walker *a, size_t 
 /* Counts the holders of each page of the pool. */
 struct pool {
     int sharers[WALKERS * MOST_PAGES + 1];
-    size_t used, shared, references;
+    size_t used, shared, holders;
 };
 
 static inline struct pool pool_of(const struct walk *w)
@@ -120,7 +120,7 @@ static inline struct pool pool_of(const struct walk *w)
         for (size_t p = 0; a->seq && p < a->end; p++)
             if (has_page(w, a, p)) {
                 int n = ++pool.sharers[a->page[p]];
-                pool.references++, pool.used += n == 1, pool.shared += n == 2;
+                pool.holders++, pool.used += n == 1, pool.shared += n == 2;
             }
     return pool;
 }
@@ -268,10 +268,10 @@ static inline void expect_counts(const struct walk *w)
         tokens += a->model->len - (uint64_t)(a->first - w->kept) * PAGE, seqs++;
     }
     WALK_EXPECT(w, info.pages - info.free_pages == pool.used && info.shared_pages == pool.shared &&
-                info.references == pool.references,
-                "%zu pages used, %zu shared, %zu references, not %zu, %zu, %zu", info.pages - info.free_pages, info.shared_pages,
-                info.references, pool.used, pool.shared, pool.references);
-    WALK_EXPECT(w, info.seqs == seqs && info.tokens == tokens && info.token_slots == (uint64_t)PAGE * info.references,
+                info.holders == pool.holders,
+                "%zu pages used, %zu shared, %zu holders, not %zu, %zu, %zu", info.pages - info.free_pages, info.shared_pages,
+                info.holders, pool.used, pool.shared, pool.holders);
+    WALK_EXPECT(w, info.seqs == seqs && info.tokens == tokens && info.token_slots == (uint64_t)PAGE * info.holders,
                 "%zu sequences, %llu tokens in %llu slots", info.seqs, (unsigned long long)info.tokens,
                 (unsigned long long)info.token_slots);
     WALK_EXPECT(w, info.bytes == w->memory->bytes - w->base && info.bytes <= w->config.budget_bytes && !w->memory->wrong,

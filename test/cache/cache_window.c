@@ -194,7 +194,7 @@ static void tokens_may_go_before_they_are_encoded(void)
         }
         release_pair(&p);
         aura_cache_info info = cache_info(p.ring);
-        EXPECT(info.references == 0 && info.pages == info.free_pages, "%zu references left", info.references);
+        EXPECT(info.holders == 0 && info.pages == info.free_pages, "%zu references left", info.holders);
     }
     aura_cache_destroy(p.ring), aura_cache_destroy(p.whole);
     text_free(&t);
@@ -372,7 +372,7 @@ static void memory_does_not_grow(void)
                    !aura_attend_workspace(cache, &job, 1, 0, &later) && later == bytes,
                    "%s: the workspace grows from %zu to %zu", config_text(&config), bytes, later);
             aura_cache_info info = cache_info(cache);
-            EXPECT(info.references <= most_pages(&config) && info.tokens <= info.token_slots, "%zu pages", info.references);
+            EXPECT(info.holders <= most_pages(&config) && info.tokens <= info.token_slots, "%zu pages", info.holders);
             aura_cache_destroy(cache);
         }
         text_free(&t);

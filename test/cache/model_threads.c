@@ -78,9 +78,9 @@ static void layers_at_once(void)
     for (uint32_t i = 0; i < LAYERS; i++) {
         aura_cache_info info = AURA_CACHE_INFO_INIT;
         aura_cache *layer = aura_model_cache_layer(model, i);
-        EXPECT(!aura_cache_get_info(layer, &info) && info.seqs == 2 && info.references == 2 && info.tokens == 200,
+        EXPECT(!aura_cache_get_info(layer, &info) && info.seqs == 2 && info.holders == 2 && info.tokens == 200,
                "layer %u: %zu sequences, %zu references, %llu tokens",
-               i, info.seqs, info.references, (unsigned long long)info.tokens);
+               i, info.seqs, info.holders, (unsigned long long)info.tokens);
         if (got)
             expect_same(layer, still, layer, got, "saved meanwhile");
     }

@@ -107,7 +107,7 @@ static aura_status reserve(uint32_t i, uint32_t tokens, int fails)
         aura_page_table_undo(&table, i, &c);
         return AURA_DEVICE;
     }
-    for (size_t p = c.own; p < c.own_end && p < aura_pages_of(s->len); p++) {
+    for (size_t p = c.own; p < c.own_end && p < aura_pages_of(s->len); p = aura_window_next(&table.window, c.first, p)) {
         const struct aura_page *from = aura_page_replaced(&table.window, &table.seq[i], p);
         if (from)
             memcpy(memory[aura_page_table_number(&table, i, p)], memory[from - table.page], sizeof memory[0]), copied++;

@@ -59,7 +59,11 @@ static int killed_after(int stops, save_thing_fn *save, const struct things *t, 
     if (child < 0 || waitpid(child, &status, 0) != child || !WIFSTOPPED(status))
         return -1;
     for (int i = 0; i < stops; i++)
-        if (ptrace(PTRACE_SYSCALL, child, NULL, NULL) || waitpid(child, &status, 0) != child || WIFEXITED(status)) {
+        if (ptrace(PTRACE_SYSCALL, child, NULL, NULL)) {
+            kill(child, SIGKILL);
+            waitpid(child, &status, 0);
+            return -1;
+        } else if (waitpid(child, &status, 0) != child || WIFEXITED(status)) {
             EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0, "stop %d: status 0x%x", i, status);
             return 0;
         }

@@ -89,17 +89,17 @@ static void shared_pages_are_saved_once(void)
     EXPECT(all.size - alone.size < 19 * (10 * 1024), "%zu bytes for one, %zu for twenty", alone.size, all.size);
     aura_cache *b = load(ctx, file_path("all"), NULL);
     aura_cache_get_info(a, &x), aura_cache_get_info(b, &y);
-    EXPECT(y.shared_pages == x.shared_pages && y.references == x.references &&
+    EXPECT(y.shared_pages == x.shared_pages && y.holders == x.holders &&
            y.pages - y.free_pages == x.pages - x.free_pages && y.shared_pages == 4 &&
-               y.tokens == x.tokens && y.seqs == 20, "%zu pages shared, %zu references, %zu pages", y.shared_pages,
-               y.references, y.pages - y.free_pages);
+               y.tokens == x.tokens && y.seqs == 20, "%zu pages shared, %zu holders, %zu pages", y.shared_pages,
+               y.holders, y.pages - y.free_pages);
     grow(b, seq[3], &t, 100, 1), grow(a, seq[3], &t, 100, 1); /* one sequence changes, the others do not */
     for (int i = 0; i < 20; i++)
         expect_same(a, seq[i], b, seq[i], "shared");
     for (int i = 0; i < 20; i++)
         EXPECT(!aura_seq_release(b, seq[i]), "%s", aura_last_error());
     aura_cache_get_info(b, &y);
-    EXPECT(y.free_pages == y.pages && y.references == 0 && y.shared_pages == 0 && y.tokens == 0, "%zu of %zu pages free",
+    EXPECT(y.free_pages == y.pages && y.holders == 0 && y.shared_pages == 0 && y.tokens == 0, "%zu of %zu pages free",
            y.free_pages, y.pages);
     aura_cache_destroy(a), aura_cache_destroy(b);
     free(alone.data), free(all.data), text_free(&t);
@@ -209,7 +209,7 @@ static void budgets(void)
     struct state before = state_of(b, mine);
     EXPECT(aura_seq_load(b, file_path("one"), NULL, &got) == AURA_OUT_OF_PAGES && got == 7, "%s", aura_last_error());
     struct state after = state_of(b, mine);
-    EXPECT(after.info.seqs == 1 && after.info.references == before.info.references && after.info.shared_pages == 0 &&
+    EXPECT(after.info.seqs == 1 && after.info.holders == before.info.holders && after.info.shared_pages == 0 &&
            after.info.tokens == before.info.tokens &&
                after.info.bytes <= 130000 && !memcmp(after.out, before.out, before.bytes), "a refused load left something");
     EXPECT(!aura_seq_release(b, mine) && !aura_seq_load(b, file_path("one"), NULL, &got), "%s", aura_last_error());

@@ -233,7 +233,8 @@ static void notes(void)
     expect_note(file_path("noted"), "a note");
     b = load(ctx, file_path("noted"), NULL);
     expect_same(a, seq, b, seq, "with a note");
-    EXPECT(aura_snapshot_note(ctx, file_path("noted"), small, &bytes) == AURA_BAD_ARGUMENT && bytes == sizeof small, "%zu bytes", bytes);
+    EXPECT(aura_snapshot_note(ctx, file_path("noted"), small, &bytes) == AURA_BAD_ARGUMENT && bytes == sizeof small,
+           "%zu bytes", bytes);
     EXPECT(!aura_seq_save(a, seq, file_path("noted"), &o), "%s", aura_last_error());
     expect_note(file_path("noted"), "a note");
     EXPECT(!aura_model_save(model, file_path("noted"), &o), "%s", aura_last_error());

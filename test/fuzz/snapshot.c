@@ -60,7 +60,7 @@ static void load_seq(const char *path, const aura_snapshot_options *options)
         MUST(!aura_seq_release(target, seq));
     }
     MUST(!aura_cache_get_info(target, &after));
-    MUST(after.seqs == before.seqs && after.references == before.references && after.tokens == before.tokens);
+    MUST(after.seqs == before.seqs && after.holders == before.holders && after.tokens == before.tokens);
     MUST(after.pages - after.free_pages == before.pages - before.free_pages);
 }
 

@@ -122,6 +122,7 @@ static void long_templates(void)
     enum { TIMES = 200000 };
     static const char begin[] = "<|im_start|>system\n";
     char *template = malloc(TIMES * strlen(begin) + 64), *at = template, error[GGUF_ERROR_BYTES] = "";
+    at = stpcpy(at, "<|im_end|>"); /* a template without one is of another family */
     for (int i = 0; i < TIMES; i++)
         at = stpcpy(at, begin);
     for (int ends = 0; ends < 2; ends++) {

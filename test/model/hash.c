@@ -23,7 +23,9 @@ static int places_of(int numbers)
     int n = 0;
     memset(taken, 0, sizeof taken);
     for (uint64_t i = 0; i < WORDS; i++) {
-        uint64_t word = unmixed(i << 16) ^ (numbers ? 0 : sizeof word); /* without a key all of these fall on place 0 */
+        uint64_t word = unmixed(unmixed(i << 16)); /* as often as the hash mixes: without a key all of these fall on place 0 */
+        if (!numbers)
+            word = unmixed(word) ^ sizeof word;
         unsigned char *place = &taken[(numbers ? hash_number(word) : hash_text((const char *)&word, sizeof word)) % PLACES];
         n += !*place;
         *place = 1;
