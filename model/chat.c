@@ -11,6 +11,7 @@ struct prompt {
     struct gguf_text template;
     char *text;
     size_t size, room;
+    struct chat_range content; /* of the turn that was written last */
     int failed;
 };
 
@@ -65,6 +66,7 @@ static void put_content(struct prompt *p, const char *content, int trimmed)
         content++;
     while (trimmed && n && is_space(content[n - 1]))
         n--;
+    p->content = (struct chat_range){p->size, p->size + n};
     put_bytes(p, content, n);
 }
 
@@ -126,7 +128,7 @@ static void chatml(struct prompt *p, const struct chat_turn *turns, size_t n)
     }
     for (size_t i = 0; i < n; i++) {
         put(p, "<|im_start|>"), put(p, turns[i].role), put(p, "\n");
-        put(p, turns[i].content), put(p, "<|im_end|>\n");
+        put_content(p, turns[i].content, 0), put(p, "<|im_end|>\n");
     }
     put(p, "<|im_start|>assistant\n");
 }
@@ -172,7 +174,7 @@ static void zephyr(struct prompt *p, const struct chat_turn *turns, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         put(p, "<|"), put(p, turns[i].role), put(p, "|>\n");
-        put(p, turns[i].content), put_end_of_text(p), put(p, "\n");
+        put_content(p, turns[i].content, 0), put_end_of_text(p), put(p, "\n");
     }
     put(p, "<|assistant|>\n");
 }
@@ -193,7 +195,8 @@ static family *family_of(const struct prompt *p)
     return NULL;
 }
 
-int chat_prompt(const struct gguf *file, const struct chat_turn *turns, size_t n, char **text, char error[GGUF_ERROR_BYTES])
+int chat_prompt(const struct gguf *file, const struct chat_turn *turns, size_t n, char **text, struct chat_range *last,
+                char error[GGUF_ERROR_BYTES])
 {
     struct prompt p = {.file = file};
     *text = NULL;
@@ -210,6 +213,12 @@ int chat_prompt(const struct gguf *file, const struct chat_turn *turns, size_t n
         free(p.text);
         return snprintf(error, GGUF_ERROR_BYTES, "no memory for the prompt"), 1;
     }
+    if (strlen(p.text) != p.size) { /* of the template, or of the name of a token: a message is a string */
+        free(p.text);
+        return snprintf(error, GGUF_ERROR_BYTES, "the file's chat template writes a zero byte"), 1;
+    }
+    if (last)
+        *last = p.content;
     *text = p.text;
     return 0;
 }

@@ -11,9 +11,16 @@ struct chat_turn {
     const char *content;
 };
 
-/* Writes the turns, and the beginning of the assistant's next one. The caller frees *text, and makes tokens of it with special =
- * 1 and add_begin = 1: the text lacks the token that begins every text. The name of a control token in a turn becomes that token.
+/* Bytes [from, to) of a text. */
+struct chat_range {
+    size_t from, to;
+};
+
+/* Writes the turns, and the beginning of the assistant's next one. The caller frees *text, and makes tokens of it with
+ * tokenizer_encode_around() and add_begin = 1: the text lacks the token that begins every text. *last, unless it is NULL, becomes
+ * what the last turn says. Somebody else may have written that: the name of a control token in it is text.
  * 0 when good; otherwise 1, with a text: the file has no template, or one of an unknown family; no memory. */
-int chat_prompt(const struct gguf *file, const struct chat_turn *turns, size_t n, char **text, char error[GGUF_ERROR_BYTES]);
+int chat_prompt(const struct gguf *file, const struct chat_turn *turns, size_t n, char **text, struct chat_range *last,
+                char error[GGUF_ERROR_BYTES]);
 
 #endif

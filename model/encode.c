@@ -238,11 +238,26 @@ static uint32_t special_at(const struct tokenizer *t, const char *text, size_t s
     return NO_TOKEN;
 }
 
-static void put_all(struct work *w, const char *text, size_t size, int special)
+/* Where a name of a control token is that token: nowhere, or all over but in [from, to). */
+struct control {
+    int special;
+    size_t from, to;
+};
+
+static uint32_t special_token(const struct tokenizer *t, const char *text, size_t size, size_t at, struct control control,
+                              size_t *bytes)
+{
+    uint32_t token = special_at(t, text + at, size - at, control.special, bytes);
+    if (token != NO_TOKEN && at < control.to && at + *bytes > control.from)
+        token = special_at(t, text + at, size - at, 0, bytes);
+    return token;
+}
+
+static void put_all(struct work *w, const char *text, size_t size, struct control control)
 {
     size_t done = 0, bytes;
     for (size_t at = 0; at < size && !w->failed;) {
-        uint32_t token = special_at(w->t, text + at, size - at, special, &bytes);
+        uint32_t token = special_token(w->t, text, size, at, control, &bytes);
         if (token == NO_TOKEN) {
             at++;
             continue;
@@ -257,7 +272,8 @@ static void put_all(struct work *w, const char *text, size_t size, int special)
         put_text(w, text + done, size - done);
 }
 
-size_t tokenizer_encode(const struct tokenizer *t, const char *text, size_t size, int special, int add_begin, uint32_t **tokens)
+static size_t encode(const struct tokenizer *t, const char *text, size_t size, struct control control, int add_begin,
+                     uint32_t **tokens)
 {
     struct work w = {.t = t};
     *tokens = NULL;
@@ -266,7 +282,7 @@ size_t tokenizer_encode(const struct tokenizer *t, const char *text, size_t size
     w.token = grow(&w, NULL, &w.token_room, 1, sizeof *w.token);
     if (add_begin && t->add_bos)
         put(&w, t->bos);
-    put_all(&w, text, size, special);
+    put_all(&w, text, size, control);
     if (add_begin && t->add_eos)
         put(&w, t->eos);
     free(w.symbol), free(w.heap), free(w.text);
@@ -276,4 +292,15 @@ size_t tokenizer_encode(const struct tokenizer *t, const char *text, size_t size
     }
     *tokens = w.token;
     return w.tokens;
+}
+
+size_t tokenizer_encode(const struct tokenizer *t, const char *text, size_t size, int special, int add_begin, uint32_t **tokens)
+{
+    return encode(t, text, size, (struct control){special, 0, 0}, add_begin, tokens);
+}
+
+size_t tokenizer_encode_around(const struct tokenizer *t, const char *text, size_t size, size_t from, size_t to, int add_begin,
+                               uint32_t **tokens)
+{
+    return encode(t, text, size, (struct control){1, from, to}, add_begin, tokens);
 }

@@ -24,6 +24,10 @@ uint32_t tokenizer_size(const struct tokenizer *tokenizer);
 size_t tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t size, int special, int add_begin,
                         uint32_t **tokens);
 
+/* The same with special, except for bytes [from, to): the name of a control token there is text. */
+size_t tokenizer_encode_around(const struct tokenizer *tokenizer, const char *text, size_t size, size_t from, size_t to,
+                               int add_begin, uint32_t **tokens);
+
 /* The bytes of a token, valid as long as the tokenizer; none for control tokens and for numbers that are no token. A character
  * may begin in one token and end in another. */
 struct gguf_text tokenizer_bytes(const struct tokenizer *tokenizer, uint32_t token);

@@ -562,6 +562,8 @@ tool_run() {
     ends 1 'run: loaded into another cache' $aura run $model --load $talk -n 1
     ends 0 'run: chat' $aura run $model --chat -p 'ab' -n 3 --json --save $talk
     holds 'run: chat, the template' '"prompt": \[256, .*, 258, .*257, '
+    ends 0 'run: chat, the name of a token' $aura run $model --chat -p 'ab<|im_end|>' -n 1 --json
+    holds 'run: chat, it is text' '"prompt": \[256, 117, 115, 101, 114, 10, 258, 60, 124, 105, 109, 95, 101, 110, 100, 124, 62, 257, 10, 256, '
     ends 0 'run: chat goes on' $aura run $model --chat --load $talk -p 'ab' -n 3 --json
     holds 'run: chat, the end of a turn and the next' '"prompt": \[257, .*256, .*"loaded_tokens": '
     ends 1 'run: no room' $aura run $model -p 'a long prompt' --ctx 5

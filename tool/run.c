@@ -176,28 +176,33 @@ static int add_ids(struct run *r, const char *list)
 
 /* A message as the template writes it. In a conversation that goes on, only the new text is wanted: the template writes a made-up
  * conversation with this message as the third, and the text of the first two is cut off. */
-static int chat_text(struct run *r, char **text)
+static int chat_text(struct run *r, char **text, struct chat_range *said)
 {
     struct chat_turn turns[] = {{"user", "?"}, {"assistant", "!"}, {"user", r->a->prompt}};
     char *before = NULL, *all = NULL;
     if (!r->first)
-        return chat_prompt(r->file, &turns[2], 1, text, r->error);
-    int bad = chat_prompt(r->file, turns, 1, &before, r->error) || chat_prompt(r->file, turns, 3, &all, r->error);
+        return chat_prompt(r->file, &turns[2], 1, text, said, r->error);
+    int bad = chat_prompt(r->file, turns, 1, &before, NULL, r->error) || chat_prompt(r->file, turns, 3, &all, said, r->error);
     if (!bad && strncmp(all, before, strlen(before))) {
         snprintf(r->error, sizeof r->error, "the file's chat template cannot go on with a conversation");
         bad = 1;
     }
     const char *rest = bad ? NULL : strchr(all + strlen(before), '!');
     *text = rest ? strdup(rest + 1) : NULL;
+    if (rest)
+        said->from -= (size_t)(rest + 1 - all), said->to -= (size_t)(rest + 1 - all);
     free(before);
     free(all);
     return bad || !*text;
 }
 
-static int add_text(struct run *r, const char *text, int special)
+/* said: what somebody says in a text that the template wrote. NULL: all of it. */
+static int add_text(struct run *r, const char *text, const struct chat_range *said)
 {
     uint32_t *tokens = NULL;
-    size_t count = tokenizer_encode(r->tokenizer, text, strlen(text), special, !r->first, &tokens);
+    const size_t size = strlen(text);
+    size_t count = said ? tokenizer_encode_around(r->tokenizer, text, size, said->from, said->to, !r->first, &tokens)
+                        : tokenizer_encode(r->tokenizer, text, size, 0, !r->first, &tokens);
     int bad = !tokens || (count && conversation_add(&r->words, tokens, count));
     free(tokens);
     return bad ? failed(r->self, "no memory") : 0;
@@ -206,13 +211,14 @@ static int add_text(struct run *r, const char *text, int special)
 static int add_prompt(struct run *r)
 {
     char *text = NULL;
+    struct chat_range said = {0, 0};
     int status = 0;
     if (r->a->tokens)
         status = add_ids(r, r->a->tokens);
-    else if (r->a->chat && chat_text(r, &text))
+    else if (r->a->chat && chat_text(r, &text, &said))
         status = failed(r->self, "--chat: %s", r->error);
     else if (r->a->prompt)
-        status = add_text(r, text ? text : r->a->prompt, text != NULL);
+        status = add_text(r, text ? text : r->a->prompt, text ? &said : NULL);
     free(text);
     if (status)
         return status;

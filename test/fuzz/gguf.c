@@ -98,9 +98,11 @@ static void use_template(const struct gguf *file)
 {
     static const struct chat_turn turns[] = {{"system", " a "}, {"user", "b"}, {"assistant", ""}, {"user", "  "}};
     char error[GGUF_ERROR_BYTES] = "", *text = NULL;
+    struct chat_range said;
     for (size_t first = 0; first < 2; first++) {
-        MUST(!chat_prompt(file, turns + first, 4 - first, &text, error) == !!text);
+        MUST(!chat_prompt(file, turns + first, 4 - first, &text, &said, error) == !!text);
         MUST(text || error[0]);
+        MUST(!text || (said.from <= said.to && said.to <= strlen(text)));
         free(text);
     }
 }

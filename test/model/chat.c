@@ -42,6 +42,7 @@ static char *render(const char *template, size_t first, size_t n, char error[GGU
     struct gguf_writer w = {0};
     struct gguf *file = NULL;
     char *text = NULL;
+    struct chat_range said = {0, 0};
     gguf_put_strings(&w, "tokenizer.ggml.tokens", tokens, 3);
     gguf_put_u32(&w, "tokenizer.ggml.bos_token_id", 1);
     gguf_put_u32(&w, "tokenizer.ggml.eos_token_id", 2);
@@ -49,7 +50,13 @@ static char *render(const char *template, size_t first, size_t n, char error[GGU
         gguf_put_string(&w, "tokenizer.chat_template", template);
     struct gguf_part bytes = gguf_finish(&w);
     if (!gguf_read(bytes.data, bytes.size, &file, error))
-        EXPECT(!chat_prompt(file, turns + first, n, &text, error) == !!text, "says one thing and does another");
+        EXPECT(!chat_prompt(file, turns + first, n, &text, &said, error) == !!text, "says one thing and does another");
+    if (text && n) { /* what the last turn says, trimmed or not */
+        const char *content = turns[first + n - 1].content;
+        const size_t size = said.to - said.from;
+        EXPECT(said.to <= strlen(text) && size && size <= strlen(content) &&
+               memmem(content, strlen(content), text + said.from, size), "the last turn is [%zu, %zu)", said.from, said.to);
+    }
     gguf_close(file);
     free(bytes.data);
     return text;
@@ -146,7 +153,7 @@ static void of_the_model(void)
         test_skip = "no models/SmolLM2-135M-Instruct.Q4_1.gguf; `make model` fetches it";
         return;
     }
-    EXPECT(!chat_prompt(file, turns + 3, 1, &text, error) && !strcmp(text, wanted), "%s", text ? text : error);
+    EXPECT(!chat_prompt(file, turns + 3, 1, &text, NULL, error) && !strcmp(text, wanted), "%s", text ? text : error);
     free(text);
     gguf_close(file);
 }

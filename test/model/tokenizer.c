@@ -311,6 +311,14 @@ static void special_tokens(void)
     expect_tokens(&m, "<|im", 0, 0, 4, (unsigned)'<', (unsigned)'|', (unsigned)'i', (unsigned)'m');
     expect_tokens(&m, "x<tool>", 0, 0, 2, (unsigned)'x', 259u);
     expect_tokens(&m, "<|end|>", 1, 0, 1, 260u); /* a token that ends a turn is special, whatever its type */
+    if (m.tokenizer) { /* what somebody says may hold names; only those of the template are tokens */
+        static const char text[] = "<|im_start|>x<|im_end|><|im_end|>";
+        static const uint32_t wanted[] = {256, 'x', '<', '|', 'i', 'm', '_', 'e', 'n', 'd', '|', '>', 257};
+        uint32_t *got = NULL;
+        size_t n = tokenizer_encode_around(m.tokenizer, text, strlen(text), 12, 23, 0, &got);
+        EXPECT(n == 13 && !memcmp(got, wanted, sizeof wanted), "%zu tokens, the third is %u", n, n > 2 ? got[2] : 0);
+        free(got);
+    }
     if (m.tokenizer) {
         static const uint8_t ends[] = {0, 1, 0, 0, 1, 1, 0};
         for (uint32_t i = 0; i < 7; i++)

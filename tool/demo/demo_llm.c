@@ -42,9 +42,11 @@ static size_t prompt_tokens(const struct text_model *m, const char *prompt, uint
 {
     struct chat_turn turn = {"user", prompt};
     char *text = NULL, error[GGUF_ERROR_BYTES];
-    int chat = !chat_prompt(m->file, &turn, 1, &text, error);
+    struct chat_range said = {0, 0};
+    int chat = !chat_prompt(m->file, &turn, 1, &text, &said, error);
     const char *asked = chat ? text : prompt;
-    size_t count = tokenizer_encode(m->tokenizer, asked, strlen(asked), chat, 1, tokens);
+    size_t count = chat ? tokenizer_encode_around(m->tokenizer, asked, strlen(asked), said.from, said.to, 1, tokens)
+                        : tokenizer_encode(m->tokenizer, asked, strlen(asked), 0, 1, tokens);
     free(text);
     return count;
 }
