@@ -117,7 +117,7 @@ extern "C" aura_status aura_cuda_workspace_create(const aura_cuda_cache *c, uint
         return aura_backend_fail(c ? c->ctx : NULL, AURA_BAD_ARGUMENT, "%s: %s is NULL", call, c ? "workspace" : "cache");
     if (seqs == 0 || seqs > ATTEND_MAX_SEQS || queries == 0 || queries > 16)
         return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %u sequences (1 to %d) of %u queries (1 to 16)", call, seqs,
-                             (int)ATTEND_MAX_SEQS, queries);
+                                 (int)ATTEND_MAX_SEQS, queries);
     aura_cuda_workspace *w = new (std::nothrow) aura_cuda_workspace();
     if (!w)
         return aura_backend_fail(c->ctx, AURA_OUT_OF_MEMORY, "%s: no memory for the handle", call);
@@ -168,15 +168,15 @@ static aura_status check_args(const aura_cuda_cache *c, const char *call, const 
                                  !a->seqs ? "seqs" : a->q.data ? "out.data" : "q.data");
     if (a->n_seqs == 0 || a->n_seqs > ATTEND_MAX_SEQS || a->queries == 0 || a->queries > 16)
         return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %u sequences (1 to %d) of %u queries (1 to 16)", call, a->n_seqs,
-                             (int)ATTEND_MAX_SEQS, a->queries);
+                                 (int)ATTEND_MAX_SEQS, a->queries);
     if (!aura_dtype_bytes(a->q.dtype) || !aura_dtype_bytes(a->out.dtype))
         return aura_backend_fail(c->ctx, AURA_UNSUPPORTED, "%s: q.dtype %d or out.dtype %d is not f32, f16 or bf16", call,
-                             (int)a->q.dtype, (int)a->out.dtype);
+                                 (int)a->q.dtype, (int)a->out.dtype);
     const aura_config *f = c->facts.config;
     if ((f->window && a->window > f->window) || !aura_takes_at_once(f->window, f->max_queries, a->queries))
         return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT,
                                  "%s: window %llu of %u queries; the cache has a window of %llu, and %u at once", call,
-                             (unsigned long long)a->window, a->queries, (unsigned long long)f->window, f->max_queries);
+                                 (unsigned long long)a->window, a->queries, (unsigned long long)f->window, f->max_queries);
     if (!aura_are_good_options(a->scale, a->softcap, a->planes, a->not_causal))
         return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: scale %g, softcap %g, planes %u or not_causal %u is out of range",
                                  call, (double)a->scale, (double)a->softcap, a->planes, a->not_causal);
@@ -229,13 +229,13 @@ extern "C" aura_status aura_cuda_attend(const aura_cuda_cache *c, aura_cuda_work
     if (!k)
         return aura_backend_fail(c->ctx, AURA_UNSUPPORTED,
                                  "%s: planes %u of this format need the general kernel, which does not fit "
-                             "into this device's shared memory", call, args->planes);
+                                 "into this device's shared memory", call, args->planes);
     struct dev_attend d = describe(c, w, args, k);
     size_t units = (size_t)d.n_seqs * c->dev.kv_heads * d.row_blocks;
     const size_t partial_rows = partials_of(c, k, units) * k->rows;
     if (units > w->counters || partial_rows > w->partial_rows || partial_rows * k->dim > w->partial_floats)
         return aura_backend_fail(c->ctx, AURA_TOO_LARGE, "%s: the workspace is too small for %u sequences of %u queries", call,
-                             args->n_seqs, args->queries);
+                                 args->n_seqs, args->queries);
     on_device here(c->device);
     void *params[] = {&d};
     const struct launch how = {dim3(grid_of(c, k)), k->threads, k->shared_bytes + (d.n_seqs + 1) * 4, stream};

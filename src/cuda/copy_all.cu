@@ -68,7 +68,7 @@ static aura_status check_room(struct arrival &a)
     if (count_of(a) > places)
         return aura_backend_fail(c->ctx, AURA_OUT_OF_PAGES,
                                  "%s: %zu sequences; there is room for %u more of %u; give seqs a larger number",
-                             a.call, count_of(a), places, c->seqs);
+                                 a.call, count_of(a), places, c->seqs);
     for (size_t i = 0; i < count_of(a); i++) {
         struct aura_backend_seq facts;
         describe(a, i, &facts);
@@ -81,7 +81,7 @@ static aura_status check_room(struct arrival &a)
     }
     if (a.page.size() > c->page_table.pool.n_free)
         return aura_backend_fail(c->ctx, AURA_OUT_OF_PAGES, "%s: %zu pages are needed; %zu are free", a.call, a.page.size(),
-                             c->page_table.pool.n_free);
+                                 c->page_table.pool.n_free);
     a.made.reserve(count_of(a));
     return AURA_OK;
 }
@@ -332,7 +332,7 @@ static aura_status check_options(const aura_cuda_cache *c, const char *call, con
 {
     if (options && options->size != sizeof *options)
         return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: options.size is %zu, this library knows %zu", call, options->size,
-                             sizeof *options);
+                                 sizeof *options);
     if (options && options->n_seqs && !options->seqs)
         return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: seqs is NULL, n_seqs %zu", call, options->n_seqs);
     return AURA_OK;

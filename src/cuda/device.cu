@@ -216,7 +216,7 @@ static aura_status check_keep_first(const aura_cuda_cache *c, const char *call)
     if (c->facts.config->keep_first > most)
         return aura_backend_fail(c->ctx, AURA_UNSUPPORTED,
                                  "%s: keep_first %u; on the device, with these formats and flags, it is %u at most",
-                             call, c->facts.config->keep_first, most);
+                                 call, c->facts.config->keep_first, most);
     return AURA_OK;
 }
 
@@ -227,12 +227,12 @@ extern "C" aura_status aura_cuda_cache_create(aura_ctx *ctx, const aura_cuda_con
         return aura_backend_fail(ctx, AURA_BAD_ARGUMENT, "%s: %s is NULL", call, !ctx ? "ctx" : config ? "cache" : "config");
     if (config->size != sizeof *config)
         return aura_backend_fail(ctx, AURA_BAD_ARGUMENT, "%s: config.size is %zu, this library knows %zu", call, config->size,
-                             sizeof *config);
+                                 sizeof *config);
     if (!config->cache.budget_bytes || config->seqs > 65536 || config->seq_tokens >= 1ull << 31 || config->batch_invariant > 1)
         return aura_backend_fail(ctx, AURA_BAD_ARGUMENT,
-                             "%s: budget_bytes %zu (must be given), seqs %u (at most 65536), seq_tokens %llu (below 2^31) or "
-                             "batch_invariant %u (0 or 1)", call, config->cache.budget_bytes, config->seqs,
-                             (unsigned long long)config->seq_tokens, config->batch_invariant);
+                                 "%s: budget_bytes %zu (must be given), seqs %u (at most 65536), seq_tokens %llu (below 2^31) or "
+                                 "batch_invariant %u (0 or 1)", call, config->cache.budget_bytes, config->seqs,
+                                 (unsigned long long)config->seq_tokens, config->batch_invariant);
     aura_status status = aura_cuda_check_kind(ctx, call, &config->cache);
     if (status || (status = aura_cuda_probe(config->device)))
         return status;

@@ -63,9 +63,9 @@ static aura_status check_cut(const aura_cuda_cache *c, const char *call, const s
     const size_t first = aura_window_first(&c->dev.window, top_of(*state));
     if (!aura_window_may_cut(&c->dev.window, first, tokens))
         return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT,
-                             "%s: of the last %llu before token %llu some are gone; the least is %llu tokens", call,
-                             (unsigned long long)c->dev.window.tokens, (unsigned long long)tokens,
-                             (unsigned long long)aura_window_least_cut(&c->dev.window, first));
+                                 "%s: of the last %llu before token %llu some are gone; the least is %llu tokens", call,
+                                 (unsigned long long)c->dev.window.tokens, (unsigned long long)tokens,
+                                 (unsigned long long)aura_window_least_cut(&c->dev.window, first));
     return AURA_OK;
 }
 
@@ -207,7 +207,7 @@ static aura_status fail_reserve(const aura_cuda_cache *c, const char *call, aura
 {
     if (status == AURA_OUT_OF_PAGES)
         return aura_backend_fail(c->ctx, status, "%s: %llu tokens need %zu more pages; %zu are free", call,
-                             (unsigned long long)tokens, pages, c->page_table.pool.n_free);
+                                 (unsigned long long)tokens, pages, c->page_table.pool.n_free);
     return aura_backend_fail(c->ctx, status, "%s: no memory for a list of %zu pages", call, pages);
 }
 
@@ -222,7 +222,7 @@ extern "C" aura_status aura_cuda_seq_reserve(aura_cuda_cache *c, aura_cuda_seq s
         return status;
     if (tokens > (uint64_t)c->table_pages * AURA_PAGE)
         return aura_backend_fail(c->ctx, AURA_TOO_LARGE, "%s: %llu tokens; a sequence of this cache has at most %llu", call,
-                             (unsigned long long)tokens, (unsigned long long)c->table_pages * AURA_PAGE);
+                                 (unsigned long long)tokens, (unsigned long long)c->table_pages * AURA_PAGE);
     on_device here(c->device);
     if ((status = settle(c, call, seq, &state)))
         return status;

@@ -59,7 +59,6 @@ static void text_is_escaped(void)
     FILE *to = begin("<title> & \"more\"");
     html_section(to, "a < b");
     html_text(to, "%s", "x > y & z \xff\x01 \xc3\xa9 \xed\xa0\x80 \xf0\x9f\x99\x82 \xe2\x82");
-    html_code(to, "$ aura demo > <file>");
     html_table_begin(to, "caption <1>");
     html_row_begin(to), html_cell(to, "%s", "<b>"), html_cell(to, "%d %%", 5), html_row_end(to);
     html_row_begin(to), html_cell(to, "%s", "r&d"), html_cell(to, "%s", ""), html_row_end(to);

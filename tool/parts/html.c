@@ -108,13 +108,6 @@ void html_text(FILE *to, const char *format, ...)
     va_end(arguments);
 }
 
-void html_code(FILE *to, const char *text)
-{
-    fputs("<pre>", to);
-    html_escape(to, text);
-    fputs("</pre>\n", to);
-}
-
 /* ---- the page ------------------------------------------------------------------------------------------------------ */
 
 void html_begin(FILE *to, const char *title, const char *lead)

@@ -14,8 +14,6 @@ int html_end(FILE *to);
 void html_section(FILE *to, const char *heading);
 /* A paragraph. */
 __attribute__((format(printf, 2, 3))) void html_text(FILE *to, const char *format, ...);
-/* A command or its output in a box, with its line ends. */
-void html_code(FILE *to, const char *text);
 
 /* A table, cell by cell: row begin, cells, row end. The first row is the head; the first cell of a row is its name. */
 void html_table_begin(FILE *to, const char *caption);
