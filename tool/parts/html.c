@@ -43,8 +43,6 @@ static const char style[] =
     "th, td { padding: .25rem .8rem .25rem 0; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }\n"
     "thead th { white-space: normal; vertical-align: bottom; color: var(--soft); font-weight: 500; min-width: 4.5rem; }\n"
     "th:first-child { text-align: left; }\n"
-    "pre { margin: .5rem 0; padding: .6rem .8rem; background: var(--card); border-radius: 8px; overflow-x: auto;"
-    " font-size: .9rem; }\n"
     ".columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(13rem, 1fr)); gap: .8rem; margin: 1rem 0; }\n"
     ".columns > div { padding: .7rem .9rem; background: var(--card); border-radius: 8px; overflow-wrap: anywhere; }\n"
     ".columns h3 { margin: 0 0 .3rem; font-size: .95rem; color: var(--soft); }\n"
