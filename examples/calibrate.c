@@ -57,7 +57,7 @@ int main(int argc, char **argv)
     aura_calibration_config config = AURA_CALIBRATION_CONFIG_INIT;
     aura_calibration *calibration;
     aura_profile *profile;
-    aura_view keys = AURA_VIEW_INIT, queries = AURA_VIEW_INIT;
+    aura_input keys = AURA_INPUT_INIT, queries = AURA_INPUT_INIT;
     aura_ctx *ctx;
     float balance[KV_HEADS * DIM];
     config.q_heads = Q_HEADS, config.kv_heads = KV_HEADS, config.k_dim = DIM, keys.data = k, queries.data = q;

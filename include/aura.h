@@ -291,22 +291,32 @@ AURA_API aura_status aura_seq_reserve(aura_cache *cache, aura_seq seq, uint64_t 
 
 /* ---- append, cut, copy, decode ----------------------------------------------------------------------------------- */
 
-/* Where a tensor [token][head][dim] is. Strides in elements, either sign; 0: contiguous. dim is always contiguous. The caller owns
- * the struct and what data points to; the library keeps neither. */
+/* Where a tensor [token][head][dim] is that the library reads. Strides in elements, either sign; 0: contiguous. dim is always
+ * contiguous. The caller owns the struct and what it points to; the library keeps neither. */
+typedef struct aura_input {
+    const void *data;
+    aura_dtype dtype;
+    ptrdiff_t token_stride, head_stride;
+    const uint32_t *rows; /* [tokens]: token i is row rows[i] of the tensor, whose row 0 is at data. NULL: it is row i */
+} aura_input;
+#define AURA_INPUT_INIT {NULL, AURA_F32, 0, 0, NULL}
+
+/* The same for one that it writes. Its rows must ascend, so that none is there twice. */
 typedef struct aura_view {
     void *data;
     aura_dtype dtype;
     ptrdiff_t token_stride, head_stride;
+    const uint32_t *rows;
 } aura_view;
-#define AURA_VIEW_INIT {NULL, AURA_F32, 0, 0}
+#define AURA_VIEW_INIT {NULL, AURA_F32, 0, 0, NULL}
 
 typedef struct aura_append_job {
     size_t size;
     aura_seq seq;
     uint32_t tokens;
-    aura_view k, v; /* [tokens][kv_heads][k_dim], [tokens][kv_heads][v_dim]; only read */
+    aura_input k, v; /* [tokens][kv_heads][k_dim], [tokens][kv_heads][v_dim] */
 } aura_append_job;
-#define AURA_APPEND_JOB_INIT {sizeof(aura_append_job), 0, 0, AURA_VIEW_INIT, AURA_VIEW_INIT}
+#define AURA_APPEND_JOB_INIT {sizeof(aura_append_job), 0, 0, AURA_INPUT_INIT, AURA_INPUT_INIT}
 
 /* Appends tokens to any number of different sequences: to all of them or to none. The bytes stored do not depend on how
  * the caller divides tokens into calls, on the instruction set or on threads.
@@ -344,7 +354,7 @@ AURA_API aura_status aura_seq_copy(aura_cache *cache, aura_seq from, uint64_t fi
 
 /* Writes tokens [first, first + tokens) in model space, as attention sees them, to the caller's views. A view with data
  * NULL is left out. It reads the sequence.
- * Fails: AURA_BAD_ARGUMENT (tokens that it does not have or that are gone, strides at which rows would overlap),
+ * Fails: AURA_BAD_ARGUMENT (tokens that it does not have or that are gone, strides or rows that would overlap),
  * AURA_UNSUPPORTED (dtype), AURA_TOO_LARGE. */
 AURA_API aura_status aura_cache_decode(const aura_cache *cache, aura_seq seq, uint64_t first, uint32_t tokens,
                                        const aura_view *k, const aura_view *v);
@@ -357,7 +367,8 @@ typedef struct aura_attend_job {
     size_t size;
     aura_seq seq;
     uint32_t queries;
-    aura_view q, out;   /* [queries][q_heads][k_dim], [queries][q_heads][v_dim]; out may overlap q */
+    aura_input q;       /* [queries][q_heads][k_dim] */
+    aura_view out;      /* [queries][q_heads][v_dim]; may overlap q */
     float *lse;         /* [queries][q_heads] natural log-sum-exp, sinks included; -inf where nothing is seen. Or NULL */
     const float *mask;  /* [queries][mask_keys], added to the logits of the last mask_keys keys for all heads; -inf hides a
                            key. NULL: none */
@@ -366,7 +377,7 @@ typedef struct aura_attend_job {
     const uint32_t *tiles; /* slots only: see "slots" below */
     uint64_t tokens;       /* slots only */
 } aura_attend_job;
-#define AURA_ATTEND_JOB_INIT {sizeof(aura_attend_job), 0, 0, AURA_VIEW_INIT, AURA_VIEW_INIT, NULL, NULL, 0, 0, NULL, 0}
+#define AURA_ATTEND_JOB_INIT {sizeof(aura_attend_job), 0, 0, AURA_INPUT_INIT, AURA_VIEW_INIT, NULL, NULL, 0, 0, NULL, 0}
 
 /* Shared by all jobs of a call. logit = scale * q.k, then softcap * tanh(logit / softcap), then + alibi[head] *
  * (key position - query position), then + mask. */
@@ -440,9 +451,9 @@ typedef struct aura_slot_job {
     size_t size;
     uint32_t tokens;
     const uint64_t *slot; /* [tokens] */
-    aura_view k, v;       /* [tokens][kv_heads][k_dim], [tokens][kv_heads][v_dim]; only read */
+    aura_input k, v;      /* [tokens][kv_heads][k_dim], [tokens][kv_heads][v_dim] */
 } aura_slot_job;
-#define AURA_SLOT_JOB_INIT {sizeof(aura_slot_job), 0, NULL, AURA_VIEW_INIT, AURA_VIEW_INIT}
+#define AURA_SLOT_JOB_INIT {sizeof(aura_slot_job), 0, NULL, AURA_INPUT_INIT, AURA_INPUT_INIT}
 
 /* Writes tokens into slots and replaces what was there: all of them or none. Never allocates.
  * Fails, with nothing changed: AURA_BAD_VALUE and AURA_UNSUPPORTED as aura_append(), AURA_BAD_ARGUMENT (no such slot, a slot
@@ -453,14 +464,14 @@ AURA_API aura_status aura_slots_write(aura_cache *cache, const aura_slot_job *jo
  * mean of the keys to come. Call it before anything is written to the page, or after aura_slots_clear().
  * Fails, with nothing changed: AURA_BAD_VALUE, AURA_BAD_ARGUMENT (also: no such page, one that was written to, plain keys,
  * AURA_NO_REFERENCE), AURA_UNSUPPORTED (dtype), AURA_TOO_LARGE. */
-AURA_API aura_status aura_slots_reference(aura_cache *cache, uint64_t page, const aura_view *k);
+AURA_API aura_status aura_slots_reference(aura_cache *cache, uint64_t page, const aura_input *k);
 
 /* Forgets the tokens of a page and its reference. Fails: AURA_BAD_ARGUMENT (no such page). */
 AURA_API aura_status aura_slots_clear(aura_cache *cache, uint64_t page);
 
 /* Writes the tokens in these slots, in model space, to the caller's views. A slot that was never written gives 0. A view with
  * data NULL is left out.
- * Fails: AURA_BAD_ARGUMENT (no such slot, strides at which rows would overlap), AURA_UNSUPPORTED (dtype), AURA_TOO_LARGE. */
+ * Fails: AURA_BAD_ARGUMENT (no such slot, strides or rows that would overlap), AURA_UNSUPPORTED (dtype), AURA_TOO_LARGE. */
 AURA_API aura_status aura_slots_decode(const aura_cache *cache, const uint64_t *slot, uint32_t tokens, const aura_view *k,
                                        const aura_view *v);
 
@@ -489,10 +500,10 @@ AURA_API void aura_calibration_destroy(aura_calibration *calibration);
 
 /* Counts the next keys of the text, [tokens][kv_heads][k_dim].
  * Fails, with nothing counted: AURA_BAD_VALUE (NaN, Inf), AURA_BAD_ARGUMENT, AURA_UNSUPPORTED (dtype), AURA_TOO_LARGE. */
-AURA_API aura_status aura_calibration_keys(aura_calibration *calibration, uint32_t tokens, const aura_view *k);
+AURA_API aura_status aura_calibration_keys(aura_calibration *calibration, uint32_t tokens, const aura_input *k);
 
 /* Counts queries, [tokens][q_heads][k_dim]. Fails as aura_calibration_keys() does. */
-AURA_API aura_status aura_calibration_queries(aura_calibration *calibration, uint32_t tokens, const aura_view *q);
+AURA_API aura_status aura_calibration_queries(aura_calibration *calibration, uint32_t tokens, const aura_input *q);
 
 /* Ends a text: the next keys are those of position 0 again. Fails: AURA_BAD_ARGUMENT (NULL). */
 AURA_API aura_status aura_calibration_next_text(aura_calibration *calibration);

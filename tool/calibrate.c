@@ -37,7 +37,7 @@ struct calibrator {
 static void look(void *arg, uint32_t layer, uint64_t first, uint32_t tokens, float *q, float *k, float *v)
 {
     struct calibrator *c = arg;
-    aura_view keys = {k, AURA_F32, 0, 0}, queries = {q, AURA_F32, 0, 0};
+    aura_input keys = {k, AURA_F32, 0, 0, NULL}, queries = {q, AURA_F32, 0, 0, NULL};
     (void)first, (void)v;
     if (!c->status)
         c->status = aura_calibration_keys(c->layer[layer], tokens, &keys);

@@ -231,7 +231,7 @@ aura_status aura_check_balance(struct aura_call call, const float *balance, uint
     return status;
 }
 
-aura_status aura_check_view(struct aura_call call, const char *what, const aura_view *v)
+aura_status aura_check_view(struct aura_call call, const char *what, const aura_input *v)
 {
     size_t element = v ? aura_dtype_bytes(v->dtype) : 0;
     if (!v || !v->data)
@@ -251,23 +251,31 @@ static size_t magnitude(ptrdiff_t stride)
     return stride < 0 ? (size_t)0 - (size_t)stride : (size_t)stride;
 }
 
-aura_status aura_check_view_extent(struct aura_call call, const char *what, const aura_view *v, size_t tokens,
+aura_status aura_check_view_extent(struct aura_call call, const char *what, const aura_input *v, size_t tokens,
                                    uint32_t heads, uint32_t dim)
 {
     size_t limit = PTRDIFF_MAX / aura_dtype_bytes(v->dtype) / 4; /* three such sums still fit */
     size_t head = v->head_stride ? magnitude(v->head_stride) : dim;
-    size_t token = v->token_stride ? magnitude(v->token_stride) : aura_times(head, heads);
+    size_t token = v->token_stride ? magnitude(v->token_stride) : aura_times(head, heads), given = tokens;
+    for (size_t i = 0; v->rows && i < given; i++)
+        tokens = v->rows[i] >= tokens ? (size_t)v->rows[i] + 1 : tokens;
     if (aura_times(head, heads) > limit || aura_times(token, tokens) > limit)
-        return aura_fail(call.ctx, AURA_TOO_LARGE, "%s: %s: %zu tokens with strides %td and %td do not fit in memory",
+        return aura_fail(call.ctx, AURA_TOO_LARGE, "%s: %s: %zu rows with strides %td and %td do not fit in memory",
                          call.name, what, tokens, v->token_stride, v->head_stride);
     return AURA_OK;
 }
 
-aura_status aura_check_view_apart(struct aura_call call, const char *what, const aura_view *v, size_t tokens,
+aura_status aura_check_view_apart(struct aura_call call, const char *what, const aura_input *v, size_t tokens,
                                   uint32_t heads, uint32_t dim)
 {
     size_t head = v->head_stride ? magnitude(v->head_stride) : dim;
     size_t token = v->token_stride ? magnitude(v->token_stride) : head * heads;
+    for (size_t i = 1; v->rows && i < tokens; i++)
+        if (v->rows[i] <= v->rows[i - 1])
+            return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: %s.rows[%zu] is %u after %u; rows of an output ascend", call.name,
+                             what, i, v->rows[i], v->rows[i - 1]);
+    if (v->rows && tokens)
+        tokens = (size_t)(v->rows[tokens - 1] - v->rows[0]) + 1; /* from the first to the last */
     int head_inside = heads == 1 || tokens == 1 || token >= (heads - 1) * head + dim; /* all heads of a token, then the next */
     int token_inside = heads == 1 || tokens == 1 || head >= (tokens - 1) * token + dim; /* or the other way round */
     if ((heads > 1 && head < dim) || (tokens > 1 && token < dim) || !(head_inside || token_inside))

@@ -34,8 +34,8 @@ aura_status aura_check_apart(struct aura_call call, const struct aura_extent *a,
 aura_status aura_check_rotation(struct aura_call call, const aura_rotation *rotation, uint32_t dim);
 aura_status aura_check_codebook(struct aura_call call, const aura_codebook *book);
 
-/* That no two vectors of a view overlap, so that it can be written to; its extent was checked. */
-aura_status aura_check_view_apart(struct aura_call call, const char *what, const aura_view *v, size_t tokens,
+/* That no two vectors overlap, so that they can be written to; their extent was checked. */
+aura_status aura_check_view_apart(struct aura_call call, const char *what, const aura_input *v, size_t tokens,
                                   uint32_t heads, uint32_t dim);
 
 /* Heads above 0, and the same number of query heads for every KV head. */
@@ -50,10 +50,10 @@ aura_status aura_check_format(struct aura_call call, aura_format format);
 aura_status aura_check_balance(struct aura_call call, const float *balance, uint32_t kv_heads, uint32_t k_dim);
 
 /* A view that can be read from: not NULL, of a known type, aligned to its elements. */
-aura_status aura_check_view(struct aura_call call, const char *what, const aura_view *view);
+aura_status aura_check_view(struct aura_call call, const char *what, const aura_input *view);
 
 /* A view that passed aura_check_view(), of [tokens][heads][dim]: every offset in it can be computed. */
-aura_status aura_check_view_extent(struct aura_call call, const char *what, const aura_view *view, size_t tokens,
+aura_status aura_check_view_extent(struct aura_call call, const char *what, const aura_input *view, size_t tokens,
                                    uint32_t heads, uint32_t dim);
 
 /* A product of sizes. Where it does not fit: SIZE_MAX, which aura_check_rows() refuses. */

@@ -141,10 +141,10 @@ static aura_status check_job(struct aura_call call, const aura_cache *cache, con
     return aura_check_input(call, cache, job->tokens, &job->k, &job->v);
 }
 
-static struct aura_input input_of(const void *jobs, size_t i)
+static struct aura_given given_of(const void *jobs, size_t i)
 {
     const aura_append_job *job = (const aura_append_job *)jobs + i;
-    struct aura_input in = {job->tokens, &job->k, &job->v};
+    struct aura_given in = {job->tokens, &job->k, &job->v};
     return in;
 }
 
@@ -171,7 +171,7 @@ aura_status aura_append(aura_cache *cache, const aura_append_job *jobs, size_t n
     for (size_t i = 0; i < n_jobs; i++)
         if ((status = check_job(call, cache, jobs, i)))
             return status;
-    if ((status = aura_check_vectors(call, cache, input_of, jobs, n_jobs)))
+    if ((status = aura_check_vectors(call, cache, given_of, jobs, n_jobs)))
         return status;
     struct aura_sequence *list = list_of(&a);
     if ((status = aura_pages_grow(call, cache, list)))

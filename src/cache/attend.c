@@ -241,7 +241,8 @@ static void finish_row(const struct aura_block *b, size_t i)
         cache->ctx->kernels.undo[0](out, out, &cache->v.undo, 1);
     bad = aura_poison_row(out, dim, job->out.dtype);
     a->bad[b->row + i] = (uint8_t)bad;
-    aura_view_store(&job->out, aura_view_strides(&job->out, cache->config.q_heads, dim), aura_query_of(b, i), head, out, dim);
+    const aura_input place = aura_place_of(&job->out);
+    aura_view_store(&job->out, aura_view_strides(&place, cache->config.q_heads, dim), aura_query_of(b, i), head, out, dim);
     if (job->lse)
         job->lse[aura_query_of(b, i) * cache->config.q_heads + head] =
             bad ? NAN : empty ? -INFINITY : all.max * AURA_LN_2 + logf(all.sum);

@@ -5,6 +5,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "../base/view.h"
+
 /* ---- checks ------------------------------------------------------------------------------------------------------- */
 
 static aura_status check_numbers(struct aura_call call, const char *what, const float *x, uint32_t n)
@@ -114,10 +116,11 @@ static aura_status check_job(struct aura_call call, const struct aura_attend *a,
         return status;
     if (job->queries == 0)
         return AURA_OK;
-    if ((status = aura_check_view(call, "q", &job->q)) || (status = aura_check_view(call, "out", &job->out)) ||
+    const aura_input out = aura_place_of(&job->out);
+    if ((status = aura_check_view(call, "q", &job->q)) || (status = aura_check_view(call, "out", &out)) ||
         (status = aura_check_view_extent(call, "q", &job->q, job->queries, c->q_heads, c->k_dim)) ||
-        (status = aura_check_view_extent(call, "out", &job->out, job->queries, c->q_heads, c->v_dim)) ||
-        (status = aura_check_view_apart(call, "out", &job->out, job->queries, c->q_heads, c->v_dim)))
+        (status = aura_check_view_extent(call, "out", &out, job->queries, c->q_heads, c->v_dim)) ||
+        (status = aura_check_view_apart(call, "out", &out, job->queries, c->q_heads, c->v_dim)))
         return status;
     return AURA_OK;
 }

@@ -88,7 +88,7 @@ void aura_calibration_destroy(aura_calibration *c)
         c->ctx->allocator.free(c->ctx->allocator.user, c, c->bytes);
 }
 
-static aura_status check_numbers(struct aura_call call, const char *what, const aura_view *view, uint32_t tokens,
+static aura_status check_numbers(struct aura_call call, const char *what, const aura_input *view, uint32_t tokens,
                                  uint32_t heads, uint32_t dim)
 {
     struct aura_strides strides = aura_view_strides(view, heads, dim);
@@ -105,7 +105,7 @@ static aura_status check_numbers(struct aura_call call, const char *what, const 
 }
 
 /* Everything about a tensor, its values included, before any of it is counted. */
-static aura_status check_tensor(struct aura_call call, const char *what, const aura_view *view, uint32_t tokens,
+static aura_status check_tensor(struct aura_call call, const char *what, const aura_input *view, uint32_t tokens,
                                 uint32_t heads, uint32_t dim)
 {
     aura_status status;
@@ -143,7 +143,7 @@ static void close_tile(aura_calibration *c, uint32_t first)
     c->n_keys += TILE - first;
 }
 
-aura_status aura_calibration_keys(aura_calibration *c, uint32_t tokens, const aura_view *k)
+aura_status aura_calibration_keys(aura_calibration *c, uint32_t tokens, const aura_input *k)
 {
     struct aura_call call = {c ? c->ctx : NULL, "aura_calibration_keys"};
     if (!c)
@@ -172,7 +172,7 @@ aura_status aura_calibration_keys(aura_calibration *c, uint32_t tokens, const au
     return AURA_OK;
 }
 
-aura_status aura_calibration_queries(aura_calibration *c, uint32_t tokens, const aura_view *q)
+aura_status aura_calibration_queries(aura_calibration *c, uint32_t tokens, const aura_input *q)
 {
     struct aura_call call = {c ? c->ctx : NULL, "aura_calibration_queries"};
     if (!c)

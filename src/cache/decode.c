@@ -99,11 +99,12 @@ static aura_status check_side(struct aura_call call, struct decode *d, const cha
     d->view[values] = view && view->data ? view : NULL;
     if (!d->view[values])
         return AURA_OK;
-    if ((status = aura_check_view(call, what, view)) ||
-        (status = aura_check_view_extent(call, what, view, tokens, c->kv_heads, dim)))
+    aura_input place = aura_place_of(view);
+    if ((status = aura_check_view(call, what, &place)) ||
+        (status = aura_check_view_extent(call, what, &place, tokens, c->kv_heads, dim)))
         return status;
-    d->strides[values] = aura_view_strides(view, c->kv_heads, dim);
-    return aura_check_view_apart(call, what, view, tokens, c->kv_heads, dim);
+    d->strides[values] = aura_view_strides(&place, c->kv_heads, dim);
+    return aura_check_view_apart(call, what, &place, tokens, c->kv_heads, dim);
 }
 
 static aura_status decode(struct aura_call call, struct decode *d, uint32_t tokens, const aura_view *k, const aura_view *v)

@@ -92,10 +92,10 @@ static void write_item(void *work, size_t head)
                 write_token(w->cache, &w->jobs[i], t, (uint32_t)head, values);
 }
 
-static struct aura_input input_of(const void *jobs, size_t i)
+static struct aura_given given_of(const void *jobs, size_t i)
 {
     const aura_slot_job *job = (const aura_slot_job *)jobs + i;
-    struct aura_input in = {job->tokens, &job->k, &job->v};
+    struct aura_given in = {job->tokens, &job->k, &job->v};
     return in;
 }
 
@@ -136,7 +136,7 @@ aura_status aura_slots_write(aura_cache *cache, const aura_slot_job *jobs, size_
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: jobs is NULL", call.name);
     for (size_t i = 0; i < n_jobs && !status; i++)
         status = check_job(call, cache, &jobs[i]);
-    if (status || (status = check_twice(call, &w)) || (status = aura_check_vectors(call, cache, input_of, jobs, n_jobs)))
+    if (status || (status = check_twice(call, &w)) || (status = aura_check_vectors(call, cache, given_of, jobs, n_jobs)))
         return status;
     aura_run(cache->ctx, cache->config.kv_heads, write_item, &w);
     for (size_t i = 0; i < n_jobs; i++)
@@ -158,7 +158,7 @@ static aura_status check_page(struct aura_call call, const aura_cache *cache, ui
 
 struct reference {
     const aura_cache *cache;
-    const aura_view *k;
+    const aura_input *k;
     size_t page;
 };
 
@@ -171,14 +171,14 @@ static void reference_item(void *work, size_t head)
     aura_store_reference(r->cache, aura_head_of(r->cache, r->cache->slots, r->page, (uint32_t)head), x);
 }
 
-static struct aura_input one_key(const void *view, size_t i)
+static struct aura_given one_key(const void *view, size_t i)
 {
-    struct aura_input in = {1, view, NULL};
+    struct aura_given in = {1, view, NULL};
     (void)i;
     return in;
 }
 
-aura_status aura_slots_reference(aura_cache *cache, uint64_t page, const aura_view *k)
+aura_status aura_slots_reference(aura_cache *cache, uint64_t page, const aura_input *k)
 {
     struct aura_call call = {cache ? cache->ctx : NULL, "aura_slots_reference"};
     struct reference r = {cache, k, (size_t)page};

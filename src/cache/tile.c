@@ -21,7 +21,7 @@ static float length_of(const float *x, uint32_t dim)
     return sqrtf(sum);
 }
 
-void aura_load_vector(float *x, const aura_cache *cache, const aura_view *view, size_t token, uint32_t head, int values)
+void aura_load_vector(float *x, const aura_cache *cache, const aura_input *view, size_t token, uint32_t head, int values)
 {
     uint32_t dim = values ? cache->config.v_dim : cache->config.k_dim;
     struct aura_strides s = aura_view_strides(view, cache->config.kv_heads, dim);
@@ -45,7 +45,7 @@ static int bad_row(const aura_cache *cache, const float *x, uint32_t dim, int va
 }
 
 /* The first bad token of one side and head; SIZE_MAX: none. */
-static size_t first_bad_token(const aura_cache *cache, const struct aura_input *in, uint32_t head, int values)
+static size_t first_bad_token(const aura_cache *cache, const struct aura_given *in, uint32_t head, int values)
 {
     float x[AURA_TILE_DIM];
     for (size_t t = 0; t < in->tokens && (in->v || !values); t++) {
@@ -56,8 +56,8 @@ static size_t first_bad_token(const aura_cache *cache, const struct aura_input *
     return SIZE_MAX;
 }
 
-aura_status aura_check_input(struct aura_call call, const aura_cache *cache, uint32_t tokens, const aura_view *k,
-                             const aura_view *v)
+aura_status aura_check_input(struct aura_call call, const aura_cache *cache, uint32_t tokens, const aura_input *k,
+                             const aura_input *v)
 {
     const aura_config *c = &cache->config;
     aura_status status;
@@ -73,7 +73,7 @@ aura_status aura_check_input(struct aura_call call, const aura_cache *cache, uin
 /* One call. */
 struct check {
     const aura_cache *cache;
-    aura_input_of *input_of;
+    aura_given_of *given_of;
     const void *jobs;
     _Atomic size_t bad; /* the first bad side of a head as (job * heads + head) * 2 + side, or SIZE_MAX */
 };
@@ -82,7 +82,7 @@ static void check_item(void *work, size_t i)
 {
     struct check *c = work;
     uint32_t heads = c->cache->config.kv_heads;
-    struct aura_input in = c->input_of(c->jobs, i / 2 / heads);
+    struct aura_given in = c->given_of(c->jobs, i / 2 / heads);
     if (first_bad_token(c->cache, &in, (uint32_t)(i / 2 % heads), (int)(i % 2)) == SIZE_MAX)
         return;
     size_t first = atomic_load(&c->bad);
@@ -90,10 +90,10 @@ static void check_item(void *work, size_t i)
         ;
 }
 
-aura_status aura_check_vectors(struct aura_call call, const aura_cache *cache, aura_input_of *input_of, const void *jobs,
+aura_status aura_check_vectors(struct aura_call call, const aura_cache *cache, aura_given_of *given_of, const void *jobs,
                                size_t n_jobs)
 {
-    struct check c = {cache, input_of, jobs, 0};
+    struct check c = {cache, given_of, jobs, 0};
     uint32_t heads = cache->config.kv_heads;
     atomic_init(&c.bad, SIZE_MAX);
     aura_run(cache->ctx, n_jobs * heads * 2, check_item, &c);
@@ -103,7 +103,7 @@ aura_status aura_check_vectors(struct aura_call call, const aura_cache *cache, a
     size_t job = bad / 2 / heads;
     uint32_t head = (uint32_t)(bad / 2 % heads);
     int values = (int)(bad % 2), packed = aura_is_packed(values ? cache->layout.v.kind : cache->layout.k.kind);
-    struct aura_input in = input_of(jobs, job);
+    struct aura_given in = given_of(jobs, job);
     uint64_t mode = aura_fpmode_enter();
     size_t token = first_bad_token(cache, &in, head, values);
     aura_fpmode_leave(mode);

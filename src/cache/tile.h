@@ -6,21 +6,21 @@
 #include "../base/view.h"
 
 /* What a job brings. */
-struct aura_input {
+struct aura_given {
     uint32_t tokens;
-    const aura_view *k, *v; /* v may be NULL: no values */
+    const aura_input *k, *v; /* v may be NULL: no values */
 };
-typedef struct aura_input aura_input_of(const void *jobs, size_t i);
+typedef struct aura_given aura_given_of(const void *jobs, size_t i);
 
 /* That the tensors of a job can be read. */
-aura_status aura_check_input(struct aura_call call, const aura_cache *cache, uint32_t tokens, const aura_view *k,
-                             const aura_view *v);
+aura_status aura_check_input(struct aura_call call, const aura_cache *cache, uint32_t tokens, const aura_input *k,
+                             const aura_input *v);
 /* That every vector can be stored: AURA_BAD_VALUE and the first that cannot. */
-aura_status aura_check_vectors(struct aura_call call, const aura_cache *cache, aura_input_of *input_of, const void *jobs,
+aura_status aura_check_vectors(struct aura_call call, const aura_cache *cache, aura_given_of *given_of, const void *jobs,
                                size_t n_jobs);
 
 /* One vector of the caller's, a key with its balance. */
-void aura_load_vector(float *x, const aura_cache *cache, const aura_view *view, size_t token, uint32_t head, int values);
+void aura_load_vector(float *x, const aura_cache *cache, const aura_input *view, size_t token, uint32_t head, int values);
 
 /* The reference of a page, of which `head` is the part of one KV head: to numbers, and from them. */
 void aura_load_reference(float *r, const aura_cache *cache, const uint8_t *head);

@@ -91,8 +91,8 @@ aura_status aura_import_rows(aura_cache *cache, const aura_import_rows_args *a)
     if (!(status = decode_rows(cache, &a->k, a->k_rotation, k_dim, a->tokens, n.k)) &&
         !(status = decode_rows(cache, &a->v, a->v_rotation, v_dim, a->tokens, n.v))) {
         aura_append_job job = AURA_APPEND_JOB_INIT;
-        aura_view k = {n.k, AURA_F32, k_dim, (ptrdiff_t)a->tokens * k_dim};
-        aura_view v = {n.v, AURA_F32, v_dim, (ptrdiff_t)a->tokens * v_dim};
+        aura_input k = {n.k, AURA_F32, k_dim, (ptrdiff_t)a->tokens * k_dim, NULL};
+        aura_input v = {n.v, AURA_F32, v_dim, (ptrdiff_t)a->tokens * v_dim, NULL};
         job.seq = a->seq;
         job.tokens = a->tokens;
         job.k = k;
@@ -176,8 +176,8 @@ aura_status aura_export_rows(const aura_cache *cache, const aura_export_rows_arg
         return status;
     uint32_t k_dim = cache->config.k_dim, v_dim = cache->config.v_dim, heads = cache->config.kv_heads;
     size_t rows = (size_t)a->tokens * heads;
-    aura_view k_view = {n.k, AURA_F32, k_dim, (ptrdiff_t)a->tokens * k_dim};
-    aura_view v_view = {n.v, AURA_F32, v_dim, (ptrdiff_t)a->tokens * v_dim};
+    aura_view k_view = {n.k, AURA_F32, k_dim, (ptrdiff_t)a->tokens * k_dim, NULL};
+    aura_view v_view = {n.v, AURA_F32, v_dim, (ptrdiff_t)a->tokens * v_dim, NULL};
     if (!(status = aura_cache_decode(cache, a->seq, a->first, a->tokens, &k_view, &v_view)) &&
         !(status = encode_side(&k, call, &a->k, n.k, k_dim, rows)) && !(status = encode_side(&v, call, &a->v, n.v, v_dim, rows)) &&
         !(status = check_out(call, &k, heads, a->tokens)) && !(status = check_out(call, &v, heads, a->tokens))) {
@@ -299,7 +299,7 @@ aura_status aura_export_tq(const aura_cache *cache, const aura_export_tq_args *a
     if (status || (status = numbers_init(&n, call, cache, a->seq, a->tokens)) || !n.k)
         return status;
     uint32_t k_dim = cache->config.k_dim, v_dim = cache->config.v_dim;
-    aura_view k = {n.k, AURA_F32, 0, 0}, v = {n.v, AURA_F32, 0, 0};
+    aura_view k = {n.k, AURA_F32, 0, 0, NULL}, v = {n.v, AURA_F32, 0, 0, NULL};
     status = aura_cache_decode(cache, a->seq, a->first, a->tokens, &k, &v);
     for (int only_check = 1; !status && only_check >= 0; only_check--)
         if (!(status = export_side(call, cache, a, &a->k, n.k, k_dim, only_check)))

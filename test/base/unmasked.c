@@ -65,7 +65,7 @@ static void caches(void)
     aura_slot_job job = AURA_SLOT_JOB_INIT;
     job.tokens = 2, job.slot = slot, job.k.data = job.v.data = nans;
     EXPECT_QUIET(aura_slots_write(cache, &job, 1), AURA_BAD_VALUE, AURA_BAD_VALUE);
-    aura_view mean = {nans, AURA_F32, 0, 0};
+    aura_input mean = {nans, AURA_F32, 0, 0, NULL};
     EXPECT_QUIET(aura_slots_reference(cache, 0, &mean), AURA_BAD_VALUE, AURA_BAD_VALUE);
     aura_cache_destroy(cache);
 }
@@ -101,7 +101,7 @@ static void profiles_and_calibration(void)
     aura_profile *profile = NULL;
     aura_calibration *calibration = NULL;
     aura_calibration_config config = AURA_CALIBRATION_CONFIG_INIT;
-    aura_view view = {nans, AURA_F32, 0, 0};
+    aura_input view = {nans, AURA_F32, 0, 0, NULL};
     float balance[64];
     EXPECT(!aura_profile_create(ctx, 1, &profile), "%s", aura_last_error());
     EXPECT_QUIET(aura_profile_set(profile, 0, 1, 64, nans), AURA_BAD_VALUE, AURA_BAD_VALUE);

@@ -96,7 +96,7 @@ static void default_strides(void)
         ptrdiff_t token, head, want_token, want_head;
     } cases[] = {{0, 0, 320, 64}, {1000, 0, 1000, 64}, {0, 70, 350, 70}, {0, -70, 350, -70}, {-9, 640, -9, 640}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        aura_view v = {NULL, AURA_F16, cases[i].token, cases[i].head};
+        aura_input v = {NULL, AURA_F16, cases[i].token, cases[i].head, NULL};
         struct aura_strides s = aura_view_strides(&v, 5, 64);
         EXPECT(s.token == cases[i].want_token && s.head == cases[i].want_head, "case %zu: %td %td", i, s.token, s.head);
     }
@@ -114,8 +114,9 @@ static void strides_of_either_sign(void)
                 first += (T - 1) * token, token = -token;
             if (layout & 4)
                 first += (H - 1) * head, head = -head;
-            aura_view v = {(char *)array + first * (ptrdiff_t)aura_dtype_bytes(dtypes[t]), dtypes[t], token, head};
-            struct aura_strides s = aura_view_strides(&v, H, D);
+            aura_view v = {(char *)array + first * (ptrdiff_t)aura_dtype_bytes(dtypes[t]), dtypes[t], token, head, NULL};
+            aura_input in = aura_place_of(&v);
+            struct aura_strides s = aura_view_strides(&in, H, D);
             float x[D];
             memset(array, 0, sizeof array);
             for (uint32_t i = 0; i < T * H; i++) {
@@ -124,7 +125,7 @@ static void strides_of_either_sign(void)
                 aura_view_store(&v, s, i / H, i % H, x, D);
             }
             for (uint32_t i = 0; i < T * H; i++) {
-                aura_view_load(x, &v, s, i / H, i % H, D);
+                aura_view_load(x, &in, s, i / H, i % H, D);
                 for (int d = 0; d < D; d++) {
                     float want = (float)(i * D + (uint32_t)d + 1);
                     size_t at = (size_t)(first + (ptrdiff_t)(i / H) * token + (ptrdiff_t)(i % H) * head + d);
@@ -134,11 +135,60 @@ static void strides_of_either_sign(void)
         }
 }
 
+/* Rows of a list are those of the tensor, in any order, for reading and for writing. */
+static void listed_rows(void)
+{
+    enum { T = 4, H = 2, D = 8, ALL = 7 };
+    static const uint32_t rows[T] = {5, 0, 6, 5};
+    for (int t = 0; t < 3; t++)
+        for (int backwards = 0; backwards < 2; backwards++) {
+            uint32_t array[ALL * H * D] = {0};
+            ptrdiff_t token = backwards ? -H * D : 0, first = backwards ? (ALL - 1) * H * D : 0;
+            aura_view v = {(char *)array + first * (ptrdiff_t)aura_dtype_bytes(dtypes[t]), dtypes[t], token, 0, rows};
+            aura_input in = aura_place_of(&v);
+            struct aura_strides s = aura_view_strides(&in, H, D);
+            for (size_t i = 0; i < T; i++)
+                for (uint32_t h = 0; h < H; h++) {
+                    float x[D], y[D];
+                    for (int d = 0; d < D; d++)
+                        x[d] = (float)(i * 20 + h * 10 + (size_t)d);
+                    aura_view_store(&v, s, i, h, x, D);
+                    aura_view_load(y, &in, s, i, h, D);
+                    size_t at = (size_t)(backwards ? ALL - 1 - rows[i] : rows[i]) * H * D + h * D;
+                    for (int d = 0; d < D; d++)
+                        EXPECT(y[d] == x[d] && aura_load(array, dtypes[t], at + (size_t)d) == x[d], "row %u", rows[i]);
+                }
+        }
+}
+
+static void checks_of_rows(void)
+{
+    struct aura_call call = {NULL, "aura_test"};
+    static const uint32_t good[] = {2, 3, 9}, twice[] = {2, 9, 9}, back[] = {2, 9, 3}, far[] = {1, UINT32_MAX, 0};
+    float data[8];
+    aura_input v = {data, AURA_F32, 0, 0, good};
+    EXPECT(!aura_check_view_extent(call, "o", &v, 3, 2, 64) && !aura_check_view_apart(call, "o", &v, 3, 2, 64), "%s",
+           aura_last_error());
+    v.token_stride = 64, v.head_stride = 8 * 64; /* head by head: eight rows from the first to the last fit, seven do not */
+    EXPECT(!aura_check_view_apart(call, "o", &v, 3, 2, 64), "%s", aura_last_error());
+    v.head_stride = 7 * 64;
+    EXPECT(aura_check_view_apart(call, "o", &v, 3, 2, 64) == AURA_BAD_ARGUMENT, "heads overlap");
+    v.head_stride = v.token_stride = 0, v.rows = twice;
+    EXPECT(aura_check_view_apart(call, "o", &v, 3, 2, 64) == AURA_BAD_ARGUMENT && strstr(aura_last_error(), "o.rows[2] is 9"), "%s",
+           aura_last_error());
+    v.rows = back;
+    EXPECT(aura_check_view_apart(call, "o", &v, 3, 2, 64) == AURA_BAD_ARGUMENT, "rows that descend");
+    v.rows = far, v.token_stride = PTRDIFF_MAX / 64;
+    EXPECT(aura_check_view_extent(call, "o", &v, 3, 1, 64) == AURA_TOO_LARGE, "a row that is too far away");
+    v.rows = NULL;
+    EXPECT(!aura_check_view_extent(call, "o", &v, 3, 1, 64), "%s", aura_last_error());
+}
+
 static void checks(void)
 {
     struct aura_call call = {NULL, "aura_test"};
     float data[8];
-    aura_view good = {data, AURA_F32, 0, 0}, v;
+    aura_input good = {data, AURA_F32, 0, 0, NULL}, v;
     EXPECT(!aura_check_view(call, "k", &good), "%s", aura_last_error());
     EXPECT(aura_check_view(call, "k", NULL) == AURA_BAD_ARGUMENT && strstr(aura_last_error(), "k is NULL"), "%s",
            aura_last_error());
@@ -170,5 +220,7 @@ int main(void)
     RUN(default_strides);
     RUN(strides_of_either_sign);
     RUN(checks);
+    RUN(listed_rows);
+    RUN(checks_of_rows);
     return test_result();
 }

@@ -102,7 +102,7 @@ static uint32_t sum_seq(uint32_t crc, const aura_cache *cache, aura_seq seq)
     EXPECT(!aura_seq_get_info(cache, seq, &info) && !aura_cache_get_info(cache, &about), "%s", aura_last_error());
     uint32_t n = (uint32_t)(info.tokens - info.first), k_dim = about.config.k_dim, v_dim = about.config.v_dim;
     float *k = malloc((size_t)n * k_dim * 4 + 1), *v = malloc((size_t)n * v_dim * 4 + 1);
-    aura_view k_view = {k, AURA_F32, 0, 0}, v_view = {v, AURA_F32, 0, 0};
+    aura_view k_view = {k, AURA_F32, 0, 0, NULL}, v_view = {v, AURA_F32, 0, 0, NULL};
     EXPECT(!aura_cache_decode(cache, seq, info.first, n, &k_view, &v_view), "%s", aura_last_error());
     crc = sum(sum(sum(crc, &info, sizeof info), k, (size_t)n * k_dim * 4), v, (size_t)n * v_dim * 4);
     size_t bytes = ask(cache, seq, n < 2 ? n : 2, &answer);

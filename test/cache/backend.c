@@ -53,7 +53,7 @@ static void same_after_copy(aura_kind k, aura_kind v)
     float *x = malloc(4 * bytes);
     aura_view view[4];
     for (int i = 0; i < 4; i++)
-        view[i] = (aura_view){x + (size_t)i * n, AURA_F32, 0, 0};
+        view[i] = (aura_view){x + (size_t)i * n, AURA_F32, 0, 0, NULL};
     EXPECT(!aura_seq_create(to, &other), "%s", aura_last_error());
     copy(to, other, from, one);
     EXPECT(!aura_cache_decode(from, one, 0, TOKENS, &view[0], &view[1]), "%s", aura_last_error());
@@ -83,7 +83,7 @@ static void leaves_shared_pages_alone(void)
     float *x = malloc(4 * bytes);
     aura_view view[4];
     for (int i = 0; i < 4; i++)
-        view[i] = (aura_view){x + (size_t)i * n, AURA_F32, 0, 0};
+        view[i] = (aura_view){x + (size_t)i * n, AURA_F32, 0, 0, NULL};
     EXPECT(!aura_seq_reserve(cache, one, TOKENS) && !aura_seq_fork(cache, one, TOKENS, &fork), "%s", aura_last_error());
     EXPECT(!aura_cache_decode(cache, fork, 0, TOKENS, &view[0], &view[1]), "%s", aura_last_error());
     EXPECT(!aura_truncate(cache, one, 0), "%s", aura_last_error());

@@ -277,7 +277,7 @@ static void a_single_key_gives_its_value(void)
         aura_seq seq;
         aura_cache *cache = scene_cache(ctx, &s, &seq);
         for (uint32_t len = 70; len > 0; len -= len > 10 ? 9 : 1) {
-            aura_view v = {want, AURA_F32, 0, 0}, none = AURA_VIEW_INIT;
+            aura_view v = {want, AURA_F32, 0, 0, NULL}, none = AURA_VIEW_INIT;
             EXPECT(!aura_truncate(cache, seq, len) && !aura_cache_decode(cache, seq, len - 1, 1, &none, &v), "%s",
                    aura_last_error());
             a.options.window = 1, a.options.planes = 2;

@@ -324,7 +324,7 @@ static inline struct call call_new(const struct attention *a, aura_seq seq, aura
     memset(c.lse, 0xff, (size_t)a->queries * a->q_heads * sizeof *c.lse);
     c.job = defaults;
     c.job.seq = seq, c.job.queries = a->queries;
-    c.job.q = c.q.view, c.job.out = c.out.view, c.job.lse = c.lse;
+    c.job.q = as_input(c.q.view), c.job.out = c.out.view, c.job.lse = c.lse;
     c.job.mask = a->mask, c.job.mask_keys = a->mask_keys;
     c.job.mask_stride = a->mask_stride == a->mask_keys && a->mask_keys % 2 ? 0 : a->mask_stride; /* 0 means the same */
     return c;

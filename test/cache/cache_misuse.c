@@ -476,19 +476,19 @@ static void slots_that_overflow(void)
     float x[2 * 64] = {0}, lse[2];
     aura_cache *cache = cache_new(ctx, &config);
     for (size_t i = 0; i < sizeof huge / sizeof *huge; i++) {
-        aura_view view = {x, AURA_F32, 0, 0};
+        aura_view view = {x, AURA_F32, 0, 0, NULL};
         aura_slot_job job = AURA_SLOT_JOB_INIT;
         aura_attend_job attend = AURA_ATTEND_JOB_INIT;
         uint32_t tile = (uint32_t)huge[i];
         size_t bytes;
-        job.tokens = 1, job.slot = &huge[i], job.k = job.v = view;
+        job.tokens = 1, job.slot = &huge[i], job.k = job.v = as_input(view);
         EXPECT(aura_slots_write(cache, &job, 1) == AURA_BAD_ARGUMENT &&
                aura_slots_decode(cache, &huge[i], 1, &view, NULL) == AURA_BAD_ARGUMENT, "slot %llu",
                (unsigned long long)huge[i]);
-        EXPECT(aura_slots_reference(cache, huge[i], &view) == AURA_BAD_ARGUMENT &&
+        EXPECT(aura_slots_reference(cache, huge[i], &job.k) == AURA_BAD_ARGUMENT &&
                aura_slots_clear(cache, huge[i]) == AURA_BAD_ARGUMENT, "page %llu",
                (unsigned long long)huge[i]);
-        attend.queries = 1, attend.q = attend.out = view, attend.lse = lse, attend.tokens = huge[i] + 1;
+        attend.queries = 1, attend.q = job.k, attend.out = view, attend.lse = lse, attend.tokens = huge[i] + 1;
         EXPECT(huge[i] + 1 == 0 || aura_attend(cache, &attend, 1, NULL) == AURA_BAD_ARGUMENT, "%llu tokens",
                (unsigned long long)huge[i] + 1);
         attend.queries = UINT32_MAX;
@@ -526,10 +526,10 @@ static void imports_that_overflow(void)
         EXPECT(aura_import_tq(cache, &tq) == AURA_TOO_LARGE, "capacity %zx: %s", stride, aura_last_error());
         EXPECT(seq_tokens(cache, seq) == 0, "something was imported");
     }
-    aura_view view = {codes, AURA_F16, 0, 0};
+    aura_view view = {codes, AURA_F16, 0, 0, NULL};
     aura_append_job one = AURA_APPEND_JOB_INIT;
     float zero[2 * 256] = {0};
-    view.dtype = AURA_F32, view.data = zero, one.seq = seq, one.tokens = 1, one.k = one.v = view;
+    view.dtype = AURA_F32, view.data = zero, one.seq = seq, one.tokens = 1, one.k = one.v = as_input(view);
     EXPECT(!aura_append(cache, &one, 1), "%s", aura_last_error());
     for (size_t stride = SIZE_MAX; stride > SIZE_MAX / 512; stride /= 4) {
         aura_export_rows_args out = AURA_EXPORT_ROWS_ARGS_INIT;

@@ -44,7 +44,7 @@ static aura_status write_slots(aura_cache *cache, const struct text *t, uint32_t
 static float *read_slots(const aura_cache *cache, const uint64_t *slot, uint32_t n)
 {
     float *x = calloc((size_t)2 * n * HEADS * DIM + 1, sizeof *x);
-    aura_view k = {x, AURA_F32, 0, 0}, v = {x + (size_t)n * HEADS * DIM, AURA_F32, 0, 0};
+    aura_view k = {x, AURA_F32, 0, 0, NULL}, v = {x + (size_t)n * HEADS * DIM, AURA_F32, 0, 0, NULL};
     EXPECT(!aura_slots_decode(cache, slot, n, &k, &v), "%s", aura_last_error());
     return x;
 }
@@ -183,9 +183,9 @@ static void references_are_the_callers(void)
     tensor_set(&t.k[0], keys);
     for (int round = 0; round < 3; round++) { /* without a reference, with it, and with the reference of the other page */
         for (uint64_t p = 0; p < 2 && round; p++) {
-            EXPECT(aura_slots_reference(cache, p, &mean[p].view) == AURA_BAD_ARGUMENT, "a reference after the first write");
-            EXPECT(!aura_slots_clear(cache, p) && !aura_slots_reference(cache, p, &mean[round == 1 ? p : 1 - p].view),
-                   "%s", aura_last_error());
+            aura_input before = as_input(mean[p].view), after = as_input(mean[round == 1 ? p : 1 - p].view);
+            EXPECT(aura_slots_reference(cache, p, &before) == AURA_BAD_ARGUMENT, "a reference after the first write");
+            EXPECT(!aura_slots_clear(cache, p) && !aura_slots_reference(cache, p, &after), "%s", aura_last_error());
         }
         for (uint32_t i = 0; i < 2 * TILE; i++)
             slot[i] = i % 2 * PAGE + 40 + i / 2; /* token i belongs to page i % 2 */
@@ -213,7 +213,7 @@ static void references_are_added_to_their_own_page(void)
     uint64_t slot[8 * TILE];
     aura_attend_options options = AURA_ATTEND_OPTIONS_INIT;
     for (uint64_t p = 0; p < 3; p++) {
-        aura_view view = tensor_from(&t.k[1], (uint32_t)p * 100);
+        aura_input view = tensor_from(&t.k[1], (uint32_t)p * 100);
         EXPECT(!aura_slots_reference(cache, p, &view), "%s", aura_last_error());
     }
     for (uint32_t i = 0; i < 8 * TILE; i++)
@@ -351,9 +351,11 @@ static void slots_misuse(void)
     REFUSED(aura_slots_reference(g.sequences, 0, &g.job.k), AURA_BAD_ARGUMENT);
     REFUSED(aura_slots_clear(g.cache, 3), AURA_BAD_ARGUMENT);
     REFUSED(aura_slots_clear(NULL, 0), AURA_BAD_ARGUMENT);
-    REFUSED(aura_slots_decode(g.sequences, g.slot, 1, &g.job.k, NULL), AURA_BAD_ARGUMENT);
-    REFUSED(aura_slots_decode(g.cache, NULL, 1, &g.job.k, NULL), AURA_BAD_ARGUMENT);
-    WRONG(g.slot[2] = SLOTS, aura_slots_decode(g.cache, g.slot, 5, &g.job.k, NULL), AURA_BAD_ARGUMENT);
+    static float memory[HEADS * DIM];
+    aura_view out = {memory, AURA_F32, 0, 0, NULL};
+    REFUSED(aura_slots_decode(g.sequences, g.slot, 1, &out, NULL), AURA_BAD_ARGUMENT);
+    REFUSED(aura_slots_decode(g.cache, NULL, 1, &out, NULL), AURA_BAD_ARGUMENT);
+    WRONG(g.slot[2] = SLOTS, aura_slots_decode(g.cache, g.slot, 5, &out, NULL), AURA_BAD_ARGUMENT);
     teardown();
 }
 
@@ -362,7 +364,7 @@ static void references_misuse(void)
     aura_config config = slot_config(AURA_KIND_B4, AURA_KIND_B4);
     aura_cache *cache = cache_new(ctx, &config);
     float x[HEADS * DIM] = {0};
-    aura_view k = {x, AURA_F32, 0, 0}, none = AURA_VIEW_INIT;
+    aura_input k = {x, AURA_F32, 0, 0, NULL}, none = AURA_INPUT_INIT;
     x[5] = NAN;
     EXPECT(aura_slots_reference(cache, 0, &k) == AURA_BAD_VALUE &&
            aura_slots_reference(cache, 0, &none) == AURA_BAD_ARGUMENT, "NaN, nothing");

@@ -256,7 +256,7 @@ static void try_float_mode(struct twin *t, unsigned mode)
     aura_cache *cache = cache_new(ctx, &t->config);
     aura_seq seq = seq_new(cache);
     float *x[2] = {malloc(300 * 64 * sizeof(float)), malloc(300 * 80 * sizeof(float))}, *want = malloc(300 * 80 * sizeof(float));
-    aura_view k = {x[0], AURA_F32, 0, 0}, v = {x[1], AURA_F32, 0, 0};
+    aura_view k = {x[0], AURA_F32, 0, 0, NULL}, v = {x[1], AURA_F32, 0, 0, NULL};
     uint64_t token;
     mode_set(mode);
     int failed = append(cache, seq, &t->k, &t->v, 0, 300) || aura_cache_decode(cache, seq, 0, 300, &k, &v);

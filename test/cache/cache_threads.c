@@ -26,7 +26,7 @@ static uint64_t read_seq(aura_seq seq, uint32_t queries, uint64_t h)
     enum { Q_HEADS = 4, K_DIM = 64, V_DIM = 80 };
     float q[8 * Q_HEADS * K_DIM], out[8 * Q_HEADS * V_DIM], lse[8 * Q_HEADS], k[2 * K_DIM], v[2 * V_DIM];
     aura_attend_job job = AURA_ATTEND_JOB_INIT;
-    aura_view k_view = {k, AURA_F32, 0, 0}, v_view = {v, AURA_F32, 0, 0};
+    aura_view k_view = {k, AURA_F32, 0, 0, NULL}, v_view = {v, AURA_F32, 0, 0, NULL};
     aura_seq_info info = AURA_SEQ_INFO_INIT;
     uint64_t seed = queries;
     for (size_t i = 0; i < sizeof q / sizeof *q; i++)
@@ -226,7 +226,7 @@ static void *grow_large(void *user)
 {
     struct large *l = user;
     float *k = calloc((size_t)(LARGE_TOKENS + 1) * LARGE_HEADS * LARGE_DIM, sizeof *k);
-    aura_view view = {k, AURA_F32, 0, 0};
+    aura_view view = {k, AURA_F32, 0, 0, NULL};
     if (l->start)
         pthread_barrier_wait(l->start);
     int failed = append(l->cache, l->seq, l->x, l->x, l->first, 1) ||

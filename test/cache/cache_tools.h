@@ -53,12 +53,19 @@ static inline void tensor_free(struct tensor *t)
     t->memory = NULL;
 }
 
-/* The view from token `first` on. */
-static inline aura_view tensor_from(const struct tensor *t, uint32_t first)
+/* What was written, to be read. */
+static inline aura_input as_input(aura_view v)
 {
-    aura_view view = t->view;
+    aura_input in = {v.data, v.dtype, v.token_stride, v.head_stride, v.rows};
+    return in;
+}
+
+/* The tensor from token `first` on. */
+static inline aura_input tensor_from(const struct tensor *t, uint32_t first)
+{
+    aura_input view = as_input(t->view);
     ptrdiff_t stride = view.token_stride ? view.token_stride : (ptrdiff_t)t->heads * (ptrdiff_t)t->dim;
-    view.data = (char *)view.data + (ptrdiff_t)first * stride * (ptrdiff_t)aura_dtype_bytes(view.dtype);
+    view.data = (const char *)view.data + (ptrdiff_t)first * stride * (ptrdiff_t)aura_dtype_bytes(view.dtype);
     return view;
 }
 
@@ -66,7 +73,7 @@ static inline aura_view tensor_from(const struct tensor *t, uint32_t first)
 static inline size_t tensor_at(const struct tensor *t, uint32_t token, uint32_t head)
 {
     ptrdiff_t row = t->view.head_stride ? t->view.head_stride : (ptrdiff_t)t->dim;
-    ptrdiff_t start = ((char *)tensor_from(t, token).data - t->memory) / (ptrdiff_t)aura_dtype_bytes(t->view.dtype);
+    ptrdiff_t start = ((const char *)tensor_from(t, token).data - t->memory) / (ptrdiff_t)aura_dtype_bytes(t->view.dtype);
     return (size_t)(start + (ptrdiff_t)head * row);
 }
 
@@ -306,7 +313,7 @@ static inline void expect_range(const aura_cache *cache, aura_seq seq, struct mo
 {
     float *k = malloc(n * m->k.heads * m->k.dim * sizeof *k + 1), *v = malloc(n * m->v.heads * m->v.dim * sizeof *v + 1);
     float *want_k = malloc(n * m->k.heads * m->k.dim * sizeof *k + 1), *want_v = malloc(n * m->v.heads * m->v.dim * sizeof *v + 1);
-    aura_view k_view = {k, AURA_F32, 0, 0}, v_view = {v, AURA_F32, 0, 0};
+    aura_view k_view = {k, AURA_F32, 0, 0, NULL}, v_view = {v, AURA_F32, 0, 0, NULL};
     uint64_t token = 0;
     aura_status status = aura_cache_decode(cache, seq, first, (uint32_t)n, &k_view, &v_view);
     EXPECT(!status, "%s: decode %llu + %llu: %s", what, (unsigned long long)first, (unsigned long long)n, aura_last_error());

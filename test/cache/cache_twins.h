@@ -70,7 +70,7 @@ static inline float *read_tokens(const aura_cache *cache, aura_seq seq, uint64_t
     const aura_config c = cache_info(cache).config;
     size_t k = n * c.kv_heads * c.k_dim, v = n * c.kv_heads * c.v_dim;
     float *x = calloc(k + v + 1, sizeof *x);
-    aura_view k_view = {x, AURA_F32, 0, 0}, v_view = {x + k, AURA_F32, 0, 0};
+    aura_view k_view = {x, AURA_F32, 0, 0, NULL}, v_view = {x + k, AURA_F32, 0, 0, NULL};
     aura_status status = n ? aura_cache_decode(cache, seq, first, (uint32_t)n, &k_view, &v_view) : AURA_OK;
     EXPECT(!status, "decode [%llu, %llu): %s", (unsigned long long)first, (unsigned long long)(first + n), aura_last_error());
     *bytes = (k + v) * sizeof *x;

@@ -285,7 +285,7 @@ static inline void expect_tokens(struct walk *w, const struct walker *a, uint64_
     uint64_t token = 0;
     for (int values = 0; values < 2 && n; values++) {
         struct model_side *side = values ? &m->v : &m->k;
-        aura_view view = {got, AURA_F32, 0, 0};
+        aura_view view = {got, AURA_F32, 0, 0, NULL};
         aura_status status = aura_cache_decode(w->cache, a->seq, first, (uint32_t)n, values ? NULL : &view, values ? &view : NULL);
         WALK_EXPECT(w, !status, "decode %llu + %llu of %llu: %s", (unsigned long long)first, (unsigned long long)n,
                     (unsigned long long)m->len, aura_last_error());
@@ -675,7 +675,7 @@ static inline struct walker *walk_decode(struct walk *w)
         return a;
     }
     static float out[64 * WIDEST];
-    aura_view view = {out, AURA_F32, 0, 0};
+    aura_view view = {out, AURA_F32, 0, 0, NULL};
     WALK_EXPECT(w, aura_cache_decode(w->cache, a->seq, first, (uint32_t)n, &view, NULL) == AURA_BAD_ARGUMENT,
                 "decode of what is not there, %llu + %llu of %llu", (unsigned long long)first, (unsigned long long)n,
                 (unsigned long long)len);

@@ -432,7 +432,7 @@ static void what_is_gone_is_an_error(void)
     aura_cache *cache = cache_new(ctx, &config);
     aura_seq seq = seq_new(cache), child = 0;
     float x[64 * 2 * 64], y[64 * 2 * 64];
-    aura_view view = {x, AURA_F32, 0, 0};
+    aura_view view = {x, AURA_F32, 0, 0, NULL};
     aura_attend_job job = AURA_ATTEND_JOB_INIT;
     aura_attend_options options = AURA_ATTEND_OPTIONS_INIT;
     for (uint64_t len = 0; len < 2000; len += 40)

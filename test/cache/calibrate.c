@@ -88,7 +88,7 @@ static aura_calibration *create(void)
 static void give_text(aura_calibration *c, int text, uint32_t n, uint32_t chunk)
 {
     for (uint32_t t = 0; t < n; t += chunk) {
-        aura_view k = {data.k[text][t], AURA_F32, 0, 0};
+        aura_input k = {data.k[text][t], AURA_F32, 0, 0, NULL};
         EXPECT(!aura_calibration_keys(c, n - t < chunk ? n - t : chunk, &k), "%s", aura_last_error());
     }
 }
@@ -96,7 +96,7 @@ static void give_text(aura_calibration *c, int text, uint32_t n, uint32_t chunk)
 static void give_queries(aura_calibration *c, uint32_t chunk)
 {
     for (uint32_t t = 0; t < QUERIES; t += chunk) {
-        aura_view q = {data.q[t], AURA_F32, 0, 0};
+        aura_input q = {data.q[t], AURA_F32, 0, 0, NULL};
         EXPECT(!aura_calibration_queries(c, QUERIES - t < chunk ? QUERIES - t : chunk, &q), "%s", aura_last_error());
     }
 }
@@ -208,20 +208,20 @@ static void pinned_and_lonely_tokens_do_not_count(void)
 }
 
 /* [tokens][heads][DIM] in another place, type and order: 0 contiguous, 1 head-major, 2 backwards, 3 padded rows. */
-static aura_view laid_out(uint8_t *buffer, const float *x, uint32_t tokens, uint32_t heads, aura_dtype dtype, int layout)
+static aura_input laid_out(uint8_t *buffer, const float *x, uint32_t tokens, uint32_t heads, aura_dtype dtype, int layout)
 {
     size_t element = aura_dtype_bytes(dtype);
     ptrdiff_t row = layout == 3 ? DIM + 24 : DIM, head = layout == 1 ? (ptrdiff_t)tokens * row : row;
     ptrdiff_t token = layout == 1 ? row : (ptrdiff_t)heads * row, first = 0;
     if (layout == 2)
         first = (ptrdiff_t)(tokens * heads - 1) * row, token = -token, head = -head;
-    aura_view v = {buffer + first * (ptrdiff_t)element, dtype, layout == 1 || layout == 2 ? token : 0,
-                   layout == 0 ? 0 : head};
+    aura_input v = {buffer + first * (ptrdiff_t)element, dtype, layout == 1 || layout == 2 ? token : 0,
+                   layout == 0 ? 0 : head, NULL};
     memset(buffer, 0xff, (size_t)tokens * heads * (DIM + 24) * element); /* NaN in between */
     for (ptrdiff_t t = 0; t < tokens; t++)
         for (ptrdiff_t h = 0; h < heads; h++)
             for (ptrdiff_t d = 0; d < DIM; d++)
-                aura_store(v.data, dtype, (size_t)(t * token + h * head + d), x[(t * heads + h) * DIM + d]);
+                aura_store(buffer, dtype, (size_t)(first + t * token + h * head + d), x[(t * heads + h) * DIM + d]);
     return v;
 }
 
@@ -235,9 +235,9 @@ static void layouts_and_types_change_no_bit(void)
     for (int t = 0; t < 3; t++)
         for (int layout = 0; layout < 4; layout++) {
             aura_calibration *c = create();
-            aura_view k = laid_out((uint8_t *)buffer, data.k[0][0][0], TOKENS, KV_HEADS, dtypes[t], layout);
+            aura_input k = laid_out((uint8_t *)buffer, data.k[0][0][0], TOKENS, KV_HEADS, dtypes[t], layout);
             EXPECT(!aura_calibration_keys(c, TOKENS, &k), "%s", aura_last_error());
-            aura_view q = laid_out((uint8_t *)buffer, data.q[0][0], QUERIES, Q_HEADS, dtypes[t], layout);
+            aura_input q = laid_out((uint8_t *)buffer, data.q[0][0], QUERIES, Q_HEADS, dtypes[t], layout);
             EXPECT(!aura_calibration_queries(c, QUERIES, &q), "%s", aura_last_error());
             take(c, got);
             EXPECT(!memcmp(want, got, sizeof want), "dtype %d layout %d", t, layout);
@@ -364,7 +364,7 @@ static void bad_configs(void)
 }
 
 /* A bad tensor for a calibration that already has data: the data must not change. */
-static void refuse(const aura_view *view, uint32_t tokens, int queries, aura_status want, const char *text)
+static void refuse(const aura_input *view, uint32_t tokens, int queries, aura_status want, const char *text)
 {
     balance_t before, after;
     aura_calibration *c = create();
@@ -385,7 +385,7 @@ static void bad_tensors(void)
         uint32_t tokens = queries ? QUERIES : 64, heads = queries ? Q_HEADS : KV_HEADS;
         fill();
         memcpy(copy, queries ? data.q[0][0] : data.k[0][0][0], (size_t)tokens * heads * DIM * sizeof *copy);
-        aura_view good = {copy, AURA_F32, 0, 0}, v;
+        aura_input good = {copy, AURA_F32, 0, 0, NULL}, v;
         v = good, v.data = NULL, refuse(&v, tokens, queries, AURA_BAD_ARGUMENT, "NULL");
         refuse(NULL, tokens, queries, AURA_BAD_ARGUMENT, "NULL");
         v = good, v.dtype = (aura_dtype)3, refuse(&v, tokens, queries, AURA_UNSUPPORTED, "dtype");
@@ -408,7 +408,7 @@ static void bad_tensors(void)
 static void bad_calls(void)
 {
     balance_t balance;
-    aura_view v = {data.k, AURA_F32, 0, 0};
+    aura_input v = {data.k, AURA_F32, 0, 0, NULL};
     fill();
     memset(balance, 0x5a, sizeof balance);
     EXPECT(aura_calibration_keys(NULL, 1, &v) == AURA_BAD_ARGUMENT && aura_calibration_queries(NULL, 1, &v) == AURA_BAD_ARGUMENT &&

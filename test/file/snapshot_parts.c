@@ -60,7 +60,7 @@ static void expect_heads(const aura_cache *a, const aura_cache *b, aura_seq seq,
     uint32_t n = (uint32_t)seq_tokens(a, seq), all = info.config.kv_heads, dim = info.config.k_dim;
     float *x = calloc((size_t)n * all * dim, sizeof *x), *y = calloc((size_t)n * heads * dim, sizeof *y);
     for (int values = 0; values < 2; values++) {
-        aura_view x_view = {x, AURA_F32, 0, 0}, y_view = {y, AURA_F32, 0, 0};
+        aura_view x_view = {x, AURA_F32, 0, 0, NULL}, y_view = {y, AURA_F32, 0, 0, NULL};
         EXPECT(!aura_cache_decode(a, seq, 0, n, values ? NULL : &x_view, values ? &x_view : NULL) &&
                !aura_cache_decode(b, seq, 0, n, values ? NULL : &y_view, values ? &y_view : NULL), "%s: %s", what,
                aura_last_error());
@@ -168,18 +168,19 @@ static void slots(void)
         slot[i] = i < 50 ? i * 3 + 500 : i * 2;
     for (uint64_t i = 0; i < 700; i++)
         all[i] = i;
-    EXPECT(!aura_slots_reference(a, 1, &t.k.view), "%s", aura_last_error());
-    job.tokens = 100, job.slot = slot, job.k = t.k.view, job.v = t.v.view;
+    aura_input mean = tensor_from(&t.k, 0);
+    EXPECT(!aura_slots_reference(a, 1, &mean), "%s", aura_last_error());
+    job.tokens = 100, job.slot = slot, job.k = mean, job.v = tensor_from(&t.v, 0);
     EXPECT(!aura_slots_write(a, &job, 1), "%s", aura_last_error());
     EXPECT(!aura_cache_save(a, file_path("slots"), NULL), "%s", aura_last_error());
     b = load(ctx, file_path("slots"), NULL);
     for (int round = 0; round < 2; round++) {
         for (int i = 0; i < 2; i++) {
-            aura_view k = {x[i], AURA_F32, 0, 0}, v = {y[i], AURA_F32, 0, 0};
+            aura_view k = {x[i], AURA_F32, 0, 0, NULL}, v = {y[i], AURA_F32, 0, 0, NULL};
             EXPECT(!aura_slots_decode(i ? b : a, all, 700, &k, &v), "%s", aura_last_error());
         }
         EXPECT(!memcmp(x[0], x[1], 700 * 128 * 4) && !memcmp(y[0], y[1], 700 * 128 * 4), "slots differ");
-        EXPECT(aura_slots_reference(b, 2, &t.k.view) == AURA_BAD_ARGUMENT, "a page that was written to takes a reference");
+        EXPECT(aura_slots_reference(b, 2, &mean) == AURA_BAD_ARGUMENT, "a page that was written to takes a reference");
         slot[0] = 300, job.tokens = 1; /* relative to the page's reference */
         EXPECT(!aura_slots_write(a, &job, 1) && !aura_slots_write(b, &job, 1), "%s", aura_last_error());
     }

@@ -81,7 +81,7 @@ static inline void expect_same(const aura_cache *a, aura_seq seq_a, const aura_c
     float *k[2], *v[2], *out[2];
     for (int i = 0; i < 2; i++) {
         k[i] = calloc(keys, sizeof(float)), v[i] = calloc(values, sizeof(float));
-        aura_view k_view = {k[i], AURA_F32, 0, 0}, v_view = {v[i], AURA_F32, 0, 0};
+        aura_view k_view = {k[i], AURA_F32, 0, 0, NULL}, v_view = {v[i], AURA_F32, 0, 0, NULL};
         EXPECT(!aura_cache_decode(i ? b : a, i ? seq_b : seq_a, x.first, n, &k_view, &v_view), "%s: %s", what, aura_last_error());
     }
     EXPECT(!memcmp(k[0], k[1], keys * sizeof(float)), "%s: keys differ", what);

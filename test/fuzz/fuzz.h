@@ -106,7 +106,7 @@ static inline void fuzz_use(aura_cache *cache, aura_seq seq)
     MUST(!aura_cache_get_info(cache, &info) && !aura_seq_get_info(cache, seq, &about));
     if (info.config.q_heads > 16)
         return; /* more than our buffers take */
-    aura_view k = {out[0], AURA_F32, 0, 0}, v = {out[1], AURA_F32, 0, 0};
+    aura_view k = {out[0], AURA_F32, 0, 0, NULL}, v = {out[1], AURA_F32, 0, 0, NULL};
     for (uint64_t t = about.first; t < about.tokens && t < about.first + 600; t += 4)
         MUST(!aura_cache_decode(cache, seq, t, about.tokens - t < 4 ? (uint32_t)(about.tokens - t) : 4, &k, &v));
     attend.seq = seq, attend.queries = about.tokens ? 1 : 0;

@@ -3,7 +3,7 @@
 #include "../../src/variants.h"
 #include "fuzz.h"
 
-enum { REACH = 1 << 20, MOST_QUERIES = 4, MOST_HEADS = 8 };
+enum { REACH = 1 << 20, MOST_QUERIES = 4, MOST_HEADS = 8, MOST_TOKENS = 40 };
 
 static float *space; /* [2 * REACH]; views begin in its middle */
 
@@ -34,16 +34,27 @@ static aura_config config_of(struct source *s)
     return c;
 }
 
-/* Strides with which everything stays within REACH. */
+/* Strides and rows with which everything stays within REACH. */
 static aura_view view_of(struct source *s)
 {
+    static uint32_t rows[MOST_TOKENS];
     aura_view view = AURA_VIEW_INIT;
     uint8_t how = take_u8(s);
     view.data = how % 64 ? space + REACH + how % 3 : NULL;
     view.dtype = (aura_dtype)(how / 64);
     view.token_stride = how & 1 ? (int16_t)take_u16(s) : 0;
     view.head_stride = how & 2 ? (int16_t)take_u16(s) : 0;
+    for (uint32_t i = 0; i < MOST_TOKENS && (how & 12) == 12; i++)
+        rows[i] = how & 16 ? take_u8(s) % 8 : i % 8;
+    view.rows = (how & 12) == 12 ? rows : NULL;
     return view;
+}
+
+static aura_input input_of(struct source *s)
+{
+    aura_view view = view_of(s);
+    aura_input in = {view.data, view.dtype, view.token_stride, view.head_stride, view.rows};
+    return in;
 }
 
 static aura_attend_options options_of(struct source *s)
@@ -67,7 +78,7 @@ static aura_attend_job attend_of(struct source *s, aura_seq seq)
     job.size = how == 255 ? take_u16(s) : job.size;
     job.seq = how & 1 ? take_u32(s) : seq;
     job.queries = how & 2 ? take_u8(s) % (MOST_QUERIES + 1) : 1;
-    job.q = view_of(s), job.out = view_of(s);
+    job.q = input_of(s), job.out = view_of(s);
     job.lse = how & 4 ? space : NULL;
     job.mask = how & 8 ? mask : NULL;
     job.mask_keys = how & 16 ? take_u32(s) >> take_u8(s) % 32 : how & 8 ? take_u8(s) % 64 : 0;
@@ -84,15 +95,15 @@ static aura_attend_job attend_of(struct source *s, aura_seq seq)
 static aura_seq fill(struct source *s, aura_cache *cache, const aura_config *c)
 {
     aura_seq seq = 0;
-    uint64_t slot[40];
-    uint32_t tokens = take_u8(s) % 40;
+    uint64_t slot[MOST_TOKENS];
+    uint32_t tokens = take_u8(s) % MOST_TOKENS;
     aura_append_job job = AURA_APPEND_JOB_INIT;
     aura_slot_job slots = AURA_SLOT_JOB_INIT;
-    for (int i = 0; i < 40; i++)
+    for (int i = 0; i < MOST_TOKENS; i++)
         slot[i] = take_u8(s) == 255 ? take_u64(s) : (uint64_t)i * 3;
     aura_seq_create(cache, &seq);
     job.seq = seq, job.tokens = slots.tokens = tokens, slots.slot = slot;
-    job.k = view_of(s), job.v = view_of(s);
+    job.k = input_of(s), job.v = input_of(s);
     job.k.dtype = job.v.dtype = AURA_F32, job.k.data = job.v.data = fuzz_numbers, job.k.token_stride = job.k.head_stride = 0;
     job.v.token_stride = job.v.head_stride = 0;
     slots.k = job.k, slots.v = job.v;

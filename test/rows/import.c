@@ -39,7 +39,7 @@ static void expect_equal(const aura_cache *a, aura_seq x, const aura_cache *b, a
         out[i] = calloc(n, sizeof(float));
     aura_view view[4];
     for (int i = 0; i < 4; i++)
-        view[i] = (aura_view){out[i], AURA_F32, 0, 0};
+        view[i] = (aura_view){out[i], AURA_F32, 0, 0, NULL};
     EXPECT(seq_tokens(a, x) == TOKENS && seq_tokens(b, y) == TOKENS, "%s: %llu tokens", what, (unsigned long long)seq_tokens(b, y));
     EXPECT(!aura_cache_decode(a, x, 0, TOKENS, &view[0], &view[1]) &&
            !aura_cache_decode(b, y, 0, TOKENS, &view[2], &view[3]), "%s: %s", what, aura_last_error());

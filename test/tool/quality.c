@@ -124,10 +124,11 @@ static void store_and_decode(void *arg, uint32_t layer, uint64_t first, uint32_t
     aura_cache *cache = NULL;
     aura_seq seq = 0;
     aura_append_job job = AURA_APPEND_JOB_INIT;
+    aura_view k_out = {k, AURA_F32, 0, 0, NULL}, v_out = {v, AURA_F32, 0, 0, NULL};
     (void)layer, (void)first, (void)q;
     EXPECT(!aura_cache_create(s->ctx, &s->config, &cache) && !aura_seq_create(cache, &seq), "%s", aura_last_error());
     job.seq = seq, job.tokens = tokens, job.k.data = k, job.v.data = v;
-    EXPECT(!aura_append(cache, &job, 1) && !aura_cache_decode(cache, seq, 0, tokens, &job.k, &job.v), "%s", aura_last_error());
+    EXPECT(!aura_append(cache, &job, 1) && !aura_cache_decode(cache, seq, 0, tokens, &k_out, &v_out), "%s", aura_last_error());
     aura_seq_info info = AURA_SEQ_INFO_INIT;
     aura_seq_get_info(cache, seq, &info);
     EXPECT(tokens - info.closed == quality_open_tokens(tokens, s->config.flags & AURA_NO_ROLLBACK ? 0 : s->config.rollback),

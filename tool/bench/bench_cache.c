@@ -31,11 +31,11 @@ static uint16_t *random_chunk(const aura_ctx *ctx, const struct shape *s, uint64
     return bad ? free(chunk), NULL : chunk;
 }
 
-static aura_view view(void *data, aura_dtype dtype)
+static aura_input input(const void *data, aura_dtype dtype)
 {
-    aura_view v = AURA_VIEW_INIT;
-    v.data = data, v.dtype = dtype;
-    return v;
+    aura_input in = AURA_INPUT_INIT;
+    in.data = data, in.dtype = dtype;
+    return in;
 }
 
 /* A cache with every part of the codec; where it encodes keys, it also has a balance. */
@@ -68,7 +68,7 @@ static int fill(const struct filled *f, uint16_t *k, uint16_t *v)
         for (uint32_t i = 0; i < f->shape.batch; i++) {
             jobs[i] = init;
             jobs[i].seq = f->seqs[i], jobs[i].tokens = rest < CHUNK ? rest : CHUNK;
-            jobs[i].k = view(k, AURA_F16), jobs[i].v = view(v, AURA_F16);
+            jobs[i].k = input(k, AURA_F16), jobs[i].v = input(v, AURA_F16);
         }
         if (aura_append(f->cache, jobs, f->shape.batch))
             bad = trouble(aura_last_error());
@@ -139,7 +139,7 @@ int ask_open(struct ask *a, const struct filled *f, uint32_t queries, uint32_t p
     for (uint32_t i = 0; !bad && i < s->batch; i++) {
         a->jobs[i] = job;
         a->jobs[i].seq = f->seqs[i], a->jobs[i].queries = queries;
-        a->jobs[i].q = view(a->q + i * each, AURA_F32), a->jobs[i].out = view(a->out + i * each, AURA_F32);
+        a->jobs[i].q = input(a->q + i * each, AURA_F32), a->jobs[i].out.data = a->out + i * each;
     }
     if (!bad && aura_attend_workspace(f->cache, a->jobs, s->batch, 0, &a->options.workspace_bytes))
         bad = trouble(aura_last_error());
@@ -223,7 +223,7 @@ double append_speed(uint32_t isa_mask, const struct shape *shape, double budget,
     if (!bad && (aura_seq_create(a.cache, &a.job.seq) || aura_seq_reserve(a.cache, a.job.seq, CHUNK)))
         bad = trouble(aura_last_error());
     if (!bad) {
-        a.job.tokens = CHUNK, a.job.k = view(k, AURA_F16), a.job.v = view(v, AURA_F16);
+        a.job.tokens = CHUNK, a.job.k = input(k, AURA_F16), a.job.v = input(v, AURA_F16);
         take_turns(&c, 1, budget);
     }
     aura_cache_destroy(a.cache);

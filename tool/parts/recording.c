@@ -180,11 +180,11 @@ void recording_exact_free(struct recording_exact *exact)
 
 /* ---- through a cache ----------------------------------------------------------------------------------------------- */
 
-static aura_view view(float *data)
+static aura_input input(const float *data)
 {
-    aura_view v = AURA_VIEW_INIT;
-    v.data = data;
-    return v;
+    aura_input in = AURA_INPUT_INIT;
+    in.data = data;
+    return in;
 }
 
 /* The balance vectors of a recording, which the caller frees; NULL on failure. */
@@ -193,7 +193,7 @@ static float *own_balance(const struct recording *r, const aura_ctx *ctx, char *
     float *balance = malloc((size_t)r->kv_heads * r->k_dim * sizeof *balance);
     aura_calibration *calibration = NULL;
     aura_calibration_config config = AURA_CALIBRATION_CONFIG_INIT;
-    aura_view k = view(r->k), q = view(r->q);
+    aura_input k = input(r->k), q = input(r->q);
     config.q_heads = r->q_heads, config.kv_heads = r->kv_heads, config.k_dim = r->k_dim;
     if (!balance)
         return fail(error, "out of memory"), NULL;
@@ -218,9 +218,10 @@ static int ask_cache(const struct recording *r, aura_cache *cache, const struct 
     aura_attend_options attend = AURA_ATTEND_OPTIONS_INIT;
     aura_cache_info about = AURA_CACHE_INFO_INIT;
     aura_seq_info seq = AURA_SEQ_INFO_INIT;
-    aura_view k = view(result->k), v = view(result->v);
-    append.tokens = r->tokens, append.k = view(r->k), append.v = view(r->v);
-    job.queries = r->queries, job.q = view(r->q), job.out = view(result->o), job.lse = result->lse;
+    aura_view k = AURA_VIEW_INIT, v = AURA_VIEW_INIT;
+    append.tokens = r->tokens, append.k = input(r->k), append.v = input(r->v);
+    job.queries = r->queries, job.q = input(r->q), job.out.data = result->o, job.lse = result->lse;
+    k.data = result->k, v.data = result->v;
     attend.planes = options->planes;
     if (aura_seq_create(cache, &append.seq) || aura_append(cache, &append, 1))
         return -1;
