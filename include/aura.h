@@ -1,7 +1,8 @@
 /* aura: a key/value cache of 2 to 8 bits per number, and attention computed straight from those bits.
  *
- * This header has the cache. Three others include it: aura_file.h (profiles and snapshots), aura_rows.h (rows of codes in
- * plain arrays, and the kernels of AURA and mlx-native) and aura_cuda.h (GPUs). Each compiles alone as C99 and as C++.
+ * This header has the cache. Four others include it: aura_file.h (profiles and snapshots), aura_rows.h (rows of codes in
+ * plain arrays, and the kernels of AURA and mlx-native), aura_team.h (the threads of an engine) and aura_cuda.h (GPUs).
+ * Each compiles alone as C99 and as C++.
  *
  * Errors   Every call that can fail returns aura_status; 0 is success. After a failure aura_last_error() has this
  *          thread's message: the argument, what was wrong with it, what would be right. A call that fails has written
@@ -111,7 +112,8 @@ typedef enum aura_log_level { AURA_LOG_ERROR = 0, AURA_LOG_INFO = 1 } aura_log_l
 typedef void aura_log_fn(void *user, aura_log_level level, const char *message);
 
 /* The caller's own threads. run() must call item(work, i) once for every i < items, on any threads and in any order, and
- * return when all of them have returned. Several threads may call run() at once. item() needs 128 KiB of stack. */
+ * return when all of them have returned. Several threads may call run() at once. item() needs 128 KiB of stack. aura_team.h
+ * has one for engines whose threads all enter an operation at once. */
 typedef struct aura_executor {
     void (*run)(void *user, size_t items, void (*item)(void *work, size_t i), void *work);
     void *user;

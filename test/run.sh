@@ -203,7 +203,7 @@ job_asan() {
     export UBSAN_OPTIONS=print_stacktrace=1 AURA_QUICK=1
     try build build $out/asan -DCMAKE_C_COMPILER=gcc -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG=-g1 -DAURA_PLAIN_KERNELS=ON \
         -DCMAKE_C_FLAGS='-fsanitize=address,undefined -fno-sanitize-recover=all -O1' || return
-    local except='cache_attend cache_cover cache_edges cache_same cache_store recorded threads_model' # fibers, or minutes, over code that the others reach
+    local except='cache_attend cache_cover cache_edges cache_same cache_store recorded team_model threads_model' # fibers, or minutes, over code that the others reach
     programs $out/asan
     replays $out/asan
     check $out/check-asan.json $out/asan/aura check --no-times
@@ -212,10 +212,11 @@ job_asan() {
 # Those that start threads; the rest has none.
 job_tsan() {
     try configure cmake -S . -B $out/tsan -DCMAKE_C_COMPILER=gcc -DCMAKE_C_FLAGS='-fsanitize=thread -O1' || return
-    try build cmake --build $out/tsan --target test_machine test_threads test_threads_start test_cache_threads test_model_threads || return
+    try build cmake --build $out/tsan --target test_machine test_threads test_threads_start test_team test_cache_threads test_model_threads || return
     program machine $out/tsan/test_machine
     program threads $out/tsan/test_threads
     program threads_start $out/tsan/test_threads_start
+    program team $out/tsan/test_team
     program cache_threads $out/tsan/test_cache_threads
     program model_threads $out/tsan/test_model_threads
 }
@@ -230,7 +231,7 @@ job_neon() {
     local except='alloc_fail cache_cover cache_edges cache_fork cache_misuse cache_pool cache_same cache_slots cache_threads
         cache_truncate cache_walk cache_window calibrate conversation cuda_cut eval format_names import llm merge mlx_kernels model_cache model_threads
         killed_saves page_table profile quality recorded safetensors
-        snapshot snapshot_parts threads threads_model threads_start view'
+        snapshot snapshot_parts team team_model threads threads_model threads_start view'
     except=$(echo $except)
     programs $out/neon qemu-aarch64 -cpu max
     rm -f $out/check-arm-*.json
@@ -663,7 +664,7 @@ job_quality() {
 
 # ---- what others see ------------------------------------------------------------------------------------------------
 
-headers='include/aura.h include/aura_file.h include/aura_rows.h' # of libaura
+headers='include/aura.h include/aura_file.h include/aura_rows.h include/aura_team.h' # of libaura
 
 # declared HEADER...: the functions that they declare.
 declared() {
@@ -772,6 +773,7 @@ job_install() {
 #include <aura.h>
 #include <aura_file.h>
 #include <aura_rows.h>
+#include <aura_team.h>
 #include <string.h>
 
 int main(void)

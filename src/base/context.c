@@ -95,6 +95,12 @@ static void default_free(void *user, void *memory, size_t bytes)
     free(memory);
 }
 
+aura_allocator aura_default_allocator(void)
+{
+    aura_allocator c_library = {default_alloc, default_free, NULL};
+    return c_library;
+}
+
 static void log_choice(const aura_ctx *ctx)
 {
     char line[128];
@@ -141,7 +147,6 @@ static aura_status make_workers(aura_ctx *ctx, uint32_t threads)
 aura_status aura_ctx_create(const aura_ctx_options *options, aura_ctx **ctx)
 {
     static const aura_ctx_options defaults = AURA_CTX_OPTIONS_INIT;
-    aura_allocator c_library = {default_alloc, default_free, NULL};
     uint32_t known = 0;
     aura_status status;
     if (!ctx)
@@ -152,7 +157,7 @@ aura_status aura_ctx_create(const aura_ctx_options *options, aura_ctx **ctx)
         known |= aura_isa_list[i].flag;
     if ((status = check_options(options, known)))
         return status;
-    aura_allocator allocator = options->allocator.alloc ? options->allocator : c_library;
+    aura_allocator allocator = options->allocator.alloc ? options->allocator : aura_default_allocator();
     aura_ctx *made = allocator.alloc(allocator.user, sizeof *made, 64);
     if (!made)
         return aura_fail(NULL, AURA_OUT_OF_MEMORY, "aura_ctx_create: the allocator has no %zu bytes", sizeof *made);

@@ -16,6 +16,8 @@ struct aura_ctx {
     struct aura_workers *workers; /* NULL: none */
 };
 
+aura_allocator aura_default_allocator(void); /* the C library's */
+
 /* Keeps the message for aura_last_error(), logs it where ctx has a log, and returns `status`. */
 aura_status aura_fail(const aura_ctx *ctx, aura_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
