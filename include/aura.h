@@ -252,6 +252,10 @@ typedef struct aura_cache_info {
 /* Fills the caller's *info. It may run beside any call but aura_cache_destroy(). Fails: AURA_BAD_ARGUMENT. */
 AURA_API aura_status aura_cache_get_info(const aura_cache *cache, aura_cache_info *info);
 
+/* Lists the ids of the sequences, as many as fit into seqs[*n], in the order in which a snapshot has them. *n becomes how many
+ * there are. With *n 0 seqs may be NULL. It may run beside any call but aura_cache_destroy(). Fails: AURA_BAD_ARGUMENT. */
+AURA_API aura_status aura_cache_list(const aura_cache *cache, aura_seq *seqs, size_t *n);
+
 /* Bytes that the cache has allocated in all; 0 for NULL. It may run beside any call but aura_cache_destroy(). Never fails. */
 AURA_API size_t aura_cache_bytes(const aura_cache *cache);
 
@@ -557,6 +561,9 @@ typedef struct aura_model_cache_info {
 
 /* Fills the caller's *info. It may run beside any call but aura_model_cache_destroy(). Fails: AURA_BAD_ARGUMENT. */
 AURA_API aura_status aura_model_cache_get_info(const aura_model_cache *model, aura_model_cache_info *info);
+
+/* Lists the ids of the sequences, as aura_cache_list() does. Fails: AURA_BAD_ARGUMENT. */
+AURA_API aura_status aura_model_cache_list(const aura_model_cache *model, aura_seq *seqs, size_t *n);
 
 /* The cache of a layer. The model owns it: do not destroy it. NULL where there is no such layer. Never fails. */
 AURA_API aura_cache *aura_model_cache_layer(const aura_model_cache *model, uint32_t layer);

@@ -127,7 +127,7 @@ AURA_API aura_status aura_cuda_upload(aura_cuda_cache *cache, aura_cuda_seq seq,
 AURA_API aura_status aura_cuda_download(const aura_cuda_cache *cache, aura_cuda_seq seq, aura_cache *to, aura_seq to_seq);
 
 typedef struct aura_cuda_pair {
-    aura_seq host; /* in a CPU cache or a file */
+    aura_seq host; /* in a CPU cache: an id; in a file: a number */
     aura_cuda_seq device;
 } aura_cuda_pair;
 
@@ -140,7 +140,7 @@ AURA_API aura_status aura_cuda_cache_upload(aura_cuda_cache *cache, const aura_c
 AURA_API aura_status aura_cuda_cache_download(const aura_cuda_cache *cache, aura_cache *to, aura_cuda_pair *pairs, size_t *n);
 
 /* Save all sequences, or those in `options`, to a snapshot, the file of aura_cache_save(), and load all sequences of such a
- * file, or those in `options`, as new ones. `pairs` says which sequence has which id in the file. A load goes from the file to
+ * file, or those in `options`, as new ones. `pairs` says which sequence has which number in the file. A load goes from the file to
  * the device; a save goes through memory of the host that holds all of it.
  * Fail as aura_cache_save() and aura_seq_load() do, and as the two above; loading with nothing changed. AURA_BAD_ARGUMENT also
  * where the file has another configuration: the message says in what. */
@@ -153,6 +153,20 @@ AURA_API aura_status aura_cuda_cache_load(aura_cuda_cache *cache, const char *pa
 AURA_API aura_status aura_cuda_seq_save(const aura_cuda_cache *cache, aura_cuda_seq seq, const char *path,
                                         const aura_snapshot_options *options);
 AURA_API aura_status aura_cuda_seq_load(aura_cuda_cache *cache, const char *path, const aura_snapshot_options *options,
+                                        aura_cuda_seq *seq);
+
+/* The same with sinks and sources, as aura_cache_write(), aura_seq_read() and the others of aura_file.h; _size says how many bytes
+ * a snapshot has, from the lengths of the sequences alone. Fail as those and as the four above do. */
+AURA_API aura_status aura_cuda_cache_size(const aura_cuda_cache *cache, const aura_snapshot_options *options, size_t *bytes);
+AURA_API aura_status aura_cuda_cache_write(const aura_cuda_cache *cache, aura_sink *sink, const aura_snapshot_options *options,
+                                           aura_cuda_pair *pairs, size_t *n);
+AURA_API aura_status aura_cuda_cache_read(aura_cuda_cache *cache, aura_source *source, const aura_snapshot_options *options,
+                                          aura_cuda_pair *pairs, size_t *n);
+AURA_API aura_status aura_cuda_seq_size(const aura_cuda_cache *cache, aura_cuda_seq seq, const aura_snapshot_options *options,
+                                        size_t *bytes);
+AURA_API aura_status aura_cuda_seq_write(const aura_cuda_cache *cache, aura_cuda_seq seq, aura_sink *sink,
+                                         const aura_snapshot_options *options);
+AURA_API aura_status aura_cuda_seq_read(aura_cuda_cache *cache, aura_source *source, const aura_snapshot_options *options,
                                         aura_cuda_seq *seq);
 
 /* ---- on a stream -------------------------------------------------------------------------------------------------- */

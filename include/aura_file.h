@@ -70,15 +70,45 @@ AURA_API aura_status aura_profile_load(aura_ctx *ctx, const char *path, aura_pro
  * appends and attention give the same bits as they would have given in the cache that was saved, on any machine that the
  * library runs on. A page that sequences share is saved once and shared again. Reservations are not saved.
  *
+ * Snapshots are canonical. Their bytes depend on the tokens, on which sequences share pages and on the order of the sequences, and
+ * on nothing else: not on ids, on what was there before, or on where it is in memory. Saved, loaded and saved again is the same
+ * bytes. Sequences are numbered 1, 2, 3 ... in a snapshot, in the order of `seqs` of the options, or of aura_cache_list() where
+ * all are saved. (In a file made before version 0.5 a sequence's number is the id that it had.)
+ *
  * A file may hold some of the KV heads, and a caller may load some of those in a file. A machine that has heads 2 and 3 of 8
  * loads these into a cache of its own with 2 KV heads and a quarter of the query heads.
  *
  * Threads: saving reads the sequences that it saves (those of the call, or all). Loading a sequence is like creating one.
  */
+
+/* Where a snapshot goes: with `write` piece by piece, from the first byte to the last; without, to data[bytes]. */
+typedef struct aura_sink {
+    size_t size;
+    int (*write)(void *user, const void *data, size_t bytes); /* returns 0 when it has taken them all; anything else ends the
+                                                                 call with AURA_IO */
+    void *user;
+    void *data;   /* write NULL: aura_..._size() bytes, any alignment */
+    size_t bytes; /* that there are */
+    size_t used;  /* the call sets it: how many were written */
+} aura_sink;
+#define AURA_SINK_INIT {sizeof(aura_sink), NULL, NULL, NULL, 0, 0}
+
+/* Where a snapshot comes from: with `read` piece by piece; without, from data[bytes]. No byte after its end is read. */
+typedef struct aura_source {
+    size_t size;
+    ptrdiff_t (*read)(void *user, void *data, size_t bytes); /* returns how many it has put there, 1 to bytes; 0: there are no
+                                                                more; less: it failed, which ends the call with AURA_IO */
+    void *user;
+    const void *data; /* read NULL. Memory aligned to 8 is not copied; nobody may write to it during the call */
+    size_t bytes;     /* that there are, with whatever follows the snapshot; with read, 0: unknown */
+    size_t used;      /* the call sets it: how many were read */
+} aura_source;
+#define AURA_SOURCE_INIT {sizeof(aura_source), NULL, NULL, NULL, 0, 0}
+
 typedef struct aura_snapshot_options {
     size_t size;
-    const aura_seq *seqs; /* [n_seqs] the sequences to save, by their ids in the cache; or to load, by their ids in the file,
-                             which are those they had when they were saved. NULL: all */
+    const aura_seq *seqs; /* [n_seqs] the sequences to save, by their ids in the cache; or to load, by their numbers in the
+                             snapshot. NULL: all */
     size_t n_seqs;
     uint32_t first_head, heads; /* KV heads [first_head, first_head + heads); heads 0: from first_head on */
     size_t budget_bytes;  /* of the cache or model that a load makes; 0: no limit */
@@ -93,11 +123,37 @@ typedef struct aura_snapshot_options {
  * AURA_BAD_ARGUMENT where the note is longer than *bytes. Threads: any. */
 AURA_API aura_status aura_snapshot_note(aura_ctx *ctx, const char *path, void *note, size_t *bytes);
 
+/* Says how many bytes a snapshot of these has; _write gives a sink exactly as many. It copies and encodes nothing. Fails: as every
+ * save does, but not with AURA_IO. */
+AURA_API aura_status aura_cache_size(const aura_cache *cache, const aura_snapshot_options *options, size_t *bytes);
+AURA_API aura_status aura_seq_size(const aura_cache *cache, aura_seq seq, const aura_snapshot_options *options, size_t *bytes);
+AURA_API aura_status aura_model_size(const aura_model_cache *model, const aura_snapshot_options *options, size_t *bytes);
+AURA_API aura_status aura_model_seq_size(const aura_model_cache *model, aura_seq seq, const aura_snapshot_options *options,
+                                         size_t *bytes);
+
+/* These do what the _save functions below do, to a sink: the same bytes as in a file. Fail as every save does; AURA_IO where the
+ * sink's function failed, AURA_BAD_ARGUMENT, with nothing written, also where its memory is too small. */
+AURA_API aura_status aura_cache_write(const aura_cache *cache, aura_sink *sink, const aura_snapshot_options *options);
+AURA_API aura_status aura_seq_write(const aura_cache *cache, aura_seq seq, aura_sink *sink, const aura_snapshot_options *options);
+AURA_API aura_status aura_model_write(const aura_model_cache *model, aura_sink *sink, const aura_snapshot_options *options);
+AURA_API aura_status aura_model_seq_write(const aura_model_cache *model, aura_seq seq, aura_sink *sink,
+                                          const aura_snapshot_options *options);
+
+/* These do what the _load functions below do, from a source. Every byte of the snapshot is read and checked before anything is
+ * made, and memory is taken for no more than twice what has been read, or for what the source said it has. Fail as every load
+ * does; AURA_IO where the source's function failed, AURA_BAD_FILE where it ended too early. */
+AURA_API aura_status aura_cache_read(aura_ctx *ctx, aura_source *source, const aura_snapshot_options *options, aura_cache **cache);
+AURA_API aura_status aura_seq_read(aura_cache *cache, aura_source *source, const aura_snapshot_options *options, aura_seq *seq);
+AURA_API aura_status aura_model_read(aura_ctx *ctx, aura_source *source, const aura_snapshot_options *options,
+                                     aura_model_cache **model);
+AURA_API aura_status aura_model_seq_read(aura_model_cache *model, aura_source *source, const aura_snapshot_options *options,
+                                         aura_seq *seq);
+
 /* Saves a cache; options NULL: all of it. Fails as every save does. */
 AURA_API aura_status aura_cache_save(const aura_cache *cache, const char *path, const aura_snapshot_options *options);
 
-/* Makes the cache that was saved, with the budget of the options. Its sequences have the ids that they had. The caller owns
- * *cache. Fails as every load does, and with AURA_OUT_OF_PAGES. */
+/* Makes the cache that was saved, with the budget of the options. The ids of its sequences are their numbers in the
+ * snapshot. The caller owns *cache. Fails as every load does, and with AURA_OUT_OF_PAGES. */
 AURA_API aura_status aura_cache_load(aura_ctx *ctx, const char *path, const aura_snapshot_options *options, aura_cache **cache);
 
 /* Saves one sequence, as aura_cache_save() does with that one in seqs. Fails as every save does; AURA_BAD_ARGUMENT also where

@@ -107,24 +107,6 @@ aura_status aura_backend_fill(const char *name, aura_cache *cache, aura_seq id, 
 
 /* ---- whole caches ------------------------------------------------------------------------------------------------------ */
 
-aura_status aura_backend_seqs(const char *name, const aura_cache *cache, aura_seq *seqs, size_t most, size_t *n)
-{
-    struct aura_call call = {cache->ctx, name};
-    pthread_mutex_t *lock = (pthread_mutex_t *)&cache->lock;
-    void *memory;
-    aura_status status = aura_take_memory(call, (most + 1) * sizeof(struct aura_sequence *), &memory);
-    if (status)
-        return status;
-    struct aura_sequence **list = memory;
-    pthread_mutex_lock(lock);
-    *n = aura_seqs_list(cache, list, most);
-    for (size_t i = 0; i < *n; i++)
-        seqs[i] = list[i]->id;
-    pthread_mutex_unlock(lock);
-    aura_give_memory(call.ctx, memory, (most + 1) * sizeof *list);
-    return AURA_OK;
-}
-
 aura_status aura_backend_add_page(const char *name, aura_cache *cache, aura_seq id, size_t i, uint8_t **page)
 {
     struct aura_call call = {cache->ctx, name};

@@ -54,9 +54,6 @@ aura_status aura_backend_fill(const char *call, aura_cache *cache, aura_seq seq,
 
 /* ---- whole caches ---- */
 
-/* The first of the sequences, as many as fit: *n. Fails: AURA_OUT_OF_MEMORY. */
-aura_status aura_backend_seqs(const char *call, const aura_cache *cache, aura_seq *seqs, size_t most, size_t *n);
-
 /* Page i of a new sequence; pages that it lacks before it are gone. *page is a page of the cache, which the sequence then
  * shares, or NULL: it gets one of its own. Call aura_backend_set_lengths() after the last page. The caller writes what the
  * pages hold. Fails as aura_append does where there is no space. */
@@ -66,17 +63,21 @@ void aura_backend_set_lengths(const char *call, aura_cache *cache, aura_seq seq,
 
 /* ---- files: backend_file.c ---- */
 
-/* A snapshot of a cache like `shape`: the sequences that `options` name, or all. Everything in the file has been checked. The
- * shape and the path must live as long as the file is open. Fails as aura_seq_load does. */
+/* A snapshot of a cache like `shape`, from a path or, where that is not NULL, a source: the sequences that `options` name, or
+ * all. Everything in it has been checked. The shape and where it comes from must live as long as it is open. Fails as
+ * aura_seq_load and aura_seq_read do. */
 struct aura_backend_file;
-aura_status aura_backend_open(const char *call, const aura_cache *shape, const char *path, const aura_snapshot_options *options,
-                          struct aura_backend_file **file);
+aura_status aura_backend_open(const char *call, const aura_cache *shape, const char *path, aura_source *source,
+                              const aura_snapshot_options *options, struct aura_backend_file **file);
 void aura_backend_close(struct aura_backend_file *file); /* NULL is allowed */
 size_t aura_backend_file_seqs(const struct aura_backend_file *file);
-/* Sequence i: its name in the file, and its facts but the rows, which aura_backend_file_rows() writes. */
+/* Sequence i: its number in the file, and its facts but the rows, which aura_backend_file_rows() writes. */
 aura_seq aura_backend_file_seq(const struct aura_backend_file *file, size_t i, struct aura_backend_seq *facts);
 const uint8_t *aura_backend_file_page(const struct aura_backend_file *file, size_t i, size_t page);
 void aura_backend_file_rows(const struct aura_backend_file *file, size_t i, uint16_t *k, uint16_t *v);
+/* Bytes of a snapshot of sequences of these lengths, which have `pages` different pages. Fails as aura_cache_size does. */
+aura_status aura_backend_size(const char *call, const aura_cache *shape, const struct aura_backend_seq *seqs, size_t n,
+                              size_t pages, const aura_snapshot_options *options, size_t *bytes);
 
 /* aura_fail for callers that have no context.h. */
 aura_status aura_backend_fail(const aura_ctx *ctx, aura_status status, const char *format, ...)

@@ -124,8 +124,9 @@ aura_status aura_seq_publish(struct aura_call call, aura_cache *cache, struct au
 void aura_seq_withdraw(aura_cache *cache, struct aura_sequence *seq);
 /* New ids go on where those of another cache ended: `generation` was its cache->generation. */
 void aura_seqs_continue(aura_cache *cache, uint32_t generation);
-/* The first of the sequences, as many as fit, in the order of their places; returns how many. The lock is held. */
-size_t aura_seqs_list(const aura_cache *cache, struct aura_sequence **list, size_t most);
+/* The first of the sequences, as many as fit, or their ids, in the order of their places; returns how many. Either list may be
+ * NULL. The lock is held. */
+size_t aura_seqs_list(const aura_cache *cache, struct aura_sequence **list, aura_seq *ids, size_t most);
 /* aura_seq_create(), aura_seq_fork() and aura_seq_release(), for caches of a model too; *id as for aura_seq_publish(). */
 aura_status aura_seq_add(struct aura_call call, aura_cache *cache, aura_seq *id);
 aura_status aura_seq_branch(struct aura_call call, aura_cache *cache, aura_seq from, uint64_t tokens, aura_seq *id);

@@ -127,6 +127,13 @@ aura_cache *aura_model_cache_layer(const aura_model_cache *model, uint32_t layer
     return model && layer < model->layers ? model->layer[layer] : NULL;
 }
 
+aura_status aura_model_cache_list(const aura_model_cache *model, aura_seq *seqs, size_t *n)
+{
+    struct aura_call call = {model ? model->ctx : NULL, "aura_model_cache_list"};
+    aura_status status = check_model(call, model);
+    return status ? status : aura_cache_list(model->layer[0], seqs, n);
+}
+
 aura_status aura_model_cache_get_info(const aura_model_cache *model, aura_model_cache_info *info)
 {
     struct aura_call call = {model ? model->ctx : NULL, "aura_model_cache_get_info"};

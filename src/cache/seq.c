@@ -109,16 +109,33 @@ void aura_seqs_continue(aura_cache *cache, uint32_t generation)
     cache->generation = generation & (UINT32_MAX >> PLACE_BITS);
 }
 
-size_t aura_seqs_list(const aura_cache *cache, struct aura_sequence **list, size_t most)
+size_t aura_seqs_list(const aura_cache *cache, struct aura_sequence **list, aura_seq *ids, size_t most)
 {
     size_t n = 0;
     for (uint32_t c = 0; c < AURA_SEQ_CHUNKS; c++) {
         _Atomic(struct aura_sequence *) *entries = atomic_load(&((aura_cache *)cache)->chunk[c]);
-        for (size_t i = 0; entries && i < chunk_size(c) && n < most; i++)
-            if (atomic_load(&entries[i]))
-                list[n++] = atomic_load(&entries[i]);
+        for (size_t i = 0; entries && i < chunk_size(c) && n < most; i++) {
+            struct aura_sequence *seq = atomic_load(&entries[i]);
+            if (seq && list)
+                list[n] = seq;
+            if (seq && ids)
+                ids[n] = seq->id;
+            n += seq != NULL;
+        }
     }
     return n;
+}
+
+aura_status aura_cache_list(const aura_cache *cache, aura_seq *seqs, size_t *n)
+{
+    if (!cache || !n || (*n && !seqs))
+        return aura_fail(cache ? cache->ctx : NULL, AURA_BAD_ARGUMENT, "aura_cache_list: %s is NULL",
+                         !cache ? "cache" : n ? "seqs" : "n");
+    pthread_mutex_lock((pthread_mutex_t *)&cache->lock);
+    aura_seqs_list(cache, NULL, seqs, *n);
+    *n = cache->seqs;
+    pthread_mutex_unlock((pthread_mutex_t *)&cache->lock);
+    return AURA_OK;
 }
 
 /* ---- create, fork, release ---------------------------------------------------------------------------------------- */

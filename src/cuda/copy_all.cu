@@ -4,6 +4,7 @@
 
 #include <new>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 /* Vectors and maps throw where the host has no memory. */
@@ -186,9 +187,10 @@ extern "C" aura_status aura_cuda_cache_upload(aura_cuda_cache *c, const aura_cac
         return status;
     return with_memory(c, call, [&] {
         struct arrival a = {c, call, from, NULL, std::vector<aura_seq>(info.seqs), {}, {}, {}, {}};
-        size_t there = 0;
-        aura_status each = aura_backend_seqs(call, from, a.ids.data(), a.ids.size(), &there);
-        a.ids.resize(there);
+        size_t there = a.ids.size();
+        aura_status each = aura_cache_list(from, a.ids.data(), &there);
+        if (there < a.ids.size())
+            a.ids.resize(there);
         if (!each && !(each = arrive(a)))
             report(a.made, pairs, n);
         return each;
@@ -207,16 +209,50 @@ static aura_status load(aura_cuda_cache *c, const char *call, const struct aura_
     });
 }
 
-extern "C" aura_status aura_cuda_cache_load(aura_cuda_cache *c, const char *path, const aura_snapshot_options *options,
-                                            aura_cuda_pair *pairs, size_t *n)
+/* Where a snapshot comes from: a path or, where that is NULL, a source. */
+struct origin {
+    const char *path;
+    aura_source *source;
+};
+
+static aura_status load_cache(aura_cuda_cache *c, const char *call, struct origin from, const aura_snapshot_options *options,
+                              aura_cuda_pair *pairs, size_t *n)
 {
-    const char *call = "aura_cuda_cache_load";
     struct aura_backend_file *file = NULL;
     if (!c)
         return aura_backend_fail(NULL, AURA_BAD_ARGUMENT, "%s: cache is NULL", call);
-    aura_status status = aura_backend_open(call, c->shape, path, options, &file);
+    aura_status status = aura_backend_open(call, c->shape, from.path, from.source, options, &file);
     if (!status)
         status = load(c, call, file, pairs, n);
+    aura_backend_close(file);
+    return status;
+}
+
+extern "C" aura_status aura_cuda_cache_load(aura_cuda_cache *c, const char *path, const aura_snapshot_options *options,
+                                            aura_cuda_pair *pairs, size_t *n)
+{
+    return load_cache(c, "aura_cuda_cache_load", {path ? path : "", NULL}, options, pairs, n);
+}
+
+extern "C" aura_status aura_cuda_cache_read(aura_cuda_cache *c, aura_source *source, const aura_snapshot_options *options,
+                                            aura_cuda_pair *pairs, size_t *n)
+{
+    return load_cache(c, "aura_cuda_cache_read", {NULL, source}, options, pairs, n);
+}
+
+static aura_status load_seq(aura_cuda_cache *c, const char *call, struct origin from, const aura_snapshot_options *options,
+                            aura_cuda_seq *seq)
+{
+    struct aura_backend_file *file = NULL;
+    aura_cuda_pair made;
+    if (!c || !seq)
+        return aura_backend_fail(c ? c->ctx : NULL, AURA_BAD_ARGUMENT, "%s: %s is NULL", call, c ? "seq" : "cache");
+    aura_status status = aura_backend_open(call, c->shape, from.path, from.source, options, &file);
+    if (!status && aura_backend_file_seqs(file) != 1)
+        status = aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: of %zu sequences one must be named in seqs", call,
+                               aura_backend_file_seqs(file));
+    if (!status && !(status = load(c, call, file, &made, NULL)))
+        *seq = made.device;
     aura_backend_close(file);
     return status;
 }
@@ -224,19 +260,13 @@ extern "C" aura_status aura_cuda_cache_load(aura_cuda_cache *c, const char *path
 extern "C" aura_status aura_cuda_seq_load(aura_cuda_cache *c, const char *path, const aura_snapshot_options *options,
                                           aura_cuda_seq *seq)
 {
-    const char *call = "aura_cuda_seq_load";
-    struct aura_backend_file *file = NULL;
-    aura_cuda_pair made;
-    if (!c || !seq)
-        return aura_backend_fail(c ? c->ctx : NULL, AURA_BAD_ARGUMENT, "%s: %s is NULL", call, c ? "seq" : "cache");
-    aura_status status = aura_backend_open(call, c->shape, path, options, &file);
-    if (!status && aura_backend_file_seqs(file) != 1)
-        status = aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: of %zu sequences one must be named in seqs: %s", call,
-                               aura_backend_file_seqs(file), path);
-    if (!status && !(status = load(c, call, file, &made, NULL)))
-        *seq = made.device;
-    aura_backend_close(file);
-    return status;
+    return load_seq(c, "aura_cuda_seq_load", {path ? path : "", NULL}, options, seq);
+}
+
+extern "C" aura_status aura_cuda_seq_read(aura_cuda_cache *c, aura_source *source, const aura_snapshot_options *options,
+                                          aura_cuda_seq *seq)
+{
+    return load_seq(c, "aura_cuda_seq_read", {NULL, source}, options, seq);
 }
 
 /* ---- from the device ------------------------------------------------------------------------------------------------- */
@@ -338,8 +368,38 @@ static aura_status check_options(const aura_cuda_cache *c, const char *call, con
     return AURA_OK;
 }
 
-/* To a file by way of a CPU cache that lives for the call, so that what is in files has one author. */
-static aura_status save(const aura_cuda_cache *c, const char *call, const std::vector<aura_cuda_seq> &seqs, const char *path,
+/* Where a snapshot goes: a path or a sink; or nowhere, because only its length is asked for. */
+struct goal {
+    const char *path;
+    aura_sink *sink;
+    size_t *bytes;
+};
+
+/* Its length, from the lengths and the pages of the sequences. */
+static aura_status measure(const aura_cuda_cache *c, const char *call, const std::vector<aura_cuda_seq> &seqs,
+                           const aura_snapshot_options *options, size_t *bytes)
+{
+    const struct aura_page_window *w = &c->dev.window;
+    std::vector<struct aura_backend_seq> facts(seqs.size());
+    std::unordered_set<uint32_t> pages;
+    on_device here(c->device);
+    for (size_t i = 0; i < seqs.size(); i++) {
+        struct dev_seq state;
+        aura_status status = aura_cuda_read_seq(c, call, seqs[i], &state);
+        if (status)
+            return status;
+        facts[i].len = state.len;
+        facts[i].closed = state.closed;
+        facts[i].first = aura_window_first(w, top_of(state));
+        const size_t first = facts[i].first, end = aura_pages_of(state.len);
+        for (size_t p = aura_window_begin(w, first); p < end; p = aura_window_next(w, first, p))
+            pages.insert(aura_page_table_number(&c->page_table, seqs[i], p));
+    }
+    return aura_backend_size(call, c->shape, facts.data(), facts.size(), pages.size(), options, bytes);
+}
+
+/* By way of a CPU cache that lives for the call, so that what is in files has one author. */
+static aura_status save(const aura_cuda_cache *c, const char *call, const std::vector<aura_cuda_seq> &seqs, struct goal to,
                         const aura_snapshot_options *options, aura_cuda_pair *pairs, size_t *n)
 {
     aura_config config = *c->facts.config;
@@ -350,19 +410,24 @@ static aura_status save(const aura_cuda_cache *c, const char *call, const std::v
         all = *options;
     all.seqs = NULL;
     all.n_seqs = 0;
+    if (to.bytes)
+        return measure(c, call, seqs, &all, to.bytes);
     aura_status status = aura_cache_create(c->ctx, &config, &d.to);
-    if (!status && !(status = depart(d)) && !(status = aura_cache_save(d.to, path, &all)))
+    if (!status && !(status = depart(d)))
+        status = to.sink ? aura_cache_write(d.to, to.sink, &all) : aura_cache_save(d.to, to.path, &all);
+    for (size_t i = 0; i < d.made.size(); i++)
+        d.made[i].host = (aura_seq)(i + 1); /* its number in the snapshot */
+    if (!status)
         report(d.made, pairs, n);
     aura_cache_destroy(d.to);
     return status;
 }
 
-extern "C" aura_status aura_cuda_cache_save(const aura_cuda_cache *c, const char *path, const aura_snapshot_options *options,
-                                            aura_cuda_pair *pairs, size_t *n)
+static aura_status save_cache(const aura_cuda_cache *c, const char *call, struct goal to, const aura_snapshot_options *options,
+                              aura_cuda_pair *pairs, size_t *n)
 {
-    const char *call = "aura_cuda_cache_save";
-    if (!c)
-        return aura_backend_fail(NULL, AURA_BAD_ARGUMENT, "%s: cache is NULL", call);
+    if (!c || (!to.path && !to.sink && !to.bytes))
+        return aura_backend_fail(NULL, AURA_BAD_ARGUMENT, "%s: %s is NULL", call, c ? "where it goes" : "cache");
     aura_status status = check_options(c, call, options);
     for (size_t i = 0; options && i < options->n_seqs && !status; i++)
         status = aura_cuda_check_seq(c, call, options->seqs[i]);
@@ -372,19 +437,55 @@ extern "C" aura_status aura_cuda_cache_save(const aura_cuda_cache *c, const char
         std::vector<aura_cuda_seq> some;
         if (options && options->seqs)
             some.assign(options->seqs, options->seqs + options->n_seqs);
-        return save(c, call, options && options->seqs ? some : all_seqs(c), path, options, pairs, n);
+        return save(c, call, options && options->seqs ? some : all_seqs(c), to, options, pairs, n);
     });
+}
+
+extern "C" aura_status aura_cuda_cache_save(const aura_cuda_cache *c, const char *path, const aura_snapshot_options *options,
+                                            aura_cuda_pair *pairs, size_t *n)
+{
+    return save_cache(c, "aura_cuda_cache_save", {path, NULL, NULL}, options, pairs, n);
+}
+
+extern "C" aura_status aura_cuda_cache_write(const aura_cuda_cache *c, aura_sink *sink, const aura_snapshot_options *options,
+                                             aura_cuda_pair *pairs, size_t *n)
+{
+    return save_cache(c, "aura_cuda_cache_write", {NULL, sink, NULL}, options, pairs, n);
+}
+
+extern "C" aura_status aura_cuda_cache_size(const aura_cuda_cache *c, const aura_snapshot_options *options, size_t *bytes)
+{
+    return save_cache(c, "aura_cuda_cache_size", {NULL, NULL, bytes}, options, NULL, NULL);
+}
+
+static aura_status save_seq(const aura_cuda_cache *c, const char *call, aura_cuda_seq seq, struct goal to,
+                            const aura_snapshot_options *options)
+{
+    aura_status status = aura_cuda_check_seq(c, call, seq);
+    if (status || (status = check_options(c, call, options)))
+        return status;
+    if (!to.path && !to.sink && !to.bytes)
+        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: where it goes is NULL", call);
+    if (options && options->seqs)
+        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: seqs is given, and seq too; several are saved with their cache",
+                                 call);
+    return with_memory(c, call, [&] { return save(c, call, {seq}, to, options, NULL, NULL); });
 }
 
 extern "C" aura_status aura_cuda_seq_save(const aura_cuda_cache *c, aura_cuda_seq seq, const char *path,
                                           const aura_snapshot_options *options)
 {
-    const char *call = "aura_cuda_seq_save";
-    aura_status status = aura_cuda_check_seq(c, call, seq);
-    if (status || (status = check_options(c, call, options)))
-        return status;
-    if (options && options->seqs)
-        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: seqs is given, and seq too; use aura_cuda_cache_save for several",
-                                 call);
-    return with_memory(c, call, [&] { return save(c, call, {seq}, path, options, NULL, NULL); });
+    return save_seq(c, "aura_cuda_seq_save", seq, {path, NULL, NULL}, options);
+}
+
+extern "C" aura_status aura_cuda_seq_write(const aura_cuda_cache *c, aura_cuda_seq seq, aura_sink *sink,
+                                           const aura_snapshot_options *options)
+{
+    return save_seq(c, "aura_cuda_seq_write", seq, {NULL, sink, NULL}, options);
+}
+
+extern "C" aura_status aura_cuda_seq_size(const aura_cuda_cache *c, aura_cuda_seq seq, const aura_snapshot_options *options,
+                                          size_t *bytes)
+{
+    return save_seq(c, "aura_cuda_seq_size", seq, {NULL, NULL, bytes}, options);
 }

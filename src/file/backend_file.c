@@ -1,4 +1,4 @@
-/* A snapshot as another backend reads it: its sequences one by one, from the mapped file. */
+/* A snapshot as another backend reads it: its sequences one by one, from the file or source. */
 #include "../base/exact.h"
 #include "../cache/backend.h"
 
@@ -26,10 +26,11 @@ static aura_status find_seqs(struct aura_backend_file *f, struct aura_call call,
     return aura_loaded_find(l, f->shape, options->seqs, f->n, f->place);
 }
 
-aura_status aura_backend_open(const char *name, const aura_cache *shape, const char *path, const aura_snapshot_options *options,
-                          struct aura_backend_file **file)
+aura_status aura_backend_open(const char *name, const aura_cache *shape, const char *path, aura_source *source,
+                              const aura_snapshot_options *options, struct aura_backend_file **file)
 {
     struct aura_call call = {shape->ctx, name};
+    const struct aura_file_input from = path ? aura_from_path(path) : aura_from_source(source);
     void *memory = NULL;
     aura_status status = aura_check_snapshot_options(call, &options);
     if (status || (status = aura_take_memory(call, sizeof(struct aura_backend_file), &memory)))
@@ -37,7 +38,7 @@ aura_status aura_backend_open(const char *name, const aura_cache *shape, const c
     struct aura_backend_file *f = memory;
     memset(f, 0, sizeof *f);
     f->shape = shape;
-    if ((status = aura_snapshot_open(&f->snapshot, call, path, 0, options))) {
+    if ((status = aura_snapshot_open(&f->snapshot, call, &from, 0, options))) {
         aura_give_memory(call.ctx, f, sizeof *f);
         return status;
     }
@@ -85,4 +86,22 @@ const uint8_t *aura_backend_file_page(const struct aura_backend_file *f, size_t 
 void aura_backend_file_rows(const struct aura_backend_file *f, size_t i, uint16_t *k, uint16_t *v)
 {
     aura_loaded_rows(&f->snapshot.layer[0], f->shape, &f->place[i], k, v);
+}
+
+aura_status aura_backend_size(const char *name, const aura_cache *shape, const struct aura_backend_seq *seqs, size_t n,
+                              size_t pages, const aura_snapshot_options *options, size_t *bytes)
+{
+    struct aura_call call = {shape->ctx, name};
+    uint64_t entries = 0, rows = 0;
+    aura_status status = aura_check_snapshot_options(call, &options);
+    uint32_t heads = options->heads;
+    if (status || (status = aura_check_head_range(call, options->first_head, &heads, shape->config.kv_heads)))
+        return status;
+    for (size_t i = 0; i < n; i++) {
+        entries += aura_window_count(&shape->window, seqs[i].first, aura_pages_of(seqs[i].len));
+        rows += aura_rows_of(shape, seqs[i].len, seqs[i].closed);
+    }
+    const uint64_t layer = aura_layer_sections_bytes(shape, heads, n, entries, pages, rows);
+    *bytes = (size_t)aura_snapshot_bytes(layer, 1, shape->balance != NULL, options);
+    return AURA_OK;
 }

@@ -1,13 +1,19 @@
 /* The file of profiles and snapshots: a header, a table of sections, the sections. doc/snapshot.md draws the bytes. Checksums
  * cover every byte of a file and its length: a reader notices every flipped bit and every missing or added byte.
  *
- * The writer writes a file beside the one it replaces, and renames it when it is complete and on disk. The reader maps it. */
+ * The writer writes to a sink, or a file beside the one it replaces, and renames it when it is complete and on disk. The reader
+ * maps a file; of a source it takes what the header announces, and never more memory than twice what has come. */
 #ifndef AURA_CONTAINER_H
 #define AURA_CONTAINER_H
 
+#include "../../include/aura_file.h"
 #include "../base/arguments.h"
 
 enum { AURA_FILE_MAJOR = 1, AURA_FILE_MINOR = 0, AURA_FILE_ALIGN = 64 };
+
+/* Not text: a transfer in text mode damages it. */
+#define AURA_FILE_MAGIC {0x89, 'A', 'U', 'R', 'A', '\r', '\n', 0x1a}
+#define AURA_FILE_BYTE_ORDER 0x01020304u
 
 /* What a file is. */
 enum { AURA_FILE_PROFILE = 1, AURA_FILE_SNAPSHOT = 2 };
@@ -59,17 +65,44 @@ struct aura_file_balance {
 };
 _Static_assert(sizeof(struct aura_file_balance) == 64, "drawn in doc/snapshot.md");
 
-/* ---- writing ---- */
+/* Bytes up to the next multiple of AURA_FILE_ALIGN. */
+static inline uint64_t aura_file_padded(uint64_t bytes)
+{
+    return (bytes + AURA_FILE_ALIGN - 1) / AURA_FILE_ALIGN * AURA_FILE_ALIGN;
+}
 
-/* The first failure stays in `status` until aura_writer_commit() returns it. Calls after it do nothing. */
+/* The first section begins here. */
+static inline uint64_t aura_file_front(uint32_t sections)
+{
+    return aura_file_padded(sizeof(struct aura_file_header) + (uint64_t)sections * sizeof(struct aura_file_section));
+}
+
+/* ---- writing: writer.c ---- */
+
+/* Where a file goes: a path, or a sink; or nowhere, because the caller only asks for its length. */
+struct aura_file_output {
+    enum { AURA_TO_PATH, AURA_TO_SINK, AURA_TO_NOBODY } way;
+    const char *path;
+    aura_sink *sink;
+    size_t *bytes;
+};
+
+/* Where it comes from. */
+struct aura_file_input {
+    enum { AURA_FROM_PATH, AURA_FROM_SOURCE } way;
+    const char *path;
+    aura_source *source;
+};
+
+struct aura_replacement;
+
+/* The first failure stays in `status`. Calls after it do nothing. */
 struct aura_writer {
     struct aura_call call;
-    const char *path;
-    char *temporary;     /* the name of the file until it is complete */
-    char *target;        /* the file that is replaced: the path, or where it leads as a link */
-    size_t name_bytes;
-    int file;
+    struct aura_replacement *file;
+    aura_sink *sink;     /* NULL: a file */
     aura_status status;
+    int sums, sealed;    /* sums: nothing is written yet; sealed: the table is complete */
     struct aura_file_header *header;
     struct aura_file_section *table; /* [header->sections] */
     uint32_t written;    /* sections, the one being written included */
@@ -78,34 +111,89 @@ struct aura_writer {
     size_t fill, summed; /* bytes in the buffer; of these, already in the checksum of their section */
 };
 
-/* Begins a file with `sections` sections. Fails: AURA_BAD_ARGUMENT (path), AURA_OUT_OF_MEMORY, AURA_IO; there is nothing to
- * commit then. */
-aura_status aura_writer_open(struct aura_writer *w, struct aura_call call, const char *path, uint32_t kind, uint32_t sections);
-void aura_writer_section(struct aura_writer *w, uint32_t layer, uint32_t type);
+static inline struct aura_file_output aura_to_path(const char *path)
+{
+    return (struct aura_file_output){AURA_TO_PATH, path, NULL, NULL};
+}
+
+static inline struct aura_file_output aura_to_sink(aura_sink *sink)
+{
+    return (struct aura_file_output){AURA_TO_SINK, NULL, sink, NULL};
+}
+
+static inline struct aura_file_output aura_to_nobody(size_t *bytes)
+{
+    return (struct aura_file_output){AURA_TO_NOBODY, NULL, NULL, bytes};
+}
+
+static inline struct aura_file_input aura_from_path(const char *path)
+{
+    return (struct aura_file_input){AURA_FROM_PATH, path, NULL};
+}
+
+static inline struct aura_file_input aura_from_source(aura_source *source)
+{
+    return (struct aura_file_input){AURA_FROM_SOURCE, NULL, source};
+}
+
+/* What a file is to be: `write` puts its sections one after the other, the same ones whenever it is called. */
+struct aura_file_plan {
+    uint32_t kind, sections;
+    uint64_t bytes; /* of the file */
+    void (*write)(struct aura_writer *w, const void *what);
+    const void *what;
+};
+
+/* That a call was given what it needs of these. */
+aura_status aura_check_file_output(struct aura_call call, const struct aura_file_output *to);
+aura_status aura_check_file_input(struct aura_call call, const struct aura_file_input *from);
+
+/* Writes a file. Fails as every save does; `to` was checked. A sink that is a function gets the table before the sections, so
+ * their checksums are found first. Files and memory get the table last. */
+aura_status aura_write_file(struct aura_call call, const struct aura_file_output *to, const struct aura_file_plan *plan);
+void aura_writer_section(struct aura_writer *w, uint32_t layer, uint32_t type, uint32_t flags);
 void aura_writer_put(struct aura_writer *w, const void *data, size_t bytes);
-/* Writes the whole section of a layer's factors. */
+/* Writes the whole section of a layer's factors; and its bytes, with the padding. */
 void aura_writer_balance(struct aura_writer *w, uint32_t layer, uint32_t kv_heads, uint32_t k_dim, const float *balance);
-/* Puts the file in its place, or removes what there is of it and returns the first failure. */
-aura_status aura_writer_commit(struct aura_writer *w);
+uint64_t aura_balance_section_bytes(uint32_t kv_heads, uint32_t k_dim);
+
+/* ---- replacing a file: replace.c ---- */
+
+/* Creates a file beside the one that it is to replace. Fails: AURA_BAD_ARGUMENT (path), AURA_OUT_OF_MEMORY, AURA_IO. */
+aura_status aura_replace_begin(struct aura_call call, const char *path, struct aura_replacement **file);
+aura_status aura_replace_write(struct aura_replacement *file, const void *data, size_t bytes, uint64_t offset);
+/* Puts the file in its place or, where `status` is a failure, removes what there is of it. Returns the first failure. */
+aura_status aura_replace_end(struct aura_replacement *file, aura_status status);
+
+/* Fails with AURA_IO and the text of an errno; with AURA_BAD_ARGUMENT where a path is NULL or empty. */
+aura_status aura_fail_io(struct aura_call call, const char *what, const char *path, int error);
+aura_status aura_check_path(struct aura_call call, const char *path);
 
 /* ---- reading ---- */
 
 struct aura_reader {
     struct aura_call call;
-    const char *path;
+    const char *path;    /* for messages: of a source, what it is */
     const uint8_t *data;
-    size_t bytes;
+    size_t bytes;        /* of the file */
+    size_t mapped;       /* bytes of a mapping; 0: data is no mapping */
+    aura_source *source; /* NULL: a file */
+    uint8_t *copy;       /* what was read of the source; NULL: data is the caller's memory */
+    size_t have, room;   /* bytes in the copy, and how many it has place for */
     const struct aura_file_section *table;
     uint32_t sections;
     struct aura_file_content content;
 };
 
-/* Maps a file, checks all of its bytes, and that it has an AURA_SECTION_FILE. Fails, with nothing to close:
- * AURA_BAD_ARGUMENT, AURA_IO, AURA_BAD_FILE, AURA_UNSUPPORTED (a version or a section that is not known). */
-aura_status aura_reader_open(struct aura_reader *r, struct aura_call call, const char *path, uint32_t kind);
+/* Maps a file or reads a source, checks all of its bytes, and that it has an AURA_SECTION_FILE. The source must live until the
+ * reader is closed. kind 0: any, and checksums of sections are left to aura_reader_is_whole(). Fails, with nothing to close:
+ * AURA_BAD_ARGUMENT, AURA_IO, AURA_BAD_FILE, AURA_OUT_OF_MEMORY, AURA_UNSUPPORTED (a version or a section that is not known). */
+aura_status aura_reader_open(struct aura_reader *r, struct aura_call call, const struct aura_file_input *from, uint32_t kind);
 void aura_reader_close(struct aura_reader *r);
+/* Whether the bytes of a section are those that were written. */
+int aura_reader_is_whole(const struct aura_reader *r, uint32_t section);
 
-/* The content of a section, aligned to 64, and its length in *bytes. NULL: the file has no such section. */
+/* The content of a section, aligned to 8, and its length in *bytes. NULL: the file has no such section. */
 const void *aura_reader_find(const struct aura_reader *r, uint32_t layer, uint32_t type, uint64_t *bytes);
 
 /* The factors of a layer; *balance is NULL where the file has none. Their number is checked, their values are not.

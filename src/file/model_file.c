@@ -12,28 +12,21 @@
 static aura_status list_ids(struct aura_call call, const aura_model_cache *model, aura_seq **ids, size_t *n)
 {
     aura_cache *cache = model->layer[0];
-    void *list, *memory = NULL;
+    void *memory = NULL;
     pthread_mutex_lock((pthread_mutex_t *)&model->lock);
-    size_t list_bytes = (cache->seqs + 1) * sizeof(struct aura_sequence *);
-    aura_status status = aura_take_memory(call, list_bytes, &list);
-    if (!status)
-        status = aura_take_memory(call, (cache->seqs + 1) * sizeof **ids, &memory);
+    pthread_mutex_lock(&cache->lock);
+    *n = cache->seqs;
+    aura_status status = aura_take_memory(call, (*n + 1) * sizeof **ids, &memory);
     *ids = memory;
-    if (!status) {
-        struct aura_sequence **seq = list;
-        pthread_mutex_lock(&cache->lock);
-        *n = aura_seqs_list(cache, seq, cache->seqs);
-        pthread_mutex_unlock(&cache->lock);
-        for (size_t i = 0; i < *n; i++)
-            (*ids)[i] = seq[i]->id;
-    }
+    if (!status)
+        aura_seqs_list(cache, NULL, *ids, *n);
+    pthread_mutex_unlock(&cache->lock);
     pthread_mutex_unlock((pthread_mutex_t *)&model->lock);
-    aura_give_memory(call.ctx, list, list_bytes);
     return status;
 }
 
 /* Saves the sequences in options->seqs, which is not NULL. */
-static aura_status save_seqs(struct aura_call call, const aura_model_cache *model, const char *path,
+static aura_status save_seqs(struct aura_call call, const aura_model_cache *model, const struct aura_file_output *to,
                              const aura_snapshot_options *options)
 {
     uint32_t ready = 0;
@@ -45,50 +38,73 @@ static aura_status save_seqs(struct aura_call call, const aura_model_cache *mode
     for (; !status && ready < model->layers; ready += !status)
         status = aura_saved_init(&layers[ready], call, model->layer[ready], options);
     if (!status)
-        status = aura_write_snapshot(call, path, layers, model->layers, 1, options);
+        status = aura_write_snapshot(call, to, layers, model->layers, 1, options);
     while (ready-- > 0)
         aura_saved_free(&layers[ready]);
     aura_give_memory(call.ctx, layers, model->layers * sizeof *layers);
     return status;
 }
 
-aura_status aura_model_save(const aura_model_cache *model, const char *path, const aura_snapshot_options *options)
+/* Of one sequence, or of those in the options where `seq` is NULL. */
+static aura_status save(struct aura_call call, const aura_model_cache *model, const aura_seq *seq, struct aura_file_output to,
+                        const aura_snapshot_options *options)
 {
-    struct aura_call call = {model ? model->ctx : NULL, "aura_model_save"};
     aura_seq *ids = NULL;
     size_t n = 0;
     if (!model)
         return aura_fail(NULL, AURA_BAD_ARGUMENT, "%s: model is NULL", call.name);
     aura_status status = aura_check_snapshot_options(call, &options);
-    if (status)
+    if (status || (status = aura_check_file_output(call, &to)))
         return status;
-    if (options->seqs)
-        return save_seqs(call, model, path, options);
-    aura_snapshot_options all = *options;
-    if ((status = list_ids(call, model, &ids, &n)))
+    aura_snapshot_options chosen = *options;
+    if (seq && (status = aura_choose_seq(call, seq, &chosen)))
         return status;
-    all.seqs = ids;
-    all.n_seqs = n;
-    status = save_seqs(call, model, path, &all);
+    if (!chosen.seqs) {
+        if ((status = list_ids(call, model, &ids, &n)))
+            return status;
+        chosen.seqs = ids;
+        chosen.n_seqs = n;
+    }
+    status = save_seqs(call, model, &to, &chosen);
     aura_give_memory(call.ctx, ids, (n + 1) * sizeof *ids);
     return status;
+}
+
+static struct aura_call call_of(const aura_model_cache *model, const char *name)
+{
+    return (struct aura_call){model ? model->ctx : NULL, name};
+}
+
+aura_status aura_model_save(const aura_model_cache *model, const char *path, const aura_snapshot_options *options)
+{
+    return save(call_of(model, "aura_model_save"), model, NULL, aura_to_path(path), options);
+}
+
+aura_status aura_model_write(const aura_model_cache *model, aura_sink *sink, const aura_snapshot_options *options)
+{
+    return save(call_of(model, "aura_model_write"), model, NULL, aura_to_sink(sink), options);
+}
+
+aura_status aura_model_size(const aura_model_cache *model, const aura_snapshot_options *options, size_t *bytes)
+{
+    return save(call_of(model, "aura_model_size"), model, NULL, aura_to_nobody(bytes), options);
 }
 
 aura_status aura_model_seq_save(const aura_model_cache *model, aura_seq seq, const char *path,
                                 const aura_snapshot_options *options)
 {
-    struct aura_call call = {model ? model->ctx : NULL, "aura_model_seq_save"};
-    if (!model)
-        return aura_fail(NULL, AURA_BAD_ARGUMENT, "%s: model is NULL", call.name);
-    aura_status status = aura_check_snapshot_options(call, &options);
-    if (status)
-        return status;
-    if (options->seqs)
-        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: seqs is given, and seq too; use aura_model_save for several", call.name);
-    aura_snapshot_options one = *options;
-    one.seqs = &seq;
-    one.n_seqs = 1;
-    return save_seqs(call, model, path, &one);
+    return save(call_of(model, "aura_model_seq_save"), model, &seq, aura_to_path(path), options);
+}
+
+aura_status aura_model_seq_write(const aura_model_cache *model, aura_seq seq, aura_sink *sink,
+                                 const aura_snapshot_options *options)
+{
+    return save(call_of(model, "aura_model_seq_write"), model, &seq, aura_to_sink(sink), options);
+}
+
+aura_status aura_model_seq_size(const aura_model_cache *model, aura_seq seq, const aura_snapshot_options *options, size_t *bytes)
+{
+    return save(call_of(model, "aura_model_seq_size"), model, &seq, aura_to_nobody(bytes), options);
 }
 
 /* ---- loading ------------------------------------------------------------------------------------------------------- */
@@ -121,15 +137,16 @@ static aura_status fill_model(struct aura_snapshot *s, aura_model_cache *model, 
     return status;
 }
 
-aura_status aura_model_load(aura_ctx *ctx, const char *path, const aura_snapshot_options *options, aura_model_cache **model)
+static aura_status load_model(const char *name, aura_ctx *ctx, struct aura_file_input from, const aura_snapshot_options *options,
+                              aura_model_cache **model)
 {
-    struct aura_call call = {ctx, "aura_model_load"};
+    struct aura_call call = {ctx, name};
     struct aura_snapshot s;
     aura_model_cache *made = NULL;
     if (!ctx || !model)
         return aura_fail(ctx, AURA_BAD_ARGUMENT, "%s: %s is NULL", call.name, ctx ? "model" : "ctx");
     aura_status status = aura_check_snapshot_options(call, &options);
-    if (status || (status = aura_snapshot_open(&s, call, path, 1, options)))
+    if (status || (status = aura_snapshot_open(&s, call, &from, 1, options)))
         return status;
     for (uint32_t i = 0; !status && i < s.layers; i++)
         if (s.config[i].slots)
@@ -144,20 +161,31 @@ aura_status aura_model_load(aura_ctx *ctx, const char *path, const aura_snapshot
     return status;
 }
 
-aura_status aura_model_seq_load(aura_model_cache *model, const char *path, const aura_snapshot_options *options, aura_seq *seq)
+aura_status aura_model_load(aura_ctx *ctx, const char *path, const aura_snapshot_options *options, aura_model_cache **model)
 {
-    struct aura_call call = {model ? model->ctx : NULL, "aura_model_seq_load"};
+    return load_model("aura_model_load", ctx, aura_from_path(path), options, model);
+}
+
+aura_status aura_model_read(aura_ctx *ctx, aura_source *source, const aura_snapshot_options *options, aura_model_cache **model)
+{
+    return load_model("aura_model_read", ctx, aura_from_source(source), options, model);
+}
+
+static aura_status load_seq(const char *name, aura_model_cache *model, struct aura_file_input from,
+                            const aura_snapshot_options *options, aura_seq *seq)
+{
+    struct aura_call call = {model ? model->ctx : NULL, name};
     struct aura_snapshot s;
     aura_seq id = 0, made = 0;
     uint32_t done = 0;
     if (!model || !seq)
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: %s is NULL", call.name, model ? "seq" : "model");
     aura_status status = aura_check_snapshot_options(call, &options);
-    if (status || (status = aura_snapshot_open(&s, call, path, 1, options)))
+    if (status || (status = aura_snapshot_open(&s, call, &from, 1, options)))
         return status;
     if (s.layers != model->layers)
         status = aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: %u layers in the file, %u in the model: %s", call.name, s.layers,
-                           model->layers, path);
+                           model->layers, s.reader.path);
     if (!status)
         status = check_same_seqs(&s);
     for (uint32_t i = 0; !status && i < s.layers; i++)
@@ -174,4 +202,14 @@ aura_status aura_model_seq_load(aura_model_cache *model, const char *path, const
     if (!status)
         *seq = made;
     return status;
+}
+
+aura_status aura_model_seq_load(aura_model_cache *model, const char *path, const aura_snapshot_options *options, aura_seq *seq)
+{
+    return load_seq("aura_model_seq_load", model, aura_from_path(path), options, seq);
+}
+
+aura_status aura_model_seq_read(aura_model_cache *model, aura_source *source, const aura_snapshot_options *options, aura_seq *seq)
+{
+    return load_seq("aura_model_seq_read", model, aura_from_source(source), options, seq);
 }

@@ -3,7 +3,6 @@
 
 #include <string.h>
 
-#include "../../include/aura_file.h"
 #include "container.h"
 
 struct layer {
@@ -115,34 +114,42 @@ aura_status aura_profile_get(const aura_profile *profile, uint32_t layer, aura_p
     return AURA_OK;
 }
 
+static void write_profile(struct aura_writer *w, const void *what)
+{
+    const aura_profile *profile = what;
+    struct aura_file_content content = {profile->layers, 0};
+    aura_writer_section(w, 0, AURA_SECTION_FILE, 0);
+    aura_writer_put(w, &content, sizeof content);
+    for (uint32_t i = 0; i < profile->layers; i++)
+        if (profile->layer[i].balance)
+            aura_writer_balance(w, i, profile->layer[i].kv_heads, profile->layer[i].k_dim, profile->layer[i].balance);
+}
+
 aura_status aura_profile_save(const aura_profile *profile, const char *path)
 {
     struct aura_call call = {profile ? profile->ctx : NULL, "aura_profile_save"};
-    struct aura_writer w;
-    uint32_t sections = 1;
+    const struct aura_file_output to = aura_to_path(path);
+    struct aura_file_plan plan = {AURA_FILE_PROFILE, 1, aura_file_padded(sizeof(struct aura_file_content)), write_profile, profile};
     aura_status status = check_layer(call, profile, 0);
     if (status)
         return status;
     for (uint32_t i = 0; i < profile->layers; i++)
-        sections += profile->layer[i].balance != NULL;
-    if ((status = aura_writer_open(&w, call, path, AURA_FILE_PROFILE, sections)))
-        return status;
-    struct aura_file_content content = {profile->layers, 0};
-    aura_writer_section(&w, 0, AURA_SECTION_FILE);
-    aura_writer_put(&w, &content, sizeof content);
-    for (uint32_t i = 0; i < profile->layers; i++)
-        if (profile->layer[i].balance)
-            aura_writer_balance(&w, i, profile->layer[i].kv_heads, profile->layer[i].k_dim, profile->layer[i].balance);
-    return aura_writer_commit(&w);
+        if (profile->layer[i].balance) {
+            plan.sections++;
+            plan.bytes += aura_balance_section_bytes(profile->layer[i].kv_heads, profile->layer[i].k_dim);
+        }
+    plan.bytes += aura_file_front(plan.sections);
+    return aura_write_file(call, &to, &plan);
 }
 
 aura_status aura_profile_load(aura_ctx *ctx, const char *path, aura_profile **profile)
 {
     struct aura_call call = {ctx, "aura_profile_load"};
+    const struct aura_file_input from = aura_from_path(path);
     struct aura_reader r;
     aura_profile *made = NULL;
     aura_status status = check_new(call, profile);
-    if (status || (status = aura_reader_open(&r, call, path, AURA_FILE_PROFILE)))
+    if (status || (status = aura_reader_open(&r, call, &from, AURA_FILE_PROFILE)))
         return status;
     if (r.content.layers > AURA_MOST_LAYERS || r.content.model)
         status = aura_reader_bad(&r, "it has no or too many layers");

@@ -9,17 +9,17 @@ static size_t layers_bytes(uint32_t layers)
     return layers * (sizeof(struct aura_loaded) + sizeof(aura_config));
 }
 
-aura_status aura_snapshot_open(struct aura_snapshot *s, struct aura_call call, const char *path, uint32_t model,
+aura_status aura_snapshot_open(struct aura_snapshot *s, struct aura_call call, const struct aura_file_input *from, uint32_t model,
                                const aura_snapshot_options *options)
 {
     void *memory = NULL;
-    aura_status status = aura_reader_open(&s->reader, call, path, AURA_FILE_SNAPSHOT);
+    aura_status status = aura_reader_open(&s->reader, call, from, AURA_FILE_SNAPSHOT);
     if (status)
         return status;
     s->layers = s->reader.content.layers;
     if (s->reader.content.model != model)
         status = aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: %s: %s", call.name,
-                           model ? "of one cache, not of a model" : "of a model, not of one cache", path);
+                           model ? "of one cache, not of a model" : "of a model, not of one cache", s->reader.path);
     else if (s->layers > s->reader.sections || (!model && s->layers != 1))
         status = aura_reader_bad(&s->reader, "it lacks layers");
     else
@@ -68,15 +68,16 @@ static aura_status fill_cache(struct aura_snapshot *s, aura_cache *cache, const 
     return AURA_OK;
 }
 
-aura_status aura_cache_load(aura_ctx *ctx, const char *path, const aura_snapshot_options *options, aura_cache **cache)
+static aura_status load_cache(const char *name, aura_ctx *ctx, struct aura_file_input from, const aura_snapshot_options *options,
+                              aura_cache **cache)
 {
-    struct aura_call call = {ctx, "aura_cache_load"};
+    struct aura_call call = {ctx, name};
     struct aura_snapshot s;
     aura_cache *made = NULL;
     if (!ctx || !cache)
         return aura_fail(ctx, AURA_BAD_ARGUMENT, "%s: %s is NULL", call.name, ctx ? "cache" : "ctx");
     aura_status status = aura_check_snapshot_options(call, &options);
-    if (status || (status = aura_snapshot_open(&s, call, path, 0, options)))
+    if (status || (status = aura_snapshot_open(&s, call, &from, 0, options)))
         return status;
     s.config[0].budget_bytes = options->budget_bytes;
     status = aura_blame_file(aura_cache_make(call, ctx, &s.config[0], NULL, NULL, &made));
@@ -86,6 +87,16 @@ aura_status aura_cache_load(aura_ctx *ctx, const char *path, const aura_snapshot
     if (!status)
         *cache = made;
     return status;
+}
+
+aura_status aura_cache_load(aura_ctx *ctx, const char *path, const aura_snapshot_options *options, aura_cache **cache)
+{
+    return load_cache("aura_cache_load", ctx, aura_from_path(path), options, cache);
+}
+
+aura_status aura_cache_read(aura_ctx *ctx, aura_source *source, const aura_snapshot_options *options, aura_cache **cache)
+{
+    return load_cache("aura_cache_read", ctx, aura_from_source(source), options, cache);
 }
 
 /* ---- a sequence ---------------------------------------------------------------------------------------------------- */
@@ -102,18 +113,19 @@ aura_status aura_pick_seq(const struct aura_loaded *l, const aura_snapshot_optio
     return AURA_OK;
 }
 
-aura_status aura_seq_load(aura_cache *cache, const char *path, const aura_snapshot_options *options, aura_seq *seq)
+static aura_status load_seq(const char *name, aura_cache *cache, struct aura_file_input from, const aura_snapshot_options *options,
+                            aura_seq *seq)
 {
-    struct aura_call call = {cache ? cache->ctx : NULL, "aura_seq_load"};
+    struct aura_call call = {cache ? cache->ctx : NULL, name};
     struct aura_snapshot s;
     aura_seq id, made = 0;
     if (!cache || !seq)
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: %s is NULL", call.name, cache ? "seq" : "cache");
     if (cache->model || cache->slots)
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: the cache is %s", call.name,
-                         cache->model ? "a layer of a model; use aura_model_seq_load" : "one of slots");
+                         cache->model ? "a layer of a model; use the call for sequences of models" : "one of slots");
     aura_status status = aura_check_snapshot_options(call, &options);
-    if (status || (status = aura_snapshot_open(&s, call, path, 0, options)))
+    if (status || (status = aura_snapshot_open(&s, call, &from, 0, options)))
         return status;
     if (!(status = aura_loaded_verify(&s.layer[0], cache)) && !(status = aura_pick_seq(&s.layer[0], options, &id)))
         status = aura_loaded_seqs(&s.layer[0], cache, &id, 1, &made);
@@ -123,16 +135,27 @@ aura_status aura_seq_load(aura_cache *cache, const char *path, const aura_snapsh
     return status;
 }
 
+aura_status aura_seq_load(aura_cache *cache, const char *path, const aura_snapshot_options *options, aura_seq *seq)
+{
+    return load_seq("aura_seq_load", cache, aura_from_path(path), options, seq);
+}
+
+aura_status aura_seq_read(aura_cache *cache, aura_source *source, const aura_snapshot_options *options, aura_seq *seq)
+{
+    return load_seq("aura_seq_read", cache, aura_from_source(source), options, seq);
+}
+
 /* ---- notes ------------------------------------------------------------------------------------------------------------ */
 
 aura_status aura_snapshot_note(aura_ctx *ctx, const char *path, void *note, size_t *bytes)
 {
     struct aura_call call = {ctx, "aura_snapshot_note"};
+    const struct aura_file_input from = aura_from_path(path);
     struct aura_reader r;
     uint64_t length = 0;
     if (!ctx || !bytes || (*bytes && !note))
         return aura_fail(ctx, AURA_BAD_ARGUMENT, "%s: %s is NULL", call.name, !ctx ? "ctx" : bytes ? "note" : "bytes");
-    aura_status status = aura_reader_open(&r, call, path, AURA_FILE_SNAPSHOT);
+    aura_status status = aura_reader_open(&r, call, &from, AURA_FILE_SNAPSHOT);
     if (status)
         return status;
     const void *found = aura_reader_find(&r, r.content.layers - 1, AURA_SECTION_NOTE, &length);

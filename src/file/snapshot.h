@@ -5,7 +5,6 @@
 #ifndef AURA_SNAPSHOT_H
 #define AURA_SNAPSHOT_H
 
-#include "../../include/aura_file.h"
 #include "../cache/cache.h"
 #include "container.h"
 
@@ -13,14 +12,14 @@
 struct aura_file_config {
     uint32_t k_kind, v_kind, k_dim, v_dim;
     uint32_t q_heads, kv_heads;     /* that are in the file */
-    uint32_t first_head, all_heads; /* where the KV heads stood in the cache that was saved, and how many that had */
+    uint32_t first_head, all_heads; /* 0, and kv_heads; of files made before 0.5: where the heads stood, and of how many */
     uint32_t flags, rollback;
     uint64_t seed;
     uint64_t window;
     uint32_t max_queries, keep_first;
     uint64_t slots;
     uint32_t pinned;                /* tokens at the beginning of a sequence that are f16 rows */
-    uint32_t generation;            /* of the last id that was given */
+    uint32_t generation;            /* 0; of files made before 0.5: of the last id that was given */
     uint32_t tile_tokens, page_tokens;
     uint32_t k_codebook, v_codebook, reference_codebook; /* ids; 0: a plain side, no reference */
     uint32_t k_codebook_crc, v_codebook_crc, reference_codebook_crc; /* CRC32C of the levels, then of the thresholds; or 0 */
@@ -36,7 +35,7 @@ struct aura_file_seq {
     uint64_t tokens, closed;
     uint64_t first;   /* with a window: the first page that is there, after the kept ones; 0 without */
     uint64_t entries; /* in the table, where they follow those of the sequence before */
-    uint32_t id, rows; /* rows: of f16, of each KV head */
+    uint32_t id, rows; /* id: 1, 2, 3 ...; before 0.5 any. rows: of f16, of each KV head */
     uint8_t zero[24];
 };
 _Static_assert(sizeof(struct aura_file_seq) == 64, "drawn in doc/snapshot.md");
@@ -66,7 +65,7 @@ int aura_is_sound_f16(const uint8_t *rows, size_t n);
 /* ---- what a file says of a cache ---- */
 
 /* Fills *f with all that does not depend on sequences, with the checksums of the cache's tables and signs. */
-void aura_describe_config(struct aura_file_config *f, const aura_cache *cache, uint32_t first_head, uint32_t heads);
+void aura_describe_config(struct aura_file_config *f, const aura_cache *cache, uint32_t heads);
 
 /* How many f16 rows each KV head of a sequence has: first those of pinned tokens, then those of open ones. */
 static inline uint32_t aura_rows_of(const aura_cache *cache, uint64_t tokens, uint64_t closed)
@@ -101,7 +100,7 @@ aura_status aura_check_head_range(struct aura_call call, uint32_t first, uint32_
 /* One layer of a file to be written. */
 struct aura_saved {
     const aura_cache *cache;
-    uint32_t first_head, heads, generation;
+    uint32_t first_head, heads;
     size_t seqs, entries, pages;
     size_t most_seqs;
     struct aura_sequence **seq;    /* [most_seqs + 1], of which seqs are used */
@@ -116,9 +115,14 @@ struct aura_saved {
 aura_status aura_saved_init(struct aura_saved *s, struct aura_call call, const aura_cache *cache,
                             const aura_snapshot_options *options);
 void aura_saved_free(struct aura_saved *s);
-/* Writes a file with n layers. Fails as aura_cache_save() does. */
-aura_status aura_write_snapshot(struct aura_call call, const char *path, struct aura_saved *layers, uint32_t n, uint32_t model,
-                                const aura_snapshot_options *options);
+/* Writes a snapshot of n layers. Fails as aura_cache_save() does. */
+aura_status aura_write_snapshot(struct aura_call call, const struct aura_file_output *to, const struct aura_saved *layers,
+                                uint32_t n, uint32_t model, const aura_snapshot_options *options);
+/* Bytes of the sections of a layer with so many sequences, entries of the table, pages and f16 rows of each KV head. */
+uint64_t aura_layer_sections_bytes(const aura_cache *cache, uint32_t heads, uint64_t seqs, uint64_t entries, uint64_t pages,
+                                   uint64_t rows);
+/* Bytes of a snapshot of n layers that have so many bytes and balances. */
+uint64_t aura_snapshot_bytes(uint64_t layer_bytes, uint32_t layers, uint32_t balances, const aura_snapshot_options *options);
 
 /* One layer of a file to be read. */
 struct aura_loaded {
@@ -162,6 +166,9 @@ aura_status aura_loaded_seqs(const struct aura_loaded *l, aura_cache *cache, con
 /* Fills a new cache of slots. */
 void aura_loaded_slots(const struct aura_loaded *l, aura_cache *cache);
 
+/* Puts the sequence of a call into its options, which must have none. Fails: AURA_BAD_ARGUMENT. */
+aura_status aura_choose_seq(struct aura_call call, const aura_seq *seq, aura_snapshot_options *options);
+
 /* Checks *options; NULL becomes the defaults. */
 aura_status aura_check_snapshot_options(struct aura_call call, const aura_snapshot_options **options);
 
@@ -175,7 +182,7 @@ struct aura_snapshot {
 };
 
 /* Opens a file of one cache or of a model and finds its layers. Fails as every load does, with nothing to close. */
-aura_status aura_snapshot_open(struct aura_snapshot *s, struct aura_call call, const char *path, uint32_t model,
+aura_status aura_snapshot_open(struct aura_snapshot *s, struct aura_call call, const struct aura_file_input *from, uint32_t model,
                                const aura_snapshot_options *options);
 void aura_snapshot_close(struct aura_snapshot *s);
 /* The status of a failure that the file caused. In a call, the same failure would be the caller's. */

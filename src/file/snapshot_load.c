@@ -101,7 +101,7 @@ aura_status aura_loaded_fits(const struct aura_loaded *l, const aura_cache *cach
     const struct aura_file_config *f = l->config;
     struct aura_file_config c;
     size_t balance_bytes = (size_t)l->heads * f->k_dim * sizeof *l->balance;
-    aura_describe_config(&c, cache, 0, cache->config.kv_heads);
+    aura_describe_config(&c, cache, cache->config.kv_heads);
     const struct {
         const char *what;
         uint64_t file, cache;

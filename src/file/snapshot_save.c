@@ -35,7 +35,7 @@ static uint32_t signs_crc(const aura_cache *cache, uint32_t stream, const struct
     return aura_crc32c(0, signs, side->dim / 8, cache->ctx->isas);
 }
 
-void aura_describe_config(struct aura_file_config *f, const aura_cache *cache, uint32_t first_head, uint32_t heads)
+void aura_describe_config(struct aura_file_config *f, const aura_cache *cache, uint32_t heads)
 {
     const aura_config *c = &cache->config;
     const struct aura_layout *l = &cache->layout;
@@ -47,8 +47,7 @@ void aura_describe_config(struct aura_file_config *f, const aura_cache *cache, u
     f->v_dim = c->v_dim;
     f->q_heads = c->q_heads / c->kv_heads * heads;
     f->kv_heads = heads;
-    f->first_head = first_head;
-    f->all_heads = c->kv_heads;
+    f->all_heads = heads;
     f->flags = c->flags;
     f->rollback = c->rollback;
     f->seed = c->seed;
@@ -139,7 +138,6 @@ static aura_status find_seqs(struct aura_saved *s, struct aura_call call, const 
     void *memory;
     pthread_mutex_lock(&cache->lock);
     s->most_seqs = options->seqs ? options->n_seqs : cache->seqs + !!cache->slots;
-    s->generation = cache->generation;
     pthread_mutex_unlock(&cache->lock);
     aura_status status = aura_take_memory(call, (s->most_seqs + 1) * sizeof *s->seq, &memory);
     if (status)
@@ -151,7 +149,7 @@ static aura_status find_seqs(struct aura_saved *s, struct aura_call call, const 
     }
     if (!options->seqs) {
         pthread_mutex_lock(&cache->lock);
-        s->seqs = aura_seqs_list(cache, s->seq, s->most_seqs);
+        s->seqs = aura_seqs_list(cache, s->seq, NULL, s->most_seqs);
         pthread_mutex_unlock(&cache->lock);
         return AURA_OK;
     }
@@ -221,7 +219,7 @@ aura_status aura_saved_init(struct aura_saved *s, struct aura_call call, const a
 static void write_seqs(struct aura_writer *w, const struct aura_saved *s, uint32_t layer)
 {
     const aura_cache *cache = s->cache;
-    aura_writer_section(w, layer, AURA_SECTION_SEQS);
+    aura_writer_section(w, layer, AURA_SECTION_SEQS, 0);
     for (size_t i = 0; i < s->seqs; i++) {
         const struct aura_sequence *seq = s->seq[i];
         struct aura_file_seq f;
@@ -230,18 +228,18 @@ static void write_seqs(struct aura_writer *w, const struct aura_saved *s, uint32
         f.closed = seq->closed < seq->len ? seq->closed : seq->len; /* slots are always closed */
         f.first = seq->pages.first;
         f.entries = entries_of(cache, seq);
-        f.id = seq->id;
+        f.id = cache->slots ? 0 : (uint32_t)i + 1; /* where it stands, not what the cache calls it: equal caches make equal files */
         f.rows = aura_rows_of(cache, seq->len, seq->closed);
         aura_writer_put(w, &f, sizeof f);
     }
-    aura_writer_section(w, layer, AURA_SECTION_TABLE);
+    aura_writer_section(w, layer, AURA_SECTION_TABLE, 0);
     aura_writer_put(w, s->table, s->entries * sizeof *s->table);
 }
 
 static void write_pages(struct aura_writer *w, const struct aura_saved *s, uint32_t layer)
 {
     const struct aura_layout *l = &s->cache->layout;
-    aura_writer_section(w, layer, AURA_SECTION_PAGES);
+    aura_writer_section(w, layer, AURA_SECTION_PAGES, 0);
     for (size_t i = 0; i < s->pages && !w->status; i++)
         for (uint32_t h = s->first_head; h < s->first_head + s->heads; h++) {
             aura_canonical_head(s->head, s->page[i].page + (size_t)h * l->head_bytes, l, &s->page[i].span);
@@ -265,45 +263,87 @@ static void write_layer(struct aura_writer *w, const struct aura_saved *s, uint3
     const aura_cache *cache = s->cache;
     const aura_config *c = &cache->config;
     struct aura_file_config f;
-    aura_describe_config(&f, cache, s->first_head, s->heads);
-    f.generation = s->generation;
+    aura_describe_config(&f, cache, s->heads);
     f.seqs = s->seqs;
     f.entries = s->entries;
     f.pages = s->pages;
-    aura_writer_section(w, layer, AURA_SECTION_CONFIG);
+    aura_writer_section(w, layer, AURA_SECTION_CONFIG, 0);
     aura_writer_put(w, &f, sizeof f);
     if (cache->balance)
         aura_writer_balance(w, layer, s->heads, c->k_dim, cache->balance + (size_t)s->first_head * c->k_dim);
     write_seqs(w, s, layer);
     write_pages(w, s, layer);
-    aura_writer_section(w, layer, AURA_SECTION_ROWS);
+    aura_writer_section(w, layer, AURA_SECTION_ROWS, 0);
     for (size_t i = 0; i < s->seqs; i++) {
         write_side_rows(w, s, s->seq[i], s->seq[i]->k, c->k_dim);
         write_side_rows(w, s, s->seq[i], s->seq[i]->v, c->v_dim);
     }
 }
 
-aura_status aura_write_snapshot(struct aura_call call, const char *path, struct aura_saved *layers, uint32_t n, uint32_t model,
-                                const aura_snapshot_options *options)
+/* What aura_write_file() needs to know. */
+struct content {
+    const struct aura_saved *layers;
+    uint32_t n, model;
+    const aura_snapshot_options *options;
+};
+
+static void write_content(struct aura_writer *w, const void *what)
 {
-    struct aura_file_content content = {n, model};
-    struct aura_writer w;
-    uint32_t sections = options->note ? 2 : 1;
-    for (uint32_t i = 0; i < n; i++)
-        sections += layers[i].cache->balance ? 6 : 5;
-    aura_status status = aura_writer_open(&w, call, path, AURA_FILE_SNAPSHOT, sections);
-    if (status)
-        return status;
-    aura_writer_section(&w, 0, AURA_SECTION_FILE);
-    aura_writer_put(&w, &content, sizeof content);
-    for (uint32_t i = 0; i < n; i++)
-        write_layer(&w, &layers[i], i);
-    if (options->note) {
-        aura_writer_section(&w, n - 1, AURA_SECTION_NOTE);
-        w.table[w.written - 1].flags = AURA_SECTION_OPTIONAL;
-        aura_writer_put(&w, options->note, options->note_bytes);
+    const struct content *c = what;
+    struct aura_file_content content = {c->n, c->model};
+    aura_writer_section(w, 0, AURA_SECTION_FILE, 0);
+    aura_writer_put(w, &content, sizeof content);
+    for (uint32_t i = 0; i < c->n; i++)
+        write_layer(w, &c->layers[i], i);
+    if (c->options->note) {
+        aura_writer_section(w, c->n - 1, AURA_SECTION_NOTE, AURA_SECTION_OPTIONAL);
+        aura_writer_put(w, c->options->note, c->options->note_bytes);
     }
-    return aura_writer_commit(&w);
+}
+
+/* ---- how long it is ------------------------------------------------------------------------------------------------ */
+
+uint64_t aura_layer_sections_bytes(const aura_cache *cache, uint32_t heads, uint64_t seqs, uint64_t entries, uint64_t pages,
+                                   uint64_t rows)
+{
+    return aura_file_padded(sizeof(struct aura_file_config)) +
+           (cache->balance ? aura_balance_section_bytes(heads, cache->config.k_dim) : 0) +
+           aura_file_padded(seqs * sizeof(struct aura_file_seq)) + aura_file_padded(entries * sizeof(struct aura_file_entry)) +
+           aura_file_padded(pages * heads * cache->layout.head_bytes) + aura_file_padded(rows * heads * aura_row_pair_bytes(cache));
+}
+
+static uint32_t count_sections(uint32_t layers, uint32_t balances, const aura_snapshot_options *options)
+{
+    return (options->note ? 2 : 1) + 5 * layers + balances;
+}
+
+uint64_t aura_snapshot_bytes(uint64_t layer_bytes, uint32_t layers, uint32_t balances, const aura_snapshot_options *options)
+{
+    return aura_file_front(count_sections(layers, balances, options)) + aura_file_padded(sizeof(struct aura_file_content)) +
+           layer_bytes + (options->note ? aura_file_padded(options->note_bytes) : 0);
+}
+
+static uint64_t saved_bytes(const struct aura_saved *s)
+{
+    uint64_t rows = 0;
+    for (size_t i = 0; i < s->seqs; i++)
+        rows += aura_rows_of(s->cache, s->seq[i]->len, s->seq[i]->closed);
+    return aura_layer_sections_bytes(s->cache, s->heads, s->seqs, s->entries, s->pages, rows);
+}
+
+aura_status aura_write_snapshot(struct aura_call call, const struct aura_file_output *to, const struct aura_saved *layers,
+                                uint32_t n, uint32_t model, const aura_snapshot_options *options)
+{
+    const struct content content = {layers, n, model, options};
+    uint64_t layer_bytes = 0;
+    uint32_t balances = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        layer_bytes += saved_bytes(&layers[i]);
+        balances += layers[i].cache->balance != NULL;
+    }
+    const struct aura_file_plan plan = {AURA_FILE_SNAPSHOT, count_sections(n, balances, options),
+                                        aura_snapshot_bytes(layer_bytes, n, balances, options), write_content, &content};
+    return aura_write_file(call, to, &plan);
 }
 
 /* ---- the calls ----------------------------------------------------------------------------------------------------- */
@@ -330,39 +370,67 @@ aura_status aura_check_snapshot_options(struct aura_call call, const aura_snapsh
     return status;
 }
 
-static aura_status save(struct aura_call call, const aura_cache *cache, const char *path, const aura_snapshot_options *options)
+aura_status aura_choose_seq(struct aura_call call, const aura_seq *seq, aura_snapshot_options *options)
+{
+    if (options->seqs)
+        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: seqs is given, and seq too; several are saved with their cache or model",
+                         call.name);
+    options->seqs = seq;
+    options->n_seqs = 1;
+    return AURA_OK;
+}
+
+/* Of one sequence, or of those in the options where `seq` is NULL. */
+static aura_status save(struct aura_call call, const aura_cache *cache, const aura_seq *seq, struct aura_file_output to,
+                        const aura_snapshot_options *options)
 {
     struct aura_saved s;
-    aura_status status = aura_saved_init(&s, call, cache, options);
-    if (status)
+    if (!cache)
+        return aura_fail(NULL, AURA_BAD_ARGUMENT, "%s: cache is NULL", call.name);
+    aura_status status = aura_check_snapshot_options(call, &options);
+    if (status || (status = aura_check_file_output(call, &to)))
         return status;
-    status = aura_write_snapshot(call, path, &s, 1, 0, options);
+    aura_snapshot_options chosen = *options;
+    if (seq && (status = aura_choose_seq(call, seq, &chosen)))
+        return status;
+    if ((status = aura_saved_init(&s, call, cache, &chosen)))
+        return status;
+    status = aura_write_snapshot(call, &to, &s, 1, 0, &chosen);
     aura_saved_free(&s);
     return status;
 }
 
+static struct aura_call call_of(const aura_cache *cache, const char *name)
+{
+    return (struct aura_call){cache ? cache->ctx : NULL, name};
+}
+
 aura_status aura_cache_save(const aura_cache *cache, const char *path, const aura_snapshot_options *options)
 {
-    struct aura_call call = {cache ? cache->ctx : NULL, "aura_cache_save"};
-    if (!cache)
-        return aura_fail(NULL, AURA_BAD_ARGUMENT, "%s: cache is NULL", call.name);
-    aura_status status = aura_check_snapshot_options(call, &options);
-    return status ? status : save(call, cache, path, options);
+    return save(call_of(cache, "aura_cache_save"), cache, NULL, aura_to_path(path), options);
+}
+
+aura_status aura_cache_write(const aura_cache *cache, aura_sink *sink, const aura_snapshot_options *options)
+{
+    return save(call_of(cache, "aura_cache_write"), cache, NULL, aura_to_sink(sink), options);
+}
+
+aura_status aura_cache_size(const aura_cache *cache, const aura_snapshot_options *options, size_t *bytes)
+{
+    return save(call_of(cache, "aura_cache_size"), cache, NULL, aura_to_nobody(bytes), options);
 }
 
 aura_status aura_seq_save(const aura_cache *cache, aura_seq seq, const char *path, const aura_snapshot_options *options)
 {
-    struct aura_call call = {cache ? cache->ctx : NULL, "aura_seq_save"};
-    if (!cache)
-        return aura_fail(NULL, AURA_BAD_ARGUMENT, "%s: cache is NULL", call.name);
-    aura_status status = aura_check_snapshot_options(call, &options);
-    if (status)
-        return status;
-    if (options->seqs)
-        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: seqs is given, and seq too; use aura_cache_save for several",
-                         call.name);
-    aura_snapshot_options one = *options;
-    one.seqs = &seq;
-    one.n_seqs = 1;
-    return save(call, cache, path, &one);
+    return save(call_of(cache, "aura_seq_save"), cache, &seq, aura_to_path(path), options);
+}
+
+aura_status aura_seq_write(const aura_cache *cache, aura_seq seq, aura_sink *sink, const aura_snapshot_options *options)
+{
+    return save(call_of(cache, "aura_seq_write"), cache, &seq, aura_to_sink(sink), options);
+}
+
+aura_status aura_seq_size(const aura_cache *cache, aura_seq seq, const aura_snapshot_options *options, size_t *bytes)
+{
+    return save(call_of(cache, "aura_seq_size"), cache, &seq, aura_to_nobody(bytes), options);
 }

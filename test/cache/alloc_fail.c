@@ -317,6 +317,72 @@ static aura_status model_seq_load(struct world *w)
     return aura_model_seq_load(w->model, file_path("model"), NULL, &w->new_seq);
 }
 
+/* ---- the same with sinks and sources ---- */
+
+static int put(void *user, const void *data, size_t bytes)
+{
+    size_t *at = user;
+    memcpy(out + *at % (OUT_BYTES / 2), data, bytes % (OUT_BYTES / 2));
+    *at += bytes;
+    return 0;
+}
+
+static ptrdiff_t get(void *user, void *data, size_t bytes)
+{
+    struct bytes *left = user;
+    size_t n = bytes < left->size ? bytes : left->size;
+    memcpy(data, left->data, n);
+    left->data += n, left->size -= n;
+    return (ptrdiff_t)n;
+}
+
+enum { SEQ, CACHE, MODEL, MODEL_SEQ };
+
+static aura_status write_one(struct world *w, int what)
+{
+    aura_sink sink = AURA_SINK_INIT;
+    size_t at = 0;
+    sink.write = put, sink.user = &at;
+    return what == SEQ     ? aura_seq_write(w->cache, w->seq[1], &sink, NULL)
+           : what == CACHE ? aura_cache_write(w->cache, &sink, NULL)
+           : what == MODEL ? aura_model_write(w->model, &sink, NULL)
+                           : aura_model_seq_write(w->model, w->model_seq, &sink, NULL);
+}
+
+static aura_status size_one(struct world *w, int what)
+{
+    size_t bytes = 0;
+    aura_status status = what == SEQ     ? aura_seq_size(w->cache, w->seq[1], NULL, &bytes)
+                         : what == CACHE ? aura_cache_size(w->cache, NULL, &bytes)
+                         : what == MODEL ? aura_model_size(w->model, NULL, &bytes)
+                                         : aura_model_seq_size(w->model, w->model_seq, NULL, &bytes);
+    if (!status)
+        memcpy(out, &bytes, sizeof bytes);
+    return status;
+}
+
+static aura_status read_one(struct world *w, int what)
+{
+    aura_source source = AURA_SOURCE_INIT;
+    struct bytes file = read_file(file_path(what == SEQ ? "seq" : what == CACHE ? "cache" : "model")), left = file;
+    source.read = get, source.user = &left;
+    aura_status status = what == SEQ     ? aura_seq_read(w->cache, &source, NULL, &w->new_seq)
+                         : what == CACHE ? aura_cache_read(w->ctx, &source, NULL, &w->new_cache)
+                         : what == MODEL ? aura_model_read(w->ctx, &source, NULL, &w->new_model)
+                                         : aura_model_seq_read(w->model, &source, NULL, &w->new_seq);
+    free(file.data);
+    return status;
+}
+
+#define FOUR(verb)                                                                                \
+    static aura_status seq_##verb(struct world *w) { return verb##_one(w, SEQ); }                 \
+    static aura_status cache_##verb(struct world *w) { return verb##_one(w, CACHE); }             \
+    static aura_status model_##verb(struct world *w) { return verb##_one(w, MODEL); }             \
+    static aura_status model_seq_##verb(struct world *w) { return verb##_one(w, MODEL_SEQ); }
+FOUR(write)
+FOUR(size)
+FOUR(read)
+
 static aura_status import_rows(struct world *w)
 {
     static float book[16];
@@ -393,6 +459,18 @@ static const struct {
              {"aura_model_load", 12, model_load},
              {"aura_model_seq_save", 4, model_seq_save},
              {"aura_model_seq_load", 8, model_seq_load},
+             {"aura_seq_write", 3, seq_write},
+             {"aura_cache_write", 3, cache_write},
+             {"aura_model_write", 4, model_write},
+             {"aura_model_seq_write", 4, model_seq_write},
+             {"aura_seq_size", 2, seq_size},
+             {"aura_cache_size", 2, cache_size},
+             {"aura_model_size", 3, model_size},
+             {"aura_model_seq_size", 3, model_seq_size},
+             {"aura_seq_read", 6, seq_read},
+             {"aura_cache_read", 9, cache_read},
+             {"aura_model_read", 13, model_read},
+             {"aura_model_seq_read", 9, model_seq_read},
              {"aura_import_rows", 2, import_rows},
              {"aura_export_rows", 2, export_rows},
              {"aura_import_tq", 2, import_tq},
@@ -407,7 +485,7 @@ static const char *const others[] = {
     "aura_seq_remove", "aura_cache_decode", "aura_attend_workspace", "aura_slots_write", "aura_slots_reference", "aura_slots_clear",
     "aura_slots_decode", "aura_merge", "aura_calibration_destroy", "aura_calibration_keys", "aura_calibration_queries",
     "aura_calibration_next_text", "aura_calibration_balance", "aura_profile_destroy", "aura_profile_get",
-    "aura_snapshot_note", "aura_model_cache_destroy",
+    "aura_snapshot_note", "aura_model_cache_destroy", "aura_cache_list", "aura_model_cache_list",
     "aura_model_cache_get_info", "aura_model_cache_layer", "aura_model_seq_release", "aura_model_seq_truncate", "aura_dequant",
     "aura_score", "aura_value", "aura_flash_p1", "aura_flash_pass2", "aura_flash_sdpa", "aura_flash_attn_vec",
     "aura_flash_attn_vec_reduce", "aura_tq_signs", "aura_tq_encode", "aura_tq_dequant", "aura_kv_copy"};

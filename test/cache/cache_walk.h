@@ -803,6 +803,15 @@ static inline struct walker *walk_reload(struct walk *w)
     WALK_EXPECT(w, !status || status == AURA_OUT_OF_PAGES, "%s", aura_last_error());
     if (status)
         return NULL;
+    aura_seq ids[2 * WALKERS];
+    size_t n = 2 * WALKERS;
+    WALK_EXPECT(w, !aura_cache_list(w->cache, ids, &n) && n <= 2 * WALKERS, "%zu sequences: %s", n, aura_last_error());
+    for (struct walker *a = w->walker; a < w->walker + WALKERS; a++)
+        for (size_t i = 0; i < n && a->seq; i++)
+            if (ids[i] == a->seq) {
+                a->seq = (aura_seq)i + 1; /* its number in the file */
+                break;
+            }
     aura_cache_destroy(w->cache);
     w->cache = cache, w->gone = 0, walked.reloaded++;
     for (struct walker *a = w->walker; a < w->walker + WALKERS; a++)

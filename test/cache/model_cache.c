@@ -342,15 +342,17 @@ static void saved_models(void)
     EXPECT(same_bytes(x, y), "saved again, other bytes");
     for (int round = 0; round < 2; round++)
         for (int i = 0; i < 3; i++) {
-            expect_same_model(a, seq[i], b, seq[i], "loaded");
-            model_grow(a, seq[i], &t, 40, 2), model_grow(b, seq[i], &t, 40, 2);
+            const aura_seq in_b[3] = {1, 3, 2}; /* the order of their places */
+            expect_same_model(a, seq[i], b, in_b[i], "loaded");
+            model_grow(a, seq[i], &t, 40, 2), model_grow(b, in_b[i], &t, 40, 2);
         }
-    EXPECT(model_seq(a) == model_seq(b), "the next id is another");
+    EXPECT(model_seq(b) > 3, "an id that a sequence has");
 
     EXPECT(!aura_model_seq_save(a, seq[1], file_path("one"), NULL) &&
            !aura_model_seq_load(c, file_path("one"), NULL, &got), "%s", aura_last_error());
     expect_same_model(a, seq[1], c, got, "one sequence");
-    o.seqs = &seq[0], o.n_seqs = 1;
+    const aura_seq number = 1;
+    o.seqs = &number, o.n_seqs = 1;
     EXPECT(!aura_model_save(a, file_path("model"), NULL) && !aura_model_seq_load(c, file_path("model"), &o, &got), "%s",
            aura_last_error());
     expect_same_model(a, seq[0], c, got, "one of many");
@@ -359,10 +361,10 @@ static void saved_models(void)
     EXPECT(!aura_model_load(ctx, file_path("model"), &o, &half), "%s", aura_last_error());
     aura_cache_info info = AURA_CACHE_INFO_INIT;
     aura_cache_get_info(aura_model_cache_layer(half, 3), &info);
-    EXPECT(info.config.kv_heads == 1 && info.config.q_heads == 1 && info.seqs == 4, "half the heads");
+    EXPECT(info.config.kv_heads == 1 && info.config.q_heads == 1 && info.seqs == 3, "half the heads");
     got = 7;
     EXPECT(aura_model_seq_load(half, file_path("one"), NULL, &got) == AURA_BAD_ARGUMENT && got == 7 &&
-           model_info(half).seqs == 4, "of other heads");
+           model_info(half).seqs == 3, "of other heads");
     EXPECT(!aura_model_seq_load(half, file_path("one"), &o, &got), "of these heads: %s", aura_last_error());
     aura_cache *cache = NULL;
     EXPECT(aura_cache_load(ctx, file_path("model"), NULL, &cache) == AURA_BAD_ARGUMENT && !cache, "a model is no cache");
@@ -447,7 +449,7 @@ static int life_with_a_failure(aura_ctx *own, struct counting *c, const struct t
     TWICE(aura_model_seq_load(loaded, file_path("memory"), NULL, &got));
     c->fail_in = -1;
     expect_seqs(model, 2, "after a failure"), expect_seqs(loaded, 3, "after a failure");
-    expect_same_model(model, seq, loaded, got, "after a failure"), expect_same_model(model, fork, loaded, fork, "after a failure");
+    expect_same_model(model, seq, loaded, got, "after a failure"), expect_same_model(model, fork, loaded, 2, "after a failure");
     aura_model_cache_destroy(model), aura_model_cache_destroy(loaded), free(balance);
     EXPECT(c->bytes == base && !c->wrong, "failure %ld: %zu bytes lost", fail, c->bytes - base);
     return c->failed;

@@ -134,6 +134,19 @@ static inline aura_cache *some_cache(aura_ctx *in, const aura_config *config, co
     return cache;
 }
 
+/* The number of a sequence in a snapshot of the whole cache, and so its id in the cache that is loaded from it. */
+static inline aura_seq number_of(const aura_cache *cache, aura_seq seq)
+{
+    aura_seq ids[256];
+    size_t n = 256;
+    EXPECT(!aura_cache_list(cache, ids, &n) && n <= 256, "%zu sequences: %s", n, aura_last_error());
+    for (size_t i = 0; i < n; i++)
+        if (ids[i] == seq)
+            return (aura_seq)i + 1;
+    EXPECT(0, "no sequence %u", seq);
+    return 0;
+}
+
 static inline aura_cache *load(aura_ctx *in, const char *path, const aura_snapshot_options *options)
 {
     aura_cache *cache = NULL;

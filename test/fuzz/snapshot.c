@@ -20,6 +20,44 @@ static void begin(void)
     MUST(!aura_cache_create(fuzz_ctx, &config, &target));
 }
 
+/* The input as a source: so many bytes at a time as its first byte says. */
+struct input {
+    const uint8_t *data;
+    size_t left, piece;
+};
+
+static ptrdiff_t give(void *user, void *to, size_t bytes)
+{
+    struct input *in = user;
+    size_t n = bytes < in->piece ? bytes : in->piece;
+    n = n < in->left ? n : in->left;
+    memcpy(to, in->data, n);
+    in->data += n, in->left -= n;
+    return (ptrdiff_t)n;
+}
+
+/* What a cache writes it reads again, and writes the same bytes. */
+static void expect_canonical(const aura_cache *cache)
+{
+    aura_snapshot_options options = AURA_SNAPSHOT_OPTIONS_INIT;
+    struct bytes twice[2] = {{NULL, 0}, {NULL, 0}};
+    aura_cache *again = NULL;
+    options.budget_bytes = FUZZ_BUDGET;
+    for (int i = 0; i < 2; i++) {
+        aura_sink sink = AURA_SINK_INIT;
+        aura_source source = AURA_SOURCE_INIT;
+        MUST(!aura_cache_size(again ? again : cache, NULL, &twice[i].size));
+        sink.data = twice[i].data = malloc(twice[i].size), sink.bytes = twice[i].size;
+        MUST(!aura_cache_write(again ? again : cache, &sink, NULL) && sink.used == sink.bytes);
+        source.data = sink.data, source.bytes = sink.bytes;
+        if (!again)
+            MUST(!aura_cache_read(fuzz_ctx, &source, &options, &again));
+    }
+    MUST(same_bytes(twice[0], twice[1]));
+    free(twice[0].data), free(twice[1].data);
+    aura_cache_destroy(again);
+}
+
 static void use_cache(aura_cache *cache)
 {
     aura_cache_info info = AURA_CACHE_INFO_INIT;
@@ -30,20 +68,40 @@ static void use_cache(aura_cache *cache)
     options.budget_bytes = FUZZ_BUDGET;
     MUST(!aura_cache_save(cache, file_path("again"), NULL));
     MUST(!aura_cache_load(fuzz_ctx, file_path("again"), &options, &again));
-    for (aura_seq seq = 1; seq < 8 && !info.config.slots; seq++) { /* the ids that files of the corpus have */
-        aura_seq_info about = AURA_SEQ_INFO_INIT;
-        for (aura_seq id = seq; id < seq + (8u << 21); id += 1u << 21)
-            if (!aura_seq_get_info(cache, id, &about))
-                fuzz_use(cache, id), fuzz_use(again, id);
-    }
+    expect_canonical(cache);
+    aura_seq ids[64];
+    size_t n = 64;
+    MUST(!aura_cache_list(cache, ids, &n) && n == info.seqs);
+    for (size_t i = 0; i < n && i < 64; i++)
+        fuzz_use(cache, ids[i]), fuzz_use(again, (aura_seq)i + 1);
     aura_cache_destroy(again);
 }
 
-static void load_cache(const char *path, const aura_snapshot_options *options)
+/* A file and a source of the same bytes load alike; a source may go on after the snapshot's end. */
+static void expect_same_status(const aura_snapshot_options *options, struct input in, aura_status file)
+{
+    aura_cache *cache = NULL;
+    aura_source source = AURA_SOURCE_INIT;
+    uint8_t *odd = malloc(in.left + 1);
+    memcpy(odd + 1, in.data, in.left);
+    for (int way = 0; way < 3; way++, cache = NULL) {
+        struct input some = in;
+        source.read = way ? give : NULL, source.user = &some;
+        source.data = way ? NULL : odd + 1, source.bytes = way == 1 ? 0 : in.left;
+        aura_status status = aura_cache_read(fuzz_ctx, &source, options, &cache);
+        MUST(!status == !!cache && source.used <= in.left);
+        MUST(status == file || (!status && source.used < in.left) || (file == AURA_BAD_FILE && source.used < in.left));
+        aura_cache_destroy(cache);
+    }
+    free(odd);
+}
+
+static void load_cache(const char *path, const aura_snapshot_options *options, struct input in)
 {
     aura_cache *cache = NULL;
     aura_status status = aura_cache_load(fuzz_ctx, path, options, &cache);
     MUST(!status == !!cache);
+    expect_same_status(options, in, status);
     if (!status)
         use_cache(cache);
     aura_cache_destroy(cache);
@@ -74,17 +132,17 @@ static void load_model(const char *path, const aura_snapshot_options *options)
         return;
     MUST(!aura_model_cache_get_info(model, &info) && info.bytes <= FUZZ_BUDGET);
     MUST(!aura_model_save(model, file_path("again"), NULL));
+    aura_seq ids[64];
+    size_t n = 64;
+    MUST(!aura_model_cache_list(model, ids, &n) && n == info.seqs);
     for (uint32_t i = 0; i < info.layers; i++)
-        for (aura_seq seq = 1u << 21; seq < 8u << 21; seq += 1u << 21) {
-            aura_seq_info about = AURA_SEQ_INFO_INIT;
-            if (!aura_seq_get_info(aura_model_cache_layer(model, i), seq | 1, &about))
-                fuzz_use(aura_model_cache_layer(model, i), seq | 1);
-        }
+        for (size_t k = 0; k < n && k < 64; k++)
+            fuzz_use(aura_model_cache_layer(model, i), ids[k]);
     aura_model_cache_destroy(model);
 }
 
 /* The file with right checksums and sizes, which would stop most changes early. */
-static void write_input(const char *path, const uint8_t *data, size_t size, int sealed)
+static struct bytes write_input(const char *path, const uint8_t *data, size_t size, int sealed)
 {
     struct bytes file = {malloc(size + 1), size};
     memcpy(file.data, data, size);
@@ -93,26 +151,28 @@ static void write_input(const char *path, const uint8_t *data, size_t size, int 
         seal(file);
     }
     write_file(path, file.data, size);
-    free(file.data);
+    return file;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static aura_seq some = (1u << 21) | 1;
+    static const aura_seq some[] = {(1u << 21) | 1, 1}; /* in files of version 0.4, and in later ones */
     aura_snapshot_options options = AURA_SNAPSHOT_OPTIONS_INIT;
     const char *path = "snapshot";
     begin();
     if (size < 1)
         return 0;
     uint8_t how = data[0];
-    write_input(file_path(path), data + 1, size - 1, !(how & 1));
+    struct bytes file = write_input(file_path(path), data + 1, size - 1, !(how & 1));
+    struct input in = {file.data, file.size, 1 + (size_t)(how >> 4) * 97};
     options.budget_bytes = FUZZ_BUDGET;
     options.first_head = how >> 1 & 1;
-    options.seqs = how & 4 ? &some : NULL, options.n_seqs = how & 4 ? 1 : 0;
-    load_cache(file_path(path), &options);
+    options.seqs = how & 4 ? &some[how >> 3 & 1] : NULL, options.n_seqs = how & 4 ? 1 : 0;
+    load_cache(file_path(path), &options, in);
     load_model(file_path(path), &options);
     options.budget_bytes = 0;
     load_seq(file_path(path), &options);
+    free(file.data);
     unlink(file_path(path)), unlink(file_path("again"));
     return 0;
 }

@@ -156,6 +156,65 @@ static void write_all(const struct scratch_file &to, const std::string &text)
     }
 }
 
+/* Sequences that have their numbers in a snapshot get their ids in the CPU cache. */
+static void name_pairs(const struct scene &s, const struct filled &f, std::vector<aura_cuda_pair> &pairs, size_t n)
+{
+    pairs.resize(n);
+    for (size_t i = 0; i < n; i++) {
+        if (pairs[i].host != i + 1 || i >= f.seqs.size())
+            complain(s, "sequence %zu has the number %u", i, pairs[i].host);
+        else
+            pairs[i].host = f.seqs[i];
+    }
+}
+
+/* What a file has, a sink gets, and its length is known before. A source gives it back. */
+static void write_and_read(const struct scene &s, const struct filled &f, aura_cuda_cache *from, const std::string &file)
+{
+    struct device_side d;
+    d.cache = make_device(s, f, 20, 8, 0);
+    std::vector<aura_cuda_pair> pairs(8);
+    size_t bytes = 0, n = 0;
+    TRY(aura_cuda_cache_size(from, NULL, &bytes));
+    std::string text(bytes, '?');
+    aura_sink sink = AURA_SINK_INIT;
+    sink.data = &text[0], sink.bytes = bytes;
+    TRY(aura_cuda_cache_write(from, &sink, NULL, NULL, NULL));
+    if (text != file || sink.used != bytes)
+        complain(s, "a sink got %zu bytes of %zu, other ones than a file of %zu", sink.used, bytes, file.size());
+    aura_source source = AURA_SOURCE_INIT;
+    source.data = text.data(), source.bytes = bytes;
+    TRY(aura_cuda_cache_read(d.cache, &source, NULL, pairs.data(), &n));
+    name_pairs(s, f, pairs, n);
+    compare_pairs(s, f, d.cache, pairs, "from a source");
+    const size_t free_before = free_pages_of(d.cache);
+    source.bytes = bytes - 1;
+    if (aura_cuda_cache_read(d.cache, &source, NULL, NULL, NULL) != AURA_BAD_FILE || free_pages_of(d.cache) != free_before)
+        complain(s, "a source that is too short: %s", aura_last_error());
+    sink.bytes = bytes - 1;
+    if (aura_cuda_cache_write(from, &sink, NULL, NULL, NULL) != AURA_BAD_ARGUMENT ||
+        aura_cuda_cache_write(from, NULL, NULL, NULL, NULL) != AURA_BAD_ARGUMENT ||
+        aura_cuda_cache_read(d.cache, NULL, NULL, NULL, NULL) != AURA_BAD_ARGUMENT ||
+        aura_cuda_cache_size(from, NULL, NULL) != AURA_BAD_ARGUMENT)
+        complain(s, "a sink that is too small, or none: %s", aura_last_error());
+    /* one sequence */
+    aura_cuda_seq again;
+    TRY(aura_cuda_seq_size(from, pairs[1].device, NULL, &bytes));
+    text.assign(bytes, '?');
+    sink.data = &text[0], sink.bytes = bytes;
+    TRY(aura_cuda_seq_write(d.cache, pairs[1].device, &sink, NULL));
+    size_t cpu_bytes = 0;
+    TRY(aura_seq_size(f.cache, f.seqs[1], NULL, &cpu_bytes));
+    std::string cpu(cpu_bytes, '?');
+    sink.data = &cpu[0], sink.bytes = cpu_bytes;
+    TRY(aura_seq_write(f.cache, f.seqs[1], &sink, NULL));
+    if (cpu != text)
+        complain(s, "a sequence of %zu bytes, on the CPU of %zu", text.size(), cpu.size());
+    source.data = cpu.data(), source.bytes = cpu.size();
+    TRY(aura_cuda_seq_read(from, &source, NULL, &again));
+    TRY(aura_cuda_seq_release(from, again));
+}
+
 /* The device writes the file that the CPU writes, and reads it. */
 static void save_and_load(const struct scene &s, const struct filled &f, const struct scratch_file &cpu)
 {
@@ -167,15 +226,16 @@ static void save_and_load(const struct scene &s, const struct filled &f, const s
     struct scratch_file gpu("-gpu");
     TRY(aura_cache_save(f.cache, cpu.path.c_str(), NULL));
     TRY(aura_cuda_cache_load(d.cache, cpu.path.c_str(), NULL, pairs.data(), &n));
-    pairs.resize(n);
+    name_pairs(s, f, pairs, n);
     compare_pairs(s, f, d.cache, pairs, "loaded");
     TRY(aura_cuda_cache_save(d.cache, gpu.path.c_str(), NULL, saved.data(), &n));
     const std::string x = read_all(cpu), y = read_all(gpu);
     if (x.empty() || x != y || n != pairs.size())
         complain(s, "files of %zu and %zu bytes, %zu sequences, which differ", x.size(), y.size(), n);
     for (size_t i = 0; i < n; i++)
-        if (saved[i].device != pairs[i].device)
-            complain(s, "%u was saved as %u", pairs[i].device, saved[i].device);
+        if (saved[i].device != pairs[i].device || saved[i].host != i + 1)
+            complain(s, "%u was saved as %u, number %u", pairs[i].device, saved[i].device, saved[i].host);
+    write_and_read(s, f, d.cache, y);
     /* some of them, by their names on either side */
     aura_snapshot_options options = AURA_SNAPSHOT_OPTIONS_INIT;
     const aura_cuda_seq some[] = {pairs[3].device, pairs[0].device};
@@ -283,7 +343,7 @@ void run_caches(struct scene s, bool errors)
     cases++;
     make_cache(s, f);
     if (failures == before)
-        save_and_load(s, f, cpu); /* first: names in a file tell how many sequences there have been */
+        save_and_load(s, f, cpu);
     if (failures == before)
         there_and_back(s, f);
     if (failures == before && errors)
