@@ -90,6 +90,22 @@ static uint32_t order_of_score(float score)
     return bits >> 31 ? bits : 0x7fffffff - bits;
 }
 
+/* Words are made of tokens that stand for text. Others come from their names alone, where the caller lets these count: neither a
+ * merge nor a word that is a name leads to a control token. */
+static uint32_t text_token(const struct tokenizer *t, uint32_t token)
+{
+    return token != NO_TOKEN && t->vocab.type[token] == TOKEN_NORMAL && !t->ends[token] ? token : NO_TOKEN;
+}
+
+/* The token of a byte that no token of several spells. */
+static uint32_t byte_token(const struct tokenizer *t, uint8_t byte)
+{
+    uint32_t token = t->vocab.byte_token[byte];
+    if (t->vocab.byte_level)
+        return text_token(t, token);
+    return token != NO_TOKEN && t->vocab.type[token] == TOKEN_BYTE && !t->ends[token] ? token : NO_TOKEN;
+}
+
 /* BPE lists the pairs that merge. In SentencePiece two symbols merge if their text is a token; its score gives the order. */
 static void consider(struct work *w, uint32_t left)
 {
@@ -100,11 +116,11 @@ static void consider(struct work *w, uint32_t left)
     struct candidate c = {0, left, a->size + b->size, NO_TOKEN};
     if (v->byte_level) {
         const struct vocab_merge *merge = vocab_merge(v, a->token, b->token);
-        if (!merge)
+        if (!merge || text_token(w->t, merge->token) == NO_TOKEN)
             return;
         c.order = merge->rank, c.token = merge->token;
     } else {
-        c.token = vocab_find(v, w->word + a->start, c.size);
+        c.token = text_token(w->t, vocab_find(v, w->word + a->start, c.size));
         if (c.token == NO_TOKEN)
             return;
         c.order = order_of_score(v->score[c.token]);
@@ -141,7 +157,7 @@ static void put_symbol(struct work *w, const struct symbol *s)
         return;
     }
     for (uint32_t i = 0; i < s->size; i++) {
-        uint32_t token = t->vocab.byte_token[(uint8_t)w->word[s->start + i]];
+        uint32_t token = byte_token(t, (uint8_t)w->word[s->start + i]);
         put(w, token == NO_TOKEN ? t->unknown : token);
     }
 }
@@ -159,7 +175,7 @@ static void put_word(struct work *w, const char *word, size_t size)
     w->word = word;
     for (size_t at = 0; at < size; at += n, symbols++) {
         n = v->byte_level ? 1 : utf8_read(word + at, size - at, &c);
-        uint32_t token = v->byte_level ? v->byte_token[(uint8_t)word[at]] : vocab_find(v, word + at, n);
+        uint32_t token = v->byte_level ? byte_token(w->t, (uint8_t)word[at]) : text_token(w->t, vocab_find(v, word + at, n));
         w->symbol[symbols] = (struct symbol){(uint32_t)at, (uint32_t)n, symbols - 1, symbols + 1, token};
     }
     w->symbol[symbols - 1].after = NO_SYMBOL; /* before of the first is NO_SYMBOL too: 0 - 1 */
@@ -181,7 +197,7 @@ static uint32_t whole_word(struct work *w, const char *word, size_t size)
         return NO_TOKEN;
     for (size_t i = 0; i < size; i++)
         used += vocab_write_byte((uint8_t)word[i], w->text + used);
-    return vocab_find(&w->t->vocab, w->text, used);
+    return text_token(w->t, vocab_find(&w->t->vocab, w->text, used));
 }
 
 static void put_words(struct work *w, const char *text, size_t size)

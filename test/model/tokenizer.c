@@ -339,6 +339,40 @@ static void special_tokens(void)
     close_made(&m);
 }
 
+/* Vocabularies whose merges spell control tokens, or the name of a byte: in a text they are letters. */
+static void merges_to_control_tokens(void)
+{
+    static const char *const names[] = {"go", "gone", "ne", "stop"}, *const merges[] = {"g o", "n e", "go ne"};
+    static const int32_t types[] = {1, 3, 1, 1};
+    static const char *const sentence[] = {"<unk>", "<",    "0",  "x",      "4", "1",  ">",  "<0",
+                                           "x4",    "<0x4", "1>", "<0x41>", "s", "<s", "<s>"};
+    static const int32_t sentence_types[] = {2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 6, 1, 1, 3};
+    static const float scores[15];
+    struct gguf_writer w = {0};
+    for (int rule = 0; rule < 2; rule++) {
+        put_bytes_and(&w, rule ? "llama-bpe" : "gpt-2", names, types, 4);
+        gguf_put_strings(&w, "tokenizer.ggml.merges", merges, 3);
+        gguf_put_u32(&w, "tokenizer.ggml.eos_token_id", 259);
+        gguf_put_bool(&w, "tokenizer.ggml.add_bos_token", 0);
+        struct made m = open_made(&w);
+        expect_tokens(&m, "gone", 0, 0, 2, 256u, 258u);
+        expect_tokens(&m, "gone", 1, 0, 1, 257u);
+        expect_tokens(&m, "stop", 0, 0, 4, (unsigned)'s', (unsigned)'t', (unsigned)'o', (unsigned)'p'); /* a word, for llama-bpe */
+        close_made(&m);
+    }
+    gguf_put_string(&w, "tokenizer.ggml.model", "llama");
+    gguf_put_strings(&w, "tokenizer.ggml.tokens", sentence, 15);
+    gguf_put_i32s(&w, "tokenizer.ggml.token_type", sentence_types, 15);
+    gguf_put_f32s(&w, "tokenizer.ggml.scores", scores, 15);
+    gguf_put_bool(&w, "tokenizer.ggml.add_space_prefix", 0);
+    struct made m = open_made(&w);
+    expect_tokens(&m, "<s>", 0, 0, 2, 13u, 6u);
+    expect_tokens(&m, "<s>", 1, 0, 1, 14u);
+    expect_tokens(&m, "<0x41>", 0, 0, 2, 9u, 10u);
+    expect_tokens(&m, "A", 0, 0, 1, 11u);
+    close_made(&m);
+}
+
 /* A vocabulary without some bytes: BPE leaves them out. */
 static void bytes_without_a_token(void)
 {
@@ -453,7 +487,7 @@ static void awkward_text(void)
 {
     enum { MOST = 4096 };
     static uint32_t wanted[MOST];
-    struct made m = {{NULL, 0}, NULL, NULL, ""};
+    struct made m = {{NULL, 0, 0}, NULL, NULL, ""};
     if (gguf_open(golden_path("../../models/SmolLM2-135M-Instruct.Q4_1.gguf"), &m.file, m.error)) {
         test_skip = "no models/SmolLM2-135M-Instruct.Q4_1.gguf; `make model` fetches it";
         return;
@@ -487,6 +521,7 @@ int main(void)
     RUN(every_byte_comes_back);
     RUN(scores_in_their_order);
     RUN(special_tokens);
+    RUN(merges_to_control_tokens);
     RUN(bytes_without_a_token);
     RUN(wrong_files);
     RUN(a_megabyte);
