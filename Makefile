@@ -1,7 +1,7 @@
 # The front door. Every target works as the first command typed: it installs what is missing, or says what that is.
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help build run check bench cuda quick test test-long fuzz model peers picture clean
+.PHONY: help build run check bench cuda quick test test-long fuzz fuzz-build fuzz-long model peers picture clean
 
 help:
 	@echo 'make run     build, then show what each format costs and saves: a table, and a page for a browser (aura-demo.html)'
@@ -9,7 +9,9 @@ help:
 	@echo 'make test    all tests: two compilers, sanitizers, ARM under emulation, install, ...; test/run.sh says how to run one'
 	@echo 'make test-long  a million operations of a cache beside plain arrays, and 20 000 calls with options at random, compared'
 	@echo '             with double; STEPS=, ROWS= and SEED= change them'
-	@echo 'make fuzz    libFuzzer on files, options, rows and operations, FUZZ_SECONDS=30 each; clang'
+	@echo 'make fuzz    libFuzzer on files, options, rows, operations, attention and tokens, FUZZ_SECONDS=30 each; clang'
+	@echo 'make fuzz-long  the same for a night, two at a time, FUZZ_NIGHT=28800 seconds in all, and a table at its end; FUZZ_CORPUS='
+	@echo '             says where the inputs are kept from run to run: build/fuzz/corpus'
 	@echo 'make check   build, then check every kernel on this machine against its definition'
 	@echo 'make bench   time the cache and the kernels beside a plain read of memory, for some minutes'
 	@echo 'make cuda    build with the CUDA backend (needs nvcc), and check it where there is a GPU'
@@ -60,19 +62,18 @@ test-long:
 
 # New inputs that reach something new stay in build/fuzz/corpus; what breaks a target is written to build/fuzz/crash-*.
 FUZZ_SECONDS ?= 30
+FUZZ_NIGHT ?= 28800
 fuzz_targets = $(filter-out replay,$(patsubst test/fuzz/%.c,%,$(wildcard test/fuzz/*.c)))
-fuzz:
+fuzz-build:
 	@tool/setup.sh fuzz
 	@cmake -S . -B build/fuzz -DCMAKE_C_COMPILER=clang -DAURA_FUZZ=ON
 	@cmake --build build/fuzz --parallel 2 --target $(addprefix fuzz_,$(fuzz_targets))
-	@for name in $(fuzz_targets); do \
-		mkdir -p build/fuzz/corpus/$$name; \
-		echo "fuzz_$$name, $(FUZZ_SECONDS) seconds"; \
-		build/fuzz/fuzz_$$name -max_total_time=$(FUZZ_SECONDS) -max_len=60000 -timeout=60 -print_final_stats=1 \
-			-artifact_prefix=build/fuzz/crash-$$name- build/fuzz/corpus/$$name test/fuzz/corpus/$$name \
-			>build/fuzz/$$name.log 2>&1 || { tail -n 40 build/fuzz/$$name.log; exit 1; }; \
-		grep number_of_executed build/fuzz/$$name.log; \
-	done
+
+fuzz: fuzz-build
+	@FUZZ_JOBS=1 test/fuzz/long.sh build/fuzz $$(($(FUZZ_SECONDS) * $(words $(fuzz_targets))))
+
+fuzz-long: fuzz-build
+	@test/fuzz/long.sh build/fuzz $(FUZZ_NIGHT)
 
 model:
 	@tool/model.sh

@@ -104,6 +104,23 @@ replays() {
     done
 }
 
+# The table of `make fuzz-long`, of two targets that only pretend: one runs twice and finds something, the other breaks at once.
+fuzz_table() {
+    local dir=$out/fuzz-table
+    [ -z "${one_test-}" ] || return 0
+    rm -rf $dir
+    mkdir -p $dir
+    printf '#!/bin/sh\necho "#9 DONE   cov: 12 ft: 3"\necho "stat::number_of_executed_units: 40"\ntouch %s/corpus/good/new\n' $dir >$dir/fuzz_good
+    printf '#!/bin/sh\necho "stat::number_of_executed_units: 7"\nexit 77\n' >$dir/fuzz_bad
+    chmod +x $dir/fuzz_*
+    FUZZ_SLICE=2 test/fuzz/long.sh $dir 4 >$dir/table
+    try 'fuzz-long: a target that breaks is a failure' test $? = 1
+    try 'fuzz-long: and has no second turn' grep -q '^bad  *7 .*BROKEN: .*/bad.log$' $dir/table
+    try 'fuzz-long: executions, a second, edges, new files' grep -q '^good  *80  *20  *12  *1  ok$' $dir/table
+    rm $dir/fuzz_bad
+    try 'fuzz-long: none breaks' test/fuzz/long.sh $dir 4
+}
+
 # check JSON COMMAND...: an `aura check`, its results kept in a file.
 check() {
     local json=$1 status failed summary
@@ -206,6 +223,7 @@ job_asan() {
     local except='cache_attend cache_cover cache_edges cache_same cache_store recorded team_model threads_model' # fibers, or minutes, over code that the others reach
     programs $out/asan
     replays $out/asan
+    fuzz_table
     check $out/check-asan.json $out/asan/aura check --no-times
 }
 

@@ -18,6 +18,9 @@ struct attention {
     double *size;         /* the same: sum over tokens of weight * |value| */
     double *logit;        /* the same: |scale| times the largest coordinate of the rotated query times the longest key */
     double *term;         /* the same: the largest |logit|, with everything that is added to it */
+    double longest;       /* value of all tokens */
+    uint64_t cache_window; /* of a cache with a window; keep_first tokens are seen besides it */
+    uint32_t keep_first;
 };
 
 /* ---- the oracle ------------------------------------------------------------------------------------------------------ */
@@ -74,12 +77,18 @@ static inline void oracle_signs(double *y, const struct aura_rotation_plan *plan
         y[d] = plan->negative[d / AURA_LANES] >> d % AURA_LANES & 1 ? -y[d] : y[d];
 }
 
-/* The tokens that query i sees: [first, end). */
+/* The tokens that query i sees: [first, end), and those that are kept. */
 static inline void visible(uint64_t *first, uint64_t *end, const struct attention *a, uint32_t i)
 {
-    uint64_t window = a->options.window;
+    uint64_t window = a->options.window ? a->options.window : a->cache_window;
     *end = a->options.not_causal ? a->model->len : a->model->len - a->queries + i + 1;
     *first = window && window < *end ? *end - window : 0;
+}
+
+/* The first token at or after t that the query sees: for (t = 0; (t = next_visible(a, t, first)) < end; t++). */
+static inline uint64_t next_visible(const struct attention *a, uint64_t t, uint64_t first)
+{
+    return t < a->keep_first || t >= first ? t : first;
 }
 
 /* logit[t] for the tokens that query i sees through head h. */
@@ -98,7 +107,7 @@ static inline void oracle_logits(double *logit, const double *k_norm, const stru
         oracle_signs(q, &s->rotate), oracle_hadamard(q, &s->rotate);
     for (uint32_t d = 0; d < s->dim; d++)
         top = fmax(top, fabs(q[d]));
-    for (uint64_t t = first; t < end; t++) {
+    for (uint64_t t = 0; (t = next_visible(a, t, first)) < end; t++) {
         double x = scale * oracle_dot(q, model_row(a->model, s, kv, t), s->dim);
         a->logit[row] = fmax(a->logit[row], fabs(scale) * top * k_norm[kv * a->model->len + t]);
         if (o->softcap != 0)
@@ -126,13 +135,13 @@ static inline void oracle_row(struct attention *a, uint32_t i, uint32_t h, doubl
     a->term[row] = isfinite(sink) ? fabs(sink) : 0;
     a->logit[row] = a->size[row] = 0;
     oracle_logits(logit, k_norm, a, i, h);
-    for (uint64_t t = first; t < end; t++)
+    for (uint64_t t = 0; (t = next_visible(a, t, first)) < end; t++)
         max = logit[t] > max ? logit[t] : max;
-    for (uint64_t t = first; t < end; t++)
+    for (uint64_t t = 0; (t = next_visible(a, t, first)) < end; t++)
         sum += logit[t] = max == -INFINITY ? 0 : exp(logit[t] - max);
     sum += sink == -INFINITY ? 0 : exp(sink - max);
     memset(out, 0, s->dim * sizeof *out);
-    for (uint64_t t = first; t < end && sum > 0; t++) {
+    for (uint64_t t = 0; (t = next_visible(a, t, first)) < end && sum > 0; t++) {
         const float *v = model_row(a->model, s, kv, t);
         double p = logit[t] / sum;
         for (uint32_t d = 0; d < s->dim && p > 0; d++)
@@ -153,6 +162,9 @@ static inline void oracle_compute(struct attention *a)
     free(a->out), free(a->lse);
     a->out = malloc(rows * a->model->v.dim * sizeof *a->out);
     a->lse = malloc(4 * rows * sizeof *a->lse);
+    a->longest = 0;
+    for (size_t i = 0; i < a->model->v.heads * a->model->len; i++)
+        a->longest = fmax(a->longest, v_norm[i]);
     a->size = a->lse + rows, a->logit = a->size + rows, a->term = a->logit + rows;
     for (uint32_t i = 0; i < a->queries; i++)
         for (uint32_t h = 0; h < a->q_heads; h++)
@@ -216,7 +228,7 @@ static inline aura_cache *scene_cache(aura_ctx *in, const struct scene *s, aura_
 static inline struct attention attention_new(const struct model *m, uint32_t queries, uint32_t q_heads, uint64_t seed)
 {
     static const aura_attend_options defaults = AURA_ATTEND_OPTIONS_INIT;
-    struct attention a = {m, queries, q_heads, NULL, NULL, 0, 0, defaults, NULL, NULL, NULL, NULL, NULL};
+    struct attention a = {m, queries, q_heads, NULL, NULL, 0, 0, defaults, NULL, NULL, NULL, NULL, NULL, 0, 0, 0};
     size_t count = (size_t)queries * q_heads * m->k.dim;
     a.q = malloc(count * sizeof *a.q + 1);
     for (size_t i = 0; i < count; i++)
@@ -250,30 +262,40 @@ static inline void note(double *most, double ratio)
         *most = ratio;
 }
 
+/* What rounding the query may cost a logit, as in the table of tolerances. */
+static inline double logit_tolerance(const struct attention *a, int adversarial)
+{
+    uint32_t planes = planes_of(a->model->k.kind, a->options.planes);
+    double worst = tolerance.half_step[planes] * sqrt((double)a->model->k.dim);
+    return adversarial && worst > tolerance.logit[planes] ? worst : tolerance.logit[planes];
+}
+
 /* How far one row is from the oracle, in units of the allowed error: above 1 is wrong. `adversarial` allows the larger error of
- * tiles that are made to be bad. */
+ * tiles and queries that are made to be bad; where their logits may be off by more than half a nat, any mean of the values. */
 static inline double row_error(const float *got, const struct attention *a, size_t row, aura_dtype dtype, int adversarial)
 {
     uint32_t dim = a->model->v.dim, pk = planes_of(a->model->k.kind, a->options.planes),
         pv = planes_of(a->model->v.kind, a->options.planes);
     const double *want = a->out + row * dim;
-    double error = 0, norm = 0, allowed = adversarial ? tolerance.worst[pv] : tolerance.value[pv];
+    double error = 0, norm = 0, off = logit_tolerance(a, adversarial) * a->logit[row] + tolerance.lse * a->term[row];
+    double allowed = (adversarial ? tolerance.worst[pv] + expm1(2 * off) : tolerance.value[pv] + off) * a->size[row];
     for (uint32_t d = 0; d < dim; d++) {
         error += ((double)got[d] - want[d]) * ((double)got[d] - want[d]);
         norm += want[d] * want[d];
     }
-    allowed += tolerance.logit[pk] * a->logit[row] + tolerance.lse * a->term[row];
-    allowed = allowed * a->size[row] + oracle_unit(dtype) * sqrt(norm) + (dtype == AURA_F16 ? 0x1p-25 : 1e-40) * sqrt((double)dim);
+    allowed = adversarial && off > 0.5 ? 2.5 * a->longest : allowed;
+    allowed += tolerance.nothing * a->longest + oracle_unit(dtype) * sqrt(norm);
+    allowed += (dtype == AURA_F16 ? 0x1p-25 : 1e-40) * sqrt((double)dim);
     note(&worst.row[pk][pv], sqrt(error) / allowed);
     return sqrt(error) / allowed;
 }
 
-static inline double lse_error(float got, const struct attention *a, size_t row)
+static inline double lse_error(float got, const struct attention *a, size_t row, int adversarial)
 {
     uint32_t pk = planes_of(a->model->k.kind, a->options.planes);
     if (a->lse[row] == -INFINITY)
         return got == -INFINITY ? 0 : INFINITY;
-    double allowed = tolerance.logit[pk] * a->logit[row] + tolerance.lse * (1 + a->term[row] + fabs(a->lse[row]));
+    double allowed = logit_tolerance(a, adversarial) * a->logit[row] + tolerance.lse * (1 + a->term[row] + fabs(a->lse[row]));
     double ratio = fabs((double)got - a->lse[row]) / allowed;
     note(&worst.lse[pk], ratio);
     return ratio;
@@ -289,7 +311,7 @@ static inline void expect_rows(const struct tensor *out, const float *lse, const
     tensor_get(got, out);
     for (size_t row = 0; row < rows; row++) {
         double error = row_error(got + row * a->model->v.dim, a, row, out->view.dtype, adversarial);
-        double off = lse ? lse_error(lse[row], a, row) : 0;
+        double off = lse ? lse_error(lse[row], a, row, adversarial) : 0;
         if (error <= 1 && off <= 1)
             continue;
         snprintf(where, sizeof where, "%s %s: k%u v%u, %llu tokens, planes %u, query %zu head %zu",

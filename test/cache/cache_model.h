@@ -49,11 +49,15 @@ static inline int small_run(void)
  *   logit   what rounding the query costs a logit, relative to |scale| max|q| |k|. One plane: a coordinate is off by up to
  *           1/254 of the largest, as if at random: 1/127/sqrt(12) = 2.3e-3, of which six standard deviations are allowed.
  *           Two: 1/256 of that. A weight is off by as much as its logit is.
+ *   half_step  the same for queries and keys made for it, where all coordinates are rounded the same way: half a step, which the
+ *           sum of the magnitudes of a key multiplies; that is at most sqrt(dim) |k|.
  *   lse     f32 holds a logit or a sum to this, relative.
+ *   nothing  a weight, of the largest, whose product with a scale f32 no longer holds to all its bits.
  */
 static const struct {
-    double value[3], worst[3], flat[3], typical[3], logit[3], lse;
-} tolerance = {{1e-5, 1e-2, 1e-4}, {1e-5, 1.2e-1, 1e-3}, {1e-5, 2e-3, 1e-4}, {2e-5, 1.5e-2, 1e-3}, {4e-6, 1.4e-2, 6e-5}, 2e-6};
+    double value[3], worst[3], flat[3], typical[3], logit[3], half_step[3], lse, nothing;
+} tolerance = {{1e-5, 1e-2, 1e-4},   {1e-5, 1.2e-1, 1e-3}, {1e-5, 2e-3, 1e-4},       {2e-5, 1.5e-2, 1e-3},
+               {4e-6, 1.4e-2, 6e-5}, {0, 1 / 253., 1 / 64500.}, 2e-6, 0x1p-100};
 
 /* The planes a side is computed with: 0 for plain numbers. */
 static inline uint32_t planes_of(aura_kind kind, uint32_t planes)
@@ -75,6 +79,7 @@ struct model_side {
     struct aura_codec_plan codec, reference_codec;
     float *half;      /* [heads][capacity][dim] rotated, as f16 holds it; for plain numbers what is stored */
     float *coded;     /* [heads][capacity][dim] what the codes of a closed token stand for, still rotated */
+    uint8_t *known;   /* [heads][capacity] 1: coded is there; otherwise whoever asks first computes it */
     float *reference; /* [heads][pages][dim] */
 };
 
@@ -88,21 +93,27 @@ static inline aura_dtype plain_dtype(aura_kind kind)
     return kind == AURA_KIND_F16 ? AURA_F16 : kind == AURA_KIND_BF16 ? AURA_BF16 : AURA_F32;
 }
 
-static inline void model_side_init(struct model_side *s, const aura_config *c, int keys, size_t capacity)
+/* Memory for sides with as many heads of that dim. */
+static inline void model_side_room(struct model_side *s, uint32_t heads, uint32_t dim, size_t capacity)
+{
+    s->capacity = capacity, s->pages = capacity / PAGE + 1;
+    s->half = malloc(heads * capacity * dim * sizeof(float) + 1);
+    s->coded = malloc(heads * capacity * dim * sizeof(float) + 1);
+    s->known = malloc(heads * capacity + 1);
+    s->reference = malloc(heads * s->pages * dim * sizeof(float));
+}
+
+/* All but the memory. */
+static inline void model_side_init(struct model_side *s, const aura_config *c, int keys)
 {
     uint8_t signs[AURA_MAX_DIM / 8];
     aura_codebook book;
-    memset(s, 0, sizeof *s);
     s->kind = keys ? c->format.k : c->format.v;
     s->kind = s->kind ? s->kind : AURA_KIND_B4;
     s->dim = keys || !c->v_dim ? c->k_dim : c->v_dim;
     s->heads = c->kv_heads;
-    s->capacity = capacity, s->pages = capacity / PAGE + 1;
-    s->half = malloc(s->heads * capacity * s->dim * sizeof(float) + 1);
     if (is_plain(s->kind))
         return;
-    s->coded = malloc(s->heads * capacity * s->dim * sizeof(float) + 1);
-    s->reference = malloc(s->heads * s->pages * s->dim * sizeof(float));
     if (keys && c->balance) {
         s->balance = malloc(s->heads * s->dim * sizeof(float));
         s->reciprocal = malloc(s->heads * s->dim * sizeof(float));
@@ -120,9 +131,16 @@ static inline void model_side_init(struct model_side *s, const aura_config *c, i
     aura_codec_plan_init(&s->reference_codec, &book, s->dim, AURA_SCALE_MATCHED, !(c->flags & AURA_NO_SEARCH));
 }
 
+static inline void model_side_free_balance(struct model_side *s)
+{
+    free(s->balance), free(s->reciprocal);
+    s->balance = s->reciprocal = NULL;
+}
+
 static inline void model_side_free(struct model_side *s)
 {
-    free(s->half), free(s->coded), free(s->reference), free(s->balance), free(s->reciprocal);
+    free(s->half), free(s->coded), free(s->known), free(s->reference);
+    model_side_free_balance(s);
 }
 
 static inline float *model_half(const struct model_side *s, uint32_t head, uint64_t t)
@@ -133,6 +151,11 @@ static inline float *model_half(const struct model_side *s, uint32_t head, uint6
 static inline float *model_coded(const struct model_side *s, uint32_t head, uint64_t t)
 {
     return s->coded + ((size_t)head * s->capacity + t) * s->dim;
+}
+
+static inline uint8_t *model_known(const struct model_side *s, uint32_t head, uint64_t t)
+{
+    return s->known + (size_t)head * s->capacity + t;
 }
 
 static inline float *model_reference(const struct model_side *s, uint32_t head, uint64_t page)
@@ -176,6 +199,22 @@ static inline void model_form_reference(struct model_side *s, uint32_t head, uin
     model_quantise(model_reference(s, head, page), mean, &s->reference_codec);
 }
 
+/* What the codes of a closed token stand for. Its f16 numbers and its page's reference stay what they were when it closed. */
+static inline const float *model_code_of(const struct model_side *s, uint32_t head, uint64_t t)
+{
+    float y[AURA_MAX_DIM], *out = model_coded(s, head, t);
+    const float *half = model_half(s, head, t), *r = model_reference(s, head, t / PAGE);
+    if (*model_known(s, head, t))
+        return out;
+    for (uint32_t d = 0; d < s->dim; d++)
+        y[d] = s->relative ? half[d] - r[d] : half[d];
+    model_quantise(out, y, &s->codec);
+    for (uint32_t d = 0; d < s->dim && s->relative; d++)
+        out[d] = out[d] + r[d];
+    *model_known(s, head, t) = 1;
+    return out;
+}
+
 /* Encodes tokens [first, end) of one tile; the tokens before `first` have codes already, or are pinned. The page has a reference
  * exactly when it has a closed token that is not pinned. */
 static inline void model_side_close(struct model_side *s, uint64_t first, uint64_t end, uint64_t pinned)
@@ -184,15 +223,7 @@ static inline void model_side_close(struct model_side *s, uint64_t first, uint64
     for (uint32_t h = 0; h < s->heads && !is_plain(s->kind); h++) {
         if (s->relative && first <= start)
             model_form_reference(s, h, page, pinned);
-        const float *r = model_reference(s, h, page);
-        for (uint64_t t = first > pinned ? first : pinned; t < end; t++) {
-            float y[AURA_MAX_DIM], *out = model_coded(s, h, t);
-            for (uint32_t d = 0; d < s->dim; d++)
-                y[d] = s->relative ? model_half(s, h, t)[d] - r[d] : model_half(s, h, t)[d];
-            model_quantise(out, y, &s->codec);
-            for (uint32_t d = 0; d < s->dim && s->relative; d++)
-                out[d] = out[d] + r[d];
-        }
+        memset(model_known(s, h, first), 0, (size_t)(end - first));
     }
 }
 
@@ -205,15 +236,24 @@ struct model {
     struct model_side k, v;
 };
 
-static inline struct model *model_create(const aura_config *c, size_t capacity)
+/* An empty model of another cache in the memory of this one, which must be large enough. */
+static inline void model_init(struct model *m, const aura_config *c)
 {
-    struct model *m = malloc(sizeof *m);
     m->len = m->closed = 0;
     m->pinned = c->flags & AURA_NO_PINNED ? 0 : PINNED;
     m->rollback = c->flags & (AURA_NO_ROLLBACK | AURA_NO_OPEN) ? 0 : c->rollback ? c->rollback : ROLLBACK;
     m->open = !(c->flags & AURA_NO_OPEN);
-    model_side_init(&m->k, c, 1, capacity);
-    model_side_init(&m->v, c, 0, capacity);
+    model_side_free_balance(&m->k), model_side_free_balance(&m->v);
+    model_side_init(&m->k, c, 1);
+    model_side_init(&m->v, c, 0);
+}
+
+static inline struct model *model_create(const aura_config *c, size_t capacity)
+{
+    struct model *m = calloc(1, sizeof *m);
+    model_side_room(&m->k, c->kv_heads, c->k_dim, capacity);
+    model_side_room(&m->v, c->kv_heads, c->v_dim ? c->v_dim : c->k_dim, capacity);
+    model_init(m, c);
     return m;
 }
 
@@ -233,13 +273,9 @@ static inline uint64_t model_closed_at(const struct model *m, uint64_t len)
     return len < m->rollback ? 0 : (len - m->rollback) / TILE * TILE;
 }
 
-/* k[n][heads][k_dim], v[n][heads][v_dim]. */
-static inline void model_append(struct model *m, const float *k, const float *v, uint64_t n)
+/* Counts n more tokens, which model_side_put() has put behind the others. */
+static inline void model_grow(struct model *m, uint64_t n)
 {
-    for (uint64_t i = 0; i < n; i++) {
-        model_side_put(&m->k, m->len + i, k + i * m->k.heads * m->k.dim);
-        model_side_put(&m->v, m->len + i, v + i * m->v.heads * m->v.dim);
-    }
     m->len += n;
     for (uint64_t end = model_closed_at(m, m->len), next; m->closed < end; m->closed = next) {
         next = (m->closed / TILE + 1) * TILE;
@@ -247,6 +283,16 @@ static inline void model_append(struct model *m, const float *k, const float *v,
         model_side_close(&m->k, m->closed, next, m->pinned);
         model_side_close(&m->v, m->closed, next, m->pinned);
     }
+}
+
+/* k[n][heads][k_dim], v[n][heads][v_dim]. */
+static inline void model_append(struct model *m, const float *k, const float *v, uint64_t n)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        model_side_put(&m->k, m->len + i, k + i * m->k.heads * m->k.dim);
+        model_side_put(&m->v, m->len + i, v + i * m->v.heads * m->v.dim);
+    }
+    model_grow(m, n);
 }
 
 static inline void model_truncate(struct model *m, uint64_t len)
@@ -264,6 +310,7 @@ static inline void model_side_clone(struct model_side *s)
 {
     size_t rows = s->heads * s->capacity * s->dim * sizeof(float), factors = s->heads * s->dim * sizeof(float);
     s->half = model_copy_of(s->half, rows), s->coded = model_copy_of(s->coded, rows);
+    s->known = model_copy_of(s->known, s->heads * s->capacity);
     s->reference = model_copy_of(s->reference, s->pages * factors);
     s->balance = model_copy_of(s->balance, factors), s->reciprocal = model_copy_of(s->reciprocal, factors);
 }
@@ -285,7 +332,7 @@ static inline void model_view(struct model *m, uint64_t len)
 /* Token t as attention sees it: rotated, or the plain numbers. */
 static inline const float *model_row(const struct model *m, const struct model_side *s, uint32_t head, uint64_t t)
 {
-    return is_plain(s->kind) || t < m->pinned || t >= m->closed ? model_half(s, head, t) : model_coded(s, head, t);
+    return is_plain(s->kind) || t < m->pinned || t >= m->closed ? model_half(s, head, t) : model_code_of(s, head, t);
 }
 
 /* out[n][heads][dim]: tokens [first, first + n) back in model space. */

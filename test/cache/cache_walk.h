@@ -11,6 +11,7 @@
 
 #ifndef WALK_CAPACITY
 #define WALK_CAPACITY 2048
+#define WALK_COMPARED 6
 #endif
 
 enum {
@@ -21,6 +22,7 @@ enum {
     WIDEST = 128,     /* KV heads * dim */
     MOST_QUERIES = 3,
     MOST_JOBS = 3,
+    COMPARED = WALK_COMPARED, /* tokens of a sequence, after a step */
     PAGE_COST = 64 + 64, /* bytes besides the page itself: its head, and the tail of a slab that has no other */
     TABLE_COST = 1024    /* more than the page table of a sequence */
 };
@@ -219,7 +221,7 @@ static inline void side_move(struct model_side *to, uint64_t at, const struct mo
         memmove(model_half(to, h, at), model_half(from, h, first), (size_t)n * row);
         if (is_plain(from->kind))
             continue;
-        memmove(model_coded(to, h, at), model_coded(from, h, first), (size_t)n * row);
+        memset(model_known(to, h, at), 0, (size_t)n); /* the codes follow from the two that move */
         memmove(model_reference(to, h, at / PAGE), model_reference(from, h, first / PAGE), pages * row);
     }
 }
@@ -312,12 +314,23 @@ static inline void expect_walker(struct walk *w, const struct walker *a, int all
             expect_tokens(w, a, 0, kept);
         return;
     }
-    uint64_t most = n < 6 ? n : 6, border = len / TILE * TILE, kind = random_bits(&w->checks) % 4;
+    uint64_t most = n < COMPARED ? n : COMPARED, border = len / TILE * TILE, kind = random_bits(&w->checks) % 4;
     uint64_t at = kind == 0 ? len - most
         : kind == 1 && border >= first + 3 ? border - 3 : first + random_bits(&w->checks) % (n - most + 1);
     expect_tokens(w, a, at, at + most > len ? len - at : most);
     if (first && kept && kind == 2)
         expect_tokens(w, a, random_bits(&w->checks) % kept, 1);
+}
+
+/* Compares a token of each tile: what one sequence does to the pages of another is done to a tile. */
+static inline void expect_tiles(struct walk *w, const struct walker *a)
+{
+    uint64_t len = a->model->len, first = a->first == w->kept ? 0 : (uint64_t)a->first * PAGE;
+    for (uint64_t tile = 0; a->seq && tile < len; tile += TILE) {
+        uint64_t t = tile + random_bits(&w->checks) % TILE;
+        if (t < len && (t >= first || t < (uint64_t)w->kept * PAGE))
+            expect_tokens(w, a, t, 1);
+    }
 }
 
 /* Compares after a step that changed `a`. */
@@ -422,14 +435,35 @@ static inline struct walker *walk_create(struct walk *w)
 /* A size: mostly small, sometimes a few tiles, at times more than a page. */
 static inline uint32_t some_tokens(struct walk *w)
 {
-    uint32_t kind = choose(&w->choices, 16), n = 1 + choose(&w->choices, kind < 9 ? 6 : kind < 14 ? 70 : 300);
+    uint32_t kind = choose(&w->choices, 16), n = 1 + choose(&w->choices, kind < 10 ? 6 : kind < 15 ? 50 : 300);
     return w->config.window && n > w->config.max_queries ? w->config.max_queries : n;
+}
+
+/* Token `token` of the texts as a model holds it. Rotating it takes longer than all that a walk does with it, so each is rotated
+ * once for all walks. */
+static inline void walk_put(struct model_side *s, int values, uint64_t t, uint32_t token)
+{
+    static float rows[2][2][WIDEST / 64][TEXT_TOKENS][WIDEST];
+    static uint8_t known[2][2][WIDEST / 64][TEXT_TOKENS];
+    float *row = rows[values][s->balance != NULL][s->heads - 1][token];
+    uint8_t *is_known = &known[values][s->balance != NULL][s->heads - 1][token];
+    if (is_plain(s->kind) || !*is_known)
+        model_side_put(s, t, (values ? walk_values : walk_keys) + (size_t)token * s->heads * s->dim);
+    for (uint32_t h = 0; h < s->heads && !is_plain(s->kind); h++)
+        if (*is_known)
+            memcpy(model_half(s, h, t), row + h * s->dim, s->dim * sizeof *row);
+        else
+            memcpy(row + h * s->dim, model_half(s, h, t), s->dim * sizeof *row);
+    *is_known |= !is_plain(s->kind);
 }
 
 static inline void walker_append(struct walker *a, uint32_t first, uint32_t n)
 {
-    size_t k = (size_t)a->model->k.heads * a->model->k.dim, v = (size_t)a->model->v.heads * a->model->v.dim;
-    model_append(a->model, walk_keys + first * k, walk_values + first * v, n);
+    for (uint32_t i = 0; i < n; i++) {
+        walk_put(&a->model->k, 0, a->model->len + i, first + i);
+        walk_put(&a->model->v, 1, a->model->len + i, first + i);
+    }
+    model_grow(a->model, n);
 }
 
 /* Gives walkers[n] the pages to grow to lengths[n]; the tokens follow later. */
@@ -699,14 +733,13 @@ static inline struct walker *walk_stranger(struct walk *w)
 
 /* One query head of one query, in double, over what the model says. */
 static inline void expect_answer(struct walk *w, const struct walker *a, const float *q, uint32_t head, uint64_t position,
-                                 const float *out,
-                                 float lse)
+                                 uint64_t window, const float *out, float lse)
 {
     static float k[CAPACITY * WIDEST], v[CAPACITY * WIDEST];
     static double keys[CAPACITY * WIDEST], values[CAPACITY * WIDEST];
     struct model *m = a->model;
     uint32_t kv = head / (w->config.q_heads / w->config.kv_heads), dim = m->k.dim; /* both sides have it */
-    uint64_t begin = w->config.window && position + 1 > w->config.window ? position + 1 - w->config.window : 0;
+    uint64_t begin = window && position + 1 > window ? position + 1 - window : 0;
     size_t n = 0;
     double query[WIDEST], want[WIDEST], want_lse, size;
     for (uint64_t t = 0; t <= position; t++) {
@@ -743,19 +776,23 @@ static inline struct walker *walk_attend(struct walk *w)
     float *q = walk_values + choose(&w->choices, TEXT_TOKENS / 2) * WIDEST; /* any numbers will do */
     job.seq = a->seq, job.queries = queries, job.q.data = q, job.out.data = out, job.lse = lse;
     options.planes = 2;
+    if (!once_in(&w->choices, 4)) /* a narrow window: the answer of all tokens takes longer than the rest of the walk */
+        options.window = 1 + choose(&w->choices, window && window < 100 ? (uint32_t)window : 100);
+    window = options.window ? options.window : window;
     struct room room = room_of(w);
     aura_status status = aura_attend(w->cache, &job, 1, &options);
     w->memory->fail_in = -1;
     uint64_t oldest = len - queries + 1 > window && window ? len - queries + 1 - window : 0;
     if (room.may_fail && w->memory->failed) {
         WALK_EXPECT(w, status == AURA_OUT_OF_MEMORY, "attend: %s", aura_status_text(status));
-    } else if (window && (queries > w->config.max_queries || !exist(w, a, oldest, len))) {
+    } else if (w->config.window && (queries > w->config.max_queries || !exist(w, a, oldest, len))) {
         WALK_EXPECT(w, status == AURA_BAD_ARGUMENT, "attend to what has gone: %s", aura_status_text(status));
     } else {
         uint32_t row = (uint32_t)(random_bits(&w->checks) % (queries * heads));
         WALK_EXPECT(w, !status, "attend: %s", aura_last_error());
         if (!status)
-            expect_answer(w, a, q + row * dim, row % heads, len - queries + row / heads, out + row * dim, lse[row]);
+            expect_answer(w, a, q + row * dim, row % heads, len - queries + row / heads, window, out + row * dim,
+                          lse[row]);
     }
     w->memory->failed = 0;
     return a;
@@ -879,13 +916,26 @@ static inline size_t walk_budget(struct walk *w, size_t pages)
     return info.bytes + 16 * sizeof(void *) * WALKERS + pages * (info.page_bytes + 64) + (pages % 3) * info.seq_bytes;
 }
 
+/* The memory of a model is larger than the walks of most inputs are long: all walks share it. */
+static inline struct model *walk_model(int i, const aura_config *c)
+{
+    static struct model *model[WALKERS];
+    aura_config widest = config_of(AURA_KIND_B2, AURA_KIND_B2, 64, 64, WIDEST / 64);
+    if (!model[i])
+        model[i] = model_create(&widest, CAPACITY);
+    model_init(model[i], c);
+    return model[i];
+}
+
 static inline void walk_begin(struct walk *w, struct choices choices)
 {
     static struct counting memory;
+    static aura_ctx *counted;
     memset(w, 0, sizeof *w);
+    if (!counted) /* asking the CPU what it has takes long in a virtual machine: all walks share the context */
+        counted = counting_ctx(&memory, 0xa5, 1);
     w->choices = choices, w->checks = choices.seed + 1, w->memory = &memory, w->doing = "begin";
-    w->ctx = counting_ctx(&memory, 0xa5, 1);
-    w->base = memory.bytes;
+    w->ctx = counted, w->base = memory.bytes;
     aura_config *c = &w->config;
     *c = walk_config(&w->choices);
     if (!is_plain(c->format.k) && once_in(&w->choices, 3))
@@ -897,19 +947,16 @@ static inline void walk_begin(struct walk *w, struct choices choices)
     w->kept = pages_for(c->keep_first), w->ring = pages_for(c->window + w->slack) + 1;
     w->plain = is_plain(c->format.k) && is_plain(c->format.v);
     for (int i = 0; i < WALKERS; i++)
-        w->walker[i].model = model_create(c, CAPACITY);
+        w->walker[i].model = walk_model(i, c);
 }
 
 static inline void walk_end(struct walk *w)
 {
     w->memory->fail_in = -1;
-    for (int i = 0; i < WALKERS; i++)
-        model_destroy(w->walker[i].model);
     aura_cache_destroy(w->cache);
     w->doing = "end";
     WALK_EXPECT(w, w->memory->bytes == w->base && !w->memory->wrong, "%zu bytes lost, %d wrong calls",
                 w->memory->bytes - w->base, w->memory->wrong);
-    aura_ctx_destroy(w->ctx);
     unlink(file_path("walk"));
     free(w->balance);
 }
@@ -922,6 +969,8 @@ static inline long walk(struct choices choices, long steps, int thorough)
     w.thorough = thorough;
     while (w.step < steps && !w.choices.over && !test_bad_lines)
         walk_step(&w);
+    for (int i = 0; i < WALKERS && !test_bad_lines; i++)
+        expect_tiles(&w, &w.walker[i]);
     walk_end(&w);
     return w.step;
 }

@@ -22,6 +22,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 #define MUST(condition)                                                                                   \
     do {                                                                                                  \
         if (!(condition)) {                                                                               \
+            fflush(stdout);                                                                               \
             fprintf(stderr, "%s:%d: not so: %s; %s\n", __FILE__, __LINE__, #condition, aura_last_error()); \
             abort();                                                                                      \
         }                                                                                                 \

@@ -2,7 +2,10 @@
 #include "fuzz.h"
 
 #define WALK_CAPACITY 800
+#define WALK_COMPARED 2
 #include "../cache/cache_walk.h"
+
+enum { WALK_STEPS = 16 }; /* longer inputs are slower, and find no more in the same time */
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
@@ -14,7 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     fuzz_begin();
     ctx = fuzz_ctx;
     if (size)
-        walk(choices, 60, 0);
+        walk(choices, WALK_STEPS, 0);
     MUST(!test_bad_lines);
     return 0;
 }

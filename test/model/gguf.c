@@ -180,7 +180,7 @@ static void put64(struct gguf_part *part, size_t at, uint64_t value)
 static void headers(void)
 {
     struct gguf_part part = whole_file();
-    refused(&(struct gguf_part){part.data, 10}, "10 bytes are too few");
+    refused(&(struct gguf_part){part.data, 10, 10}, "10 bytes are too few");
     part.data[0] = 'X';
     refused(&part, "begins with bytes 58 47 55 46");
     part.data[0] = 'G', part.data[4] = 1;

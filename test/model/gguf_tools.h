@@ -13,7 +13,7 @@ enum { GGUF_WRITER_ALIGNMENT = 32 };
 
 struct gguf_part {
     uint8_t *data;
-    size_t size;
+    size_t size, room;
 };
 
 struct gguf_writer { /* begins as zeros */
@@ -23,7 +23,10 @@ struct gguf_writer { /* begins as zeros */
 
 static inline void gguf_part_add(struct gguf_part *part, const void *data, size_t size)
 {
-    part->data = realloc(part->data, part->size + size + 1);
+    if (part->size + size >= part->room) {
+        part->room = 2 * (part->size + size) + 64;
+        part->data = realloc(part->data, part->room);
+    }
     if (size)
         memcpy(part->data + part->size, data, size);
     part->size += size;
@@ -113,7 +116,7 @@ static inline void gguf_put_tensor(struct gguf_writer *w, const char *name, uint
 static inline struct gguf_part gguf_finish(struct gguf_writer *w)
 {
     static const uint8_t zeros[GGUF_WRITER_ALIGNMENT];
-    struct gguf_part file = {NULL, 0};
+    struct gguf_part file = {NULL, 0, 0};
     uint32_t version = 3;
     gguf_part_add(&file, "GGUF", 4);
     gguf_part_add(&file, &version, 4);
@@ -126,7 +129,7 @@ static inline struct gguf_part gguf_finish(struct gguf_writer *w)
     gguf_part_add(&file, w->data.data, w->data.size);
     free(w->keys.data), free(w->tensors.data), free(w->data.data);
     memset(w, 0, sizeof *w);
-    file.data = realloc(file.data, file.size);
+    file.data = realloc(file.data, file.size), file.room = file.size;
     return file;
 }
 
