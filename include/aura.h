@@ -397,7 +397,8 @@ typedef struct aura_attend_options {
     const float *alibi;  /* [q_heads] slopes, or NULL */
     uint32_t not_causal; /* 1: every query sees all keys; the window and ALiBi then count from the newest key */
     uint32_t planes;     /* bytes of query and weights that enter the integer products: 1, 2; 0: 1 for sides of up to 5
-                            bits, 2 for 6 and 8 */
+                            bits, 2 for 6 and 8, and for keys whose logit one byte of the query could move by more than a
+                            nat */
     void *workspace;     /* at least aura_attend_workspace() bytes, aligned to 64; NULL: allocated for the call */
     size_t workspace_bytes;
 } aura_attend_options;

@@ -49,10 +49,69 @@ static inline int aura_are_good_options(float scale, float softcap, uint32_t pla
     return isfinite(scale) && softcap >= 0 && isfinite(softcap) && planes <= 2 && not_causal <= 1;
 }
 
+/* ---- how many bytes of a query ------------------------------------------------------------------------------------ */
+
 /* Bytes of query or weight in each product with a side. 0 asks for as many as its codes deserve. */
 static inline AURA_ANYWHERE uint32_t aura_planes_of(uint32_t kind, uint32_t asked)
 {
     return asked ? asked : kind <= 5 ? 1 : 2;
+}
+
+/* Where nobody asked for a number of planes, one plane of the query moves no logit by more than this, in nats: a key for which
+ * it could takes both. With hi instead of 256 hi + lo, a logit lacks
+ *
+ *     step * (sum over d of lo[d] * level[d]) * k_step * scale * unit
+ *
+ * which is at most scale times the sum of |lo| times what does not depend on row and key. So every row has a largest scale of
+ * a key that one plane is good enough for, and that scale decides, key by key: not what else is in the tile. */
+#define AURA_MOST_MOVED 1.f
+enum { AURA_NO_LIMIT = 0x7bff }; /* the largest f16 */
+
+/* What rows of a call divide: the limit for a row whose step times sum of |lo| is 1. unit: of logits, as the call has it. */
+static inline float aura_limit_of_call(const struct aura_side *keys, float unit, uint32_t asked)
+{
+    int32_t top = 0;
+    if (asked || aura_planes_of(keys->kind, asked) != 1)
+        return INFINITY; /* no key decides */
+    for (uint32_t code = 0; code < 1u << keys->kind; code++) {
+        int32_t level = aura_level_of_code(keys, (uint8_t)code);
+        top = level > top ? level : -level > top ? -level : top;
+    }
+    return AURA_MOST_MOVED * AURA_LOG2_E / (fabsf(unit) * keys->step * (float)top);
+}
+
+/* The largest scale, as f16, of a key for which a row takes one plane. lower: the sum of |lo|. */
+static inline AURA_ANYWHERE uint16_t aura_limit_of_row(float of_call, float step, uint32_t lower)
+{
+    const float limit = of_call / (step * (float)lower);
+    uint32_t bits;
+    if (!(limit < 65504.f))
+        return AURA_NO_LIMIT;
+    memcpy(&bits, &limit, sizeof bits);
+    return (uint16_t)(limit < 0x1p-14f ? (uint32_t)(limit * 0x1p24f) : (bits >> 13) - (112 << 10)); /* never rounded up */
+}
+
+/* Whether a key with this scale, f16 whose sign does not matter, takes both planes in that row. */
+static inline AURA_ANYWHERE int aura_takes_both(uint32_t scale, uint32_t limit)
+{
+    return (scale & 0x7fff) > limit;
+}
+
+/* The same of many scales at once: aura_some_above() of what aura_four_above() says of every four, combined with `or`. The top
+ * bit of a quarter says that the scale there is above the limit; nothing is carried from one quarter to the next. */
+static inline AURA_ANYWHERE uint64_t aura_room_of_limit(uint32_t limit)
+{
+    return (0x7fff - limit) * 0x0001000100010001u;
+}
+
+static inline AURA_ANYWHERE uint64_t aura_four_above(uint64_t scales, uint64_t room)
+{
+    return (scales & 0x7fff7fff7fff7fffu) + room;
+}
+
+static inline AURA_ANYWHERE int aura_some_above(uint64_t fours)
+{
+    return (fours & 0x8000800080008000u) != 0;
 }
 
 /* ---- which tokens are encoded ------------------------------------------------------------------------------------- */

@@ -117,6 +117,42 @@ static void planes(void)
                    aura_planes_of(wanted[i][0], 2) == 2, "%u bits", wanted[i][0]);
 }
 
+/* "A row takes one plane for keys up to the scale with which its logit moves by a nat": log2 e over |unit| * k_step * the largest
+ * level * step * the sum of |lo|, not rounded up. Here k_step is 1/2 and the largest level -12. */
+static void limits(void)
+{
+    struct aura_side side = {.kind = 2, .step = 0.5f, .mul = 1, .level = {-12, -3, 3, 9}}, five = {.kind = 5, .step = 0.25f,
+        .mul = 2, .add = -31}, six = {.kind = 6, .step = 0.5f, .mul = 2, .add = -63}, plain = {.kind = 10};
+    const float unit = 2 * AURA_LOG2_E; /* softmax scale 2: a nat is 1 / (2 * 6) of step * sum of |lo| * scale */
+    float call = aura_limit_of_call(&side, unit, 0);
+    EXPECT(fabsf(call - 1 / 12.f) < 1e-7f && aura_limit_of_call(&side, -unit, 0) == call, "%g", (double)call);
+    EXPECT(fabsf(aura_limit_of_call(&five, unit, 0) - 2 / 31.f) < 1e-7f, "31 * 1/4 * 2");
+    EXPECT(isinf(aura_limit_of_call(&side, unit, 1)) && isinf(aura_limit_of_call(&side, unit, 2)), "somebody asked");
+    EXPECT(isinf(aura_limit_of_call(&six, unit, 0)) && isinf(aura_limit_of_call(&plain, unit, 0)), "two planes; no codes");
+    EXPECT(isinf(aura_limit_of_call(&side, 0, 0)) && aura_limit_of_call(&side, INFINITY, 0) == 0, "unit 0 and infinite");
+    static const struct {
+        float call, step;
+        uint32_t lower, limit;
+    } cases[] = {{1, 0.5f, 2, 0x3c00},        {1, 1, 3, 0x3555},          {1, 0.125f, 4, 0x4000},    {65503, 1, 1, 0x7bfe},
+                 {65504, 1, 1, 0x7bff},       {1e30f, 1, 1, 0x7bff},      {INFINITY, 1, 1, 0x7bff},  {1, 0, 0, 0x7bff},
+                 {INFINITY, 0, 0, 0x7bff},    {0, 1, 1, 0},               {1, 1e38f, 100, 0},        {0x1p-14f, 1, 1, 0x0400},
+                 {0x1.ffcp-15f, 1, 1, 0x03ff}, {0x1p-24f, 1, 1, 1},       {0x1.fp-25f, 1, 1, 0},     {0x1.0007p-2f, 1, 1, 0x3400}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        uint32_t limit = aura_limit_of_row(cases[i].call, cases[i].step, cases[i].lower);
+        EXPECT(limit == cases[i].limit, "case %zu: %#x", i, limit);
+    }
+    EXPECT(aura_takes_both(0x3c01, 0x3c00) && !aura_takes_both(0x3c00, 0x3c00) && !aura_takes_both(0, 0), "the limit itself");
+    EXPECT(aura_takes_both(0xbc01, 0x3c00) && !aura_takes_both(0x8000, 0), "the sign does not matter");
+    for (uint32_t i = 0; i < 65536; i += 7)
+        for (uint32_t limit = 0; limit <= AURA_NO_LIMIT; limit += limit < 5 ? 1 : 997) {
+            uint64_t four = aura_four_above(i | (uint64_t)(65535 - i) << 16 | (uint64_t)i << 48, aura_room_of_limit(limit));
+            int first = (i & 0x7fff) > limit, second = ((65535 - i) & 0x7fff) > limit;
+            EXPECT((four >> 15 & 1) == (uint64_t)first && (four >> 31 & 1) == (uint64_t)second && !(four >> 47 & 1) &&
+                       four >> 63 == (uint64_t)first && aura_some_above(four) == (first || second), "%#x, %#x", i, limit);
+        }
+    EXPECT(AURA_NO_LIMIT == aura_f16_from_f32(65504) && AURA_MOST_MOVED == 1, "constants");
+}
+
 /* The largest f16 is 65504, and half of its last bit 16; of bf16 0x1.fep127 and 0x1p119. */
 static void numbers(void)
 {
@@ -163,6 +199,7 @@ int main(void)
     RUN(references);
     RUN(what_a_query_sees);
     RUN(planes);
+    RUN(limits);
     RUN(numbers);
     RUN(options);
     RUN(windows_of_calls);

@@ -9,6 +9,7 @@
 #include "attend.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "../base/dtype.h"
@@ -50,6 +51,19 @@ static struct aura_block block_of(const struct aura_attend *a, const struct aura
 
 /* ---- round 1: queries --------------------------------------------------------------------------------------------- */
 
+/* The integers of a query, and what they are worth with this call's planes. */
+static void prepare_integers(const struct aura_attend *a, size_t row, const float *q, uint32_t dim)
+{
+    struct aura_query *query = &a->query[row];
+    float byte = a->k_planes == 1 ? 256.f : 1.f; /* what the last bit of the integer stands for */
+    uint32_t lower = 0;
+    a->cache->ctx->kernels.query[0](query, q, dim, 1);
+    a->factor[row] = query->step * byte * a->cache->layout.k.step * a->unit;
+    for (uint32_t d = 0; d < dim; d++)
+        lower += (uint32_t)abs(query->plane[1][d]);
+    a->limit[row] = aura_limit_of_row(a->limit_of_call, query->step, lower);
+}
+
 static void prepare_row(const struct aura_block *b, size_t i)
 {
     const struct aura_attend *a = b->a;
@@ -67,11 +81,8 @@ static void prepare_row(const struct aura_block *b, size_t i)
     a->bad[row] = (uint8_t)aura_poison_row(q, c->k_dim, AURA_F32);
     if (a->bad[row])
         memset(q, 0, c->k_dim * sizeof *q);
-    if (aura_is_packed(cache->layout.k.kind)) {
-        cache->ctx->kernels.query[0](&a->query[row], q, c->k_dim, 1);
-        float byte = a->k_planes == 1 ? 256.f : 1.f; /* what the last bit of the integer stands for */
-        a->factor[row] = a->query[row].step * byte * cache->layout.k.step * a->unit;
-    }
+    if (aura_is_packed(cache->layout.k.kind))
+        prepare_integers(a, row, q, c->k_dim);
     for (uint32_t d = 0; d < c->k_dim; d++)
         q[d] = q[d] * a->unit;
 }

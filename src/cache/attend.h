@@ -37,6 +37,7 @@ struct aura_attend {
     uint32_t k_planes, v_planes;
     size_t block_rows;
     float unit;                       /* of logits: scale * log2 e */
+    float limit_of_call;              /* see rules.h */
 
     size_t rows, units, items, partials;
     size_t splits_per_item;           /* 0: an item is a unit, and merges its splits as it goes */
@@ -45,6 +46,7 @@ struct aura_attend {
     struct aura_query *query;         /* [rows], packed keys */
     float *q;                         /* [rows][k_dim]: the query in units of 2^logit, rotated where the keys are */
     float *factor;                    /* [rows], packed keys: from integers to logits */
+    uint16_t *limit;                  /* [rows], packed keys: the largest scale of a key that takes one plane, f16 */
     uint8_t *bad;                     /* [rows]: the row will be NaN */
     struct aura_partial *partial;     /* [partials]: by row, by split of a row */
     float *acc;                       /* [partials][v_dim] */
@@ -133,6 +135,7 @@ struct aura_pass {
     uint16_t copy[AURA_TILES][AURA_TILE]; /* of scales, where they are not those of the tile */
     const uint8_t *next;                  /* the tile after these; NULL: not known yet */
     size_t middle, v_ahead;               /* of a tile: where the weights, where the values begin to ask memory for it */
+    uint16_t limit;                       /* the lowest of the rows' */
     uint64_t page;                        /* whose bias was computed last */
     float bias[AURA_PASS_ROWS];           /* [tile][row]: the score of the page's reference */
     _Alignas(64) float logit[AURA_PASS_ROWS][AURA_TILE]; /* [tile][row]; then 2^(logit - max) */

@@ -39,6 +39,7 @@ aura_status aura_attend_set(struct aura_call call, struct aura_attend *a, const 
     a->unit = o->scale * AURA_LOG2_E;
     a->k_planes = aura_planes_of(a->cache->layout.k.kind, o->planes);
     a->v_planes = aura_planes_of(a->cache->layout.v.kind, o->planes);
+    a->limit_of_call = aura_limit_of_call(&a->cache->layout.k, a->unit, o->planes);
     return AURA_OK;
 }
 
@@ -171,6 +172,7 @@ static size_t carve(struct aura_attend *a, uint8_t *base)
         {(void **)&a->query, packed ? a->rows * sizeof *a->query : 0},
         {(void **)&a->q, a->rows * l->k.dim * sizeof *a->q},
         {(void **)&a->factor, packed ? a->rows * sizeof *a->factor : 0},
+        {(void **)&a->limit, packed ? a->rows * sizeof *a->limit : 0},
         {(void **)&a->bad, a->rows},
         {(void **)&a->partial, a->partials * sizeof *a->partial},
         {(void **)&a->acc, a->partials * l->v.dim * sizeof *a->acc},

@@ -28,6 +28,9 @@ void aura_start_tiles(const struct aura_block *b, struct aura_pass *pass)
     pass->v_ahead = k_packed && v_packed ? v_begin : l->v_at;
     pass->next = NULL;
     pass->page = UINT64_MAX;
+    pass->limit = AURA_NO_LIMIT;
+    for (size_t i = 0; k_packed && i < b->n; i++)
+        pass->limit = b->a->limit[b->row + i] < pass->limit ? b->a->limit[b->row + i] : pass->limit;
 }
 
 static const uint8_t *tile_at(const struct aura_block *b, uint64_t tile)
@@ -158,6 +161,54 @@ void aura_find_tiles(const struct aura_block *b, struct aura_pass *pass, uint64_
         find_bias(b, pass, tile, n);
 }
 
+static __attribute__((noinline)) int has_code_above(const uint16_t *scale, const struct aura_place *p, uint32_t limit)
+{
+    for (uint32_t t = p->packed; t < p->packed_end; t++)
+        if (aura_takes_both(scale[t], limit))
+            return 1;
+    return 0;
+}
+
+/* Whether some key of a tile takes both planes in a row with this limit. Nearly always none does, and nearly all tiles are full:
+ * that has to be quick. */
+static inline int has_scale_above(const uint16_t *scale, const struct aura_place *p, uint32_t limit)
+{
+    const uint64_t room = aura_room_of_limit(limit);
+    uint64_t above = 0, four;
+    if (!p->full)
+        return has_code_above(scale, p, limit);
+    for (size_t i = 0; i < AURA_TILE; i += 4) {
+        memcpy(&four, scale + i, sizeof four);
+        above |= aura_four_above(four, room);
+    }
+    return aura_some_above(above);
+}
+
+/* A tile whose scales are not all below every row's limit, once more for those rows, with both planes: its keys above the limit
+ * have the logits of a call that asks for two. */
+static void score_both(const struct aura_block *b, struct aura_pass *pass, size_t tile)
+{
+    const struct aura_attend *a = b->a;
+    const struct aura_place *p = &pass->place[tile];
+    const struct aura_side *side = &a->cache->layout.k;
+    const uint16_t *limit = a->limit + b->row;
+    struct aura_tile keys = pass->k[tile];
+    _Alignas(64) float both[AURA_BLOCK_ROWS][AURA_TILE];
+    float factor[AURA_BLOCK_ROWS];
+    keys.planes = 2;
+    for (size_t i = 0, end; i < b->n; i = end + 1) { /* rows that follow each other, together */
+        for (end = i; end < b->n && has_scale_above(keys.scale, p, limit[end]); end++)
+            factor[end] = a->query[b->row + end].step * side->step * a->unit;
+        if (end > i)
+            a->cache->ctx->kernels.score[AURA_PLANES(side->kind, 2)](both[i], a->query + b->row + i, &keys, factor + i,
+                                                                     pass->bias + tile * b->n + i, end - i, 1);
+        for (size_t row = i; row < end; row++)
+            for (uint32_t t = p->packed; t < p->packed_end; t++)
+                if (aura_takes_both(keys.scale[t], limit[row]))
+                    pass->logit[tile * b->n + row][t] = both[row][t];
+    }
+}
+
 void aura_score_tiles(const struct aura_block *b, struct aura_pass *pass, size_t n)
 {
     const struct aura_attend *a = b->a;
@@ -167,6 +218,9 @@ void aura_score_tiles(const struct aura_block *b, struct aura_pass *pass, size_t
     if (coded)
         a->cache->ctx->kernels.score[AURA_PLANES(a->cache->layout.k.kind, a->k_planes)](
             pass->logit[0], a->query + b->row, pass->k, a->factor + b->row, pass->bias, b->n, coded);
+    for (size_t i = 0; pass->limit < AURA_NO_LIMIT && i < coded; i++)
+        if (has_scale_above(pass->k[i].scale, &pass->place[i], pass->limit))
+            score_both(b, pass, i);
     for (size_t i = 0; i < n; i++) {
         const struct aura_place *p = &pass->place[i];
         if (!b->plan->seq->k) {

@@ -206,6 +206,7 @@ static struct dev_attend describe(const aura_cuda_cache *c, const aura_cuda_work
     const uint64_t window = aura_window_of_call(a->window, c->facts.config->window);
     d.window = window > UINT32_MAX ? 0 : (uint32_t)window;
     d.unit = scale * AURA_LOG2_E;
+    d.limit_of_call = aura_limit_of_call(&c->facts.layout->k, d.unit, a->planes);
     d.softcap = a->softcap * AURA_LOG2_E;
     d.options = a->softcap > 0 || a->alibi || a->mask;
     d.trace = w->trace, d.trace_tokens = w->trace_tokens;

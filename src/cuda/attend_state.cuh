@@ -96,7 +96,7 @@ __device__ __forceinline__ void prepare_row(attend_space<S> &s, const struct dev
     largest = warp_largest(largest);
     const bool tiny = largest < 0x1p-100f;
     const float factor = tiny ? 0 : __fdiv_rn(QUERY_TOP, largest), half_factor = factor * (QUERY_HALF_TOP / QUERY_TOP);
-    int hi_sum = 0, sum = 0;
+    int hi_sum = 0, sum = 0, lower = 0;
 #pragma unroll
     for (int i = 0; i < E; i += 2) { /* two at a time: a store each */
         const int x = __float2int_rn(__fmul_rn(y[i], factor)), z = __float2int_rn(__fmul_rn(y[i + 1], factor));
@@ -105,6 +105,7 @@ __device__ __forceinline__ void prepare_row(attend_space<S> &s, const struct dev
         *(uint16_t *)&s.q[r][1][lane * E + i] = (uint16_t)prmt(x, z, 0x40); /* x - 256 x_hi has the same lowest byte */
         hi_sum += x_hi + z_hi;
         sum += x + z;
+        lower += abs(x - 256 * x_hi) + abs(z - 256 * z_hi);
         const float2 numbers = make_float2(y[i] * half_factor, y[i + 1] * half_factor);
         const __half2 upper = __floats2half2_rn(numbers.x, numbers.y);
         *(__half2 *)&s.half[r][0][lane * E + i] = upper;
@@ -115,6 +116,7 @@ __device__ __forceinline__ void prepare_row(attend_space<S> &s, const struct dev
     row.sum[1] = warp_sum(sum) - 256 * row.sum[0];
     row.step = tiny ? 0 : __fdiv_rn(largest, QUERY_TOP);
     row.factor = __fmul_rn(__fmul_rn(__fmul_rn(row.step, S::PL == 1 ? 256.f : 1.f), a.c.k_step), a.unit);
+    row.limit = S::PL == 1 ? aura_limit_of_row(a.limit_of_call, row.step, warp_sum(lower)) : AURA_NO_LIMIT;
     row.top = largest * a.unit / QUERY_HALF_TOP;
     if (lane == 0)
         s.row[r] = row;

@@ -69,7 +69,15 @@ struct columns {
     uint32_t q[S::NT][S::STEPS][2];
     int begin[S::NT][4];        /* -offset times the sum of the column's bytes */
     float factor[S::NT][S::RL], bias[S::NT][S::RL];
+    uint32_t limit;             /* the lowest of the lane's rows */
 };
+
+/* Whether a key of the tile may take both planes in some row of the warp. */
+__device__ __forceinline__ bool has_scale_above(uint2 scales, uint32_t limit)
+{
+    const uint64_t four = (uint64_t)scales.y << 32 | scales.x;
+    return __any_sync(~0u, aura_some_above(aura_four_above(four, aura_room_of_limit(limit))));
+}
 
 template <class S>
 __device__ __forceinline__ void load_query(uint32_t (&b)[2], const attend_space<S> &s, int row, int plane, int step)
@@ -84,23 +92,25 @@ template <class S>
 __device__ __forceinline__ void load_columns(columns<S> &c, const attend_space<S> &s)
 {
     const int gl = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    uint32_t limit = AURA_NO_LIMIT;
 #pragma unroll
     for (int nt = 0; nt < S::NT; nt++) {
 #pragma unroll
         for (int step = 0; step < S::STEPS; step++)
             load_query<S>(c.q[nt][step], s, nt * S::COLUMN_ROWS + (S::RL == 1 ? gl / 2 : gl), S::RL == 1 ? gl % 2 : 0, step);
 #pragma unroll
-        for (int i = 0; i < 2; i++) { /* with one plane and RL 1, nobody looks at the sums of lower bytes */
-            const int sum = S::RL == 2 ? s.row[nt * S::COLUMN_ROWS + 2 * t + i].sum[0]
-                : s.row[nt * S::COLUMN_ROWS + t].sum[S::PL == 1 ? 0 : i];
+        for (int i = 0; i < 2; i++) {
+            const int sum = S::RL == 2 ? s.row[nt * S::COLUMN_ROWS + 2 * t + i].sum[0] : s.row[nt * S::COLUMN_ROWS + t].sum[i];
             c.begin[nt][i] = c.begin[nt][i + 2] = (S::PL == 1 ? WHOLE_BITS : 0) - code<S::KIND>::offset * sum;
         }
 #pragma unroll
         for (int r = 0; r < S::RL; r++) {
             c.factor[nt][r] = s.row[lane_row<S>(nt, r)].factor;
             c.bias[nt][r] = 0;
+            limit = min(limit, s.row[lane_row<S>(nt, r)].limit);
         }
     }
+    c.limit = limit;
 }
 
 /* Starts the copy of a page's reference. head: the bytes of this KV head in that page. */
@@ -156,6 +166,52 @@ __device__ __forceinline__ float sum_of(const int (&c)[4], int second, int r)
     if (S::PL == 1)
         return __int_as_float(c[2 * second + (S::RL == 1 ? 0 : r)]) - WHOLE;
     return (float)(c[2 * second] * 256 + c[2 * second + 1]);
+}
+
+/* One plane: logits of keys whose scale is above the limit of a row become those of two. */
+template <class S>
+__device__ __forceinline__ void score_both(float (&logit)[S::NT][S::RL][4], const in_flight<S> &f, const columns<S> &c,
+                                           const attend_space<S> &s, const struct dev_attend &a, const uint32_t (&table)[4])
+{
+    using K = keys<S::KIND, S::D>;
+    const int gl = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll
+    for (int pair = 0; pair < 2; pair++)
+#pragma unroll
+        for (int nt = 0; nt < S::NT; nt++) {
+            int sum[4];
+#pragma unroll
+            for (int step = 0; step < S::STEPS; step++)
+                mma_codes<S::KIND, false>(sum, K::decode(f.k, step, 2 * pair, t, table),
+                                          K::decode(f.k, step, 2 * pair + 1, t, table), c.q[nt][step], step ? sum : c.begin[nt]);
+            if (S::RL == 2) { /* no column has lower bytes */
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    sum[i] = (sum[i] - WHOLE_BITS) * 256 -
+                             code<S::KIND>::offset * s.row[nt * S::COLUMN_ROWS + 2 * t + i % 2].sum[1];
+#pragma unroll
+                for (int step = 0; step < S::STEPS; step++) {
+                    uint32_t lower[2];
+                    load_query<S>(lower, s, nt * S::COLUMN_ROWS + gl, 1, step);
+                    mma_codes<S::KIND, false>(sum, K::decode(f.k, step, 2 * pair, t, table),
+                                              K::decode(f.k, step, 2 * pair + 1, t, table), lower, sum);
+                }
+            }
+#pragma unroll
+            for (int r = 0; r < S::RL; r++) {
+                const row_info &row = s.row[lane_row<S>(nt, r)];
+                const float factor = __fmul_rn(__fmul_rn(row.step, a.c.k_step), a.unit);
+#pragma unroll
+                for (int second = 0; second < 2; second++) {
+                    const int i = 2 * pair + second;
+                    const int whole = S::RL == 2 ? sum[2 * second + r]
+                                                 : (sum[2 * second] - WHOLE_BITS) * 256 + sum[2 * second + 1] - WHOLE_BITS;
+                    const float x = __fmul_rn((float)whole, __fmul_rn(half_of(f.k_scale, i), factor));
+                    if (aura_takes_both(low_half(f.k_scale, i) >> 16 * (i % 2), row.limit))
+                        logit[nt][r][i] = __fadd_rn(x, c.bias[nt][r]);
+                }
+            }
+        }
 }
 
 template <class S>
@@ -408,8 +464,21 @@ __device__ __forceinline__ void turn_page(columns<S> &c, attend_space<S> &s, con
         ask_reference<S>(s, tile_of<S>(s, a, g, next));
 }
 
-/* Tiles up to `stop`. The loads of the first one have started before; those of the first tile after them start here. EDGE: some
- * tile is not plain, or there are options or a trace. There are two versions, so that the common one is short. */
+/* After a tile: the next one may be of another page. */
+template <class S>
+__device__ __forceinline__ void leave_tile(columns<S> &c, attend_space<S> &s, const struct dev_attend &a, const struct split &g,
+                                           const struct walk &at)
+{
+    if (at.tile % AURA_PAGE_TILES == 0 && at.tile < at.end) {
+        copies_arrived();
+        __syncwarp();
+        turn_page<S>(c, s, a, g, at);
+    }
+}
+
+/* Tiles up to `stop`, or to one with a key that may take both planes. The loads of the first one have started before; those of
+ * the first tile after them start here. EDGE: some tile is not plain, or there are options or a trace. There are two versions, so
+ * that the common one is short. */
 template <class S, bool EDGE>
 __device__ __forceinline__ void attend_run(attend_space<S> &s, const struct dev_attend &a, const struct split &g, running<S> &run,
                                            columns<S> &c, in_flight<S> &f, struct walk &at, uint32_t stop,
@@ -418,6 +487,8 @@ __device__ __forceinline__ void attend_run(attend_space<S> &s, const struct dev_
     while (at.tile < stop) {
         float logit[S::NT][S::RL][4];
         weights<S> w;
+        if (S::PL == 1 && has_scale_above(f.k_scale, c.limit))
+            return;
         in_flight<S> now = f;
         const uint32_t tile = at.tile++;
         if (at.tile < at.end) {
@@ -433,12 +504,34 @@ __device__ __forceinline__ void attend_run(attend_space<S> &s, const struct dev_
         weigh<S>(logit, run);
         round_weights<S>(w, logit, now, a.c.v_step);
         value_tile<S>(run, w, now, table);
-        if (at.tile % AURA_PAGE_TILES == 0 && at.tile < at.end) {
-            copies_arrived();
-            __syncwarp();
-            turn_page<S>(c, s, a, g, at);
-        }
+        leave_tile<S>(c, s, a, g, at);
     }
+}
+
+/* The tile in f, with a key that may take both planes. It is rare: the loads of the next tile start when it is done, so that its
+ * registers are free, and the loops above keep theirs. */
+template <class S>
+__device__ __forceinline__ void attend_both(attend_space<S> &s, const struct dev_attend &a, const struct split &g, running<S> &run,
+                                            columns<S> &c, in_flight<S> &f, struct walk &at, const uint32_t (&table)[4],
+                                            uint32_t lane)
+{
+    float logit[S::NT][S::RL][4];
+    weights<S> w;
+    score_tile<S>(logit, f, c, table);
+    score_both<S>(logit, f, c, s, a, table);
+    if (a.trace)
+        trace_logits<S>(logit, s, a, g, at.tile * AURA_TILE);
+    if (a.options || at.tile < at.plain || at.tile >= at.plain_end)
+        hide_columns<S>(logit, f, s, a, g, at.tile * AURA_TILE);
+    weigh<S>(logit, run);
+    round_weights<S>(w, logit, f, a.c.v_step);
+    value_tile<S>(run, w, f, table);
+    if (++at.tile < at.end) {
+        at.at = next_tile_of<S>(at.at, s, a, g, at.tile);
+        ask_keys<S>(f, at.at, lane);
+        ask_values<S>(f, at.at, lane);
+    }
+    leave_tile<S>(c, s, a, g, at);
 }
 
 /* Tiles [tile, end); the reference of the first one's page has arrived. */
@@ -467,10 +560,14 @@ __device__ __forceinline__ void attend_tiles(attend_space<S> &s, const struct de
         begin_sums<S>(run);
     const bool always_edge = a.options || a.trace;
     while (at.tile < end) {
-        if (!always_edge && at.tile >= at.plain && at.tile < at.plain_end)
-            attend_run<S, false>(s, a, g, run, c, f, at, min(end, at.plain_end), table, lane);
+        const bool plain = !always_edge && at.tile >= at.plain && at.tile < at.plain_end;
+        const uint32_t stop = plain ? min(end, at.plain_end) : !always_edge && at.tile < at.plain ? min(end, at.plain) : end;
+        if (plain)
+            attend_run<S, false>(s, a, g, run, c, f, at, stop, table, lane);
         else
-            attend_run<S, true>(s, a, g, run, c, f, at, !always_edge && at.tile < at.plain ? min(end, at.plain) : end, table, lane);
+            attend_run<S, true>(s, a, g, run, c, f, at, stop, table, lane);
+        if (S::PL == 1 && at.tile < stop)
+            attend_both<S>(s, a, g, run, c, f, at, table, lane);
     }
     if (sums_are_bits<S>)
         end_sums<S>(run);

@@ -125,7 +125,8 @@ struct dev_attend {
     uint32_t fixed_cut;               /* 1: neither the batch nor the device decides where a unit is cut: cut.h */
     struct dev_cache c;
     struct dev_view q, out;
-    float unit, softcap;              /* unit: scale * log2 e; softcap in units of log2 e, 0: none */
+    float unit, limit_of_call, softcap; /* unit: scale * log2 e; limit_of_call: rules.h, infinite where no key decides for itself;
+                                         * softcap in units of log2 e, 0: none */
     uint32_t options;                 /* 1: there is softcap, ALiBi or a mask */
     uint32_t planes;                  /* of keys, plus 4 times those of values */
     const float *mask, *sinks, *alibi;

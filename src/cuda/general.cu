@@ -15,7 +15,7 @@ __device__ __forceinline__ void store_query(const general_warp<S> &w, const stru
     const int hi = (q15 + 128) >> 8, lo = q15 - 256 * hi;
     uint32_t plane[3];
     w.q_column(a, r, UPPER)[place] = (uint8_t)hi;
-    w.q_column(a, r, BESIDE)[place] = (uint8_t)(a.planes % 4 == 2 ? lo : 0);
+    w.q_column(a, r, BESIDE)[place] = (uint8_t)(takes_lower(a) ? lo : 0);
     w.q_column(a, r, LOWER)[place] = (uint8_t)lo;
     if (a.c.k_rows || a.c.k_kind == AURA_ROW_F16)
         factor_planes<AURA_ROW_F16>(plane, y * half_factor, 0), plane[2] = 0;
@@ -51,18 +51,20 @@ __device__ __forceinline__ void general_query(const general_warp<S> &w, const st
     largest = warp_largest(largest);
     const bool tiny = largest < 0x1p-100f;
     const float factor = tiny ? 0 : __fdiv_rn(QUERY_TOP, largest), half_factor = tiny ? 0 : QUERY_HALF_TOP / largest;
-    int hi_sum = 0, sum = 0;
+    int hi_sum = 0, sum = 0, lower = 0;
     for (uint32_t d = lane; d < a.stage.k_pad; d += 32) {
         const float x = d < dim && !row.bad ? y[d] : 0;
         const int q15 = __float2int_rn(__fmul_rn(x, factor));
         hi_sum += (q15 + 128) >> 8;
         sum += q15;
+        lower += abs(q15 - 256 * ((q15 + 128) >> 8));
         store_query<S>(w, a, r, d, x, q15, half_factor);
     }
     row.sum[0] = warp_sum(hi_sum);
     row.sum[1] = warp_sum(sum) - 256 * row.sum[0];
     row.step = tiny ? 0 : __fdiv_rn(largest, QUERY_TOP);
     row.factor = __fmul_rn(__fmul_rn(__fmul_rn(row.step, a.planes % 4 == 1 ? 256.f : 1.f), a.c.k_step), a.unit);
+    row.limit = a.limit_of_call < INFINITY ? aura_limit_of_row(a.limit_of_call, row.step, warp_sum(lower)) : AURA_NO_LIMIT;
     row.top = a.c.k_rows || a.c.k_kind == AURA_ROW_F16 ? largest * a.unit / QUERY_HALF_TOP : 1;
     if (lane == 0)
         w.s.row[r] = row;

@@ -18,8 +18,8 @@ struct general_shape {
 };
 
 enum { HALF_PLANES = 3 }; /* a query is the sum of two f16 or of three bf16 */
-/* The bytes of a query, in three columns. Keys are multiplied with UPPER and BESIDE. BESIDE has the lower bytes, or with one
- * plane only zeros, so that sums are made in the same way with one plane and two. LOWER always has the lower bytes, for
+/* The bytes of a query, in three columns. Keys are multiplied with UPPER and BESIDE. BESIDE has the lower bytes, or where the
+ * caller asked for one plane only zeros, so that sums are made in the same way. LOWER always has the lower bytes, for
  * references. */
 enum { UPPER, BESIDE, LOWER, QUERY_COLUMNS };
 
@@ -42,6 +42,8 @@ struct general_warp {
     const uint8_t *k_words, *v_words, *scales, *column; /* where the words, the scales and the query column of the lane begin */
     uint32_t weights_from;                              /* the lane that has the weights of this lane's first tokens */
     int begin[S::NT][4], upper;                         /* what sums begin with; what the sum of upper bytes is multiplied with */
+    int beside;                                         /* all bits, if every key takes both planes */
+    uint32_t limit;                                     /* the lowest of the lane's rows */
     float factor[S::NT], bias[S::NT];                   /* bias: of the page that the warp is in */
     uint2 k_scale, v_scale;                             /* of the tile: f16 scales of four tokens */
 
@@ -54,6 +56,12 @@ struct general_warp {
         return half + (HALF_PLANES * row + plane) * a.stage.half_pitch;
     }
 };
+
+/* Whether some key may be multiplied with the lower bytes. */
+__device__ __forceinline__ bool takes_lower(const struct dev_attend &a)
+{
+    return a.planes % 4 == 2 || a.limit_of_call < INFINITY;
+}
 
 template <class S>
 __host__ __device__ constexpr uint32_t general_head_bytes()

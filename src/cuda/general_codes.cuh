@@ -152,18 +152,22 @@ __device__ __forceinline__ void begin_codes(general_warp<S> &w, const struct dev
     w.column = kept_shared(w.q_column(a, gl / 2, gl % 2 ? BESIDE : UPPER) + 16 * t);
     w.weights_from = kept(4 * first_quad(a.c.v_kind, t) + gl / 2); /* lanes of quad q have tokens 4 q ... */
     w.upper = kept(both ? 256 : 1);
+    w.beside = kept(both ? ~0 : 0);
+    uint32_t limit = AURA_NO_LIMIT;
 #pragma unroll
     for (int nt = 0; nt < S::NT; nt++) {
         const row_info &row = w.s.row[lane_row<S>(nt, 0)];
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            w.begin[nt][i] = i && !both ? 0 : -offset_of(a.c.k_kind) * row.sum[i];
+            w.begin[nt][i] = i && !takes_lower(a) ? 0 : -offset_of(a.c.k_kind) * row.sum[i];
 #pragma unroll
         for (int i = 0; i < 2; i++)
             w.begin[nt][2 + i] = same_again(w.begin[nt][i]);
         w.factor[nt] = row.factor;
         w.bias[nt] = 0;
+        limit = min(limit, row.limit);
     }
+    w.limit = kept(limit);
 }
 
 /* The products of a page's reference: it is one more key, in all rows of A, so that every lane has its own. */
@@ -258,6 +262,25 @@ __device__ __forceinline__ void take_keys(int (&sum)[S::NT][2][4], const general
         ask_keys<S, KIND>(w, a, next.chunk);
 }
 
+/* One plane: logits of keys whose scale is above the limit of a row become those of two. */
+template <class S>
+__device__ __forceinline__ void score_both(float (&logit)[S::NT][1][4], const int (&sum)[S::NT][2][4], const general_warp<S> &w,
+                                           const struct dev_attend &a)
+{
+#pragma unroll
+    for (int nt = 0; nt < S::NT; nt++) {
+        const row_info &row = w.s.row[lane_row<S>(nt, 0)];
+        const float factor = __fmul_rn(__fmul_rn(row.step, a.c.k_step), a.unit);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int *x = &sum[nt][i / 2][2 * (i % 2)];
+            const float both = __fmul_rn((float)(x[0] * 256 + x[1]), __fmul_rn(half_of(w.k_scale, i), factor));
+            if (aura_takes_both(low_half(w.k_scale, i) >> 16 * (i % 2), row.limit))
+                logit[nt][0][i] = __fadd_rn(both, w.bias[nt]);
+        }
+    }
+}
+
 /* The decoder is chosen here, for every tile. */
 template <class S>
 __device__ __forceinline__ void score_codes(float (&logit)[S::NT][1][4], const general_warp<S> &w, const struct dev_attend &a,
@@ -279,9 +302,11 @@ __device__ __forceinline__ void score_codes(float (&logit)[S::NT][1][4], const g
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int *x = &sum[nt][i / 2][2 * (i % 2)];
-            const float whole = (float)(x[0] * w.upper + x[1]);
+            const float whole = (float)(x[0] * w.upper + (x[1] & w.beside));
             logit[nt][0][i] = __fadd_rn(__fmul_rn(whole, __fmul_rn(half_of(w.k_scale, i), w.factor[nt])), w.bias[nt]);
         }
+    if (has_scale_above(w.k_scale, w.limit))
+        score_both<S>(logit, sum, w, a);
 }
 
 /* ---- values -------------------------------------------------------------------------------------------------------------- */

@@ -15,6 +15,7 @@ struct row_info {
     float step;           /* of the query's integers */
     float top;            /* from products with f16 rows to logits */
     int sum[2];           /* of hi; of lo */
+    uint32_t limit;       /* the largest scale of a key that takes one plane, f16; rules.h */
     uint32_t begin, end;  /* tokens that it sees */
     uint32_t query, head; /* query token, query head */
     uint32_t there, bad;  /* there: it is a row of the call; bad: its query is not finite */

@@ -28,6 +28,7 @@ struct scene {
     float scale = 0, softcap = 0;
     uint64_t window = 0;
     bool sinks = false, alibi = false, balance = false;
+    bool loud = false; /* keys of some tiles, and some keys of others, are so long that one plane would move their logits */
     uint64_t seed = 1;
 };
 
@@ -196,6 +197,7 @@ void compare_both(const struct scene &s, const struct filled &f, const struct de
 /* The worst of a case, relative to what is allowed and absolute. */
 struct worst {
     double row = 0, lse = 0, ratio = 0;
+    uint64_t one = 0, both = 0; /* logits of codes, by planes */
 };
 
 /* What went into a call and came out of it, on the host. trace NULL: the logits are not compared. */

@@ -87,6 +87,7 @@ struct worst compare_call(const struct scene &s, const aura_cache *cache, const 
             oracle_attend(&want, h, x.q + row * c.k_dim, query, q_head, &mine);
             std::lock_guard<std::mutex> hold(lock);
             const double before = w.ratio;
+            w.one += want.one, w.both += want.both;
             compare_row(s, want, x.out + row * c.v_dim, x.lse[row], c.v_dim, w);
             if (w.ratio > 1 && before <= 1)
                 first_bad = row;
@@ -202,6 +203,8 @@ void run_scene(const struct scene &s)
     if (w.ratio > 1)
         complain(s, "row %zu, the first: error %.2e of the sum of weight * |value|, lse %.2e; %.1f times what is allowed",
                  first_bad, w.row, w.lse, w.ratio);
+    if (s.loud && (!w.one || !w.both))
+        complain(s, "%zu logits of one plane, %zu of both: it should have either", (size_t)w.one, (size_t)w.both);
     if (failures == before)
         report("ok", s.name, "error %8.1e  lse %8.1e  logits and bytes equal", w.row, w.lse);
 }
@@ -234,11 +237,26 @@ static void check_format(uint32_t kind, uint32_t dim)
     }
 }
 
+/* Where nobody asked for planes, long keys take both and others one, in the same row and the same tile. */
+static void check_loud(struct scene s)
+{
+    s.loud = true;
+    s.tokens = {700, 33, 64, 300};
+    named(s, "long keys");
+    s.config.q_heads = 16, s.sinks = true;
+    named(s, "long keys, GQA 8, sinks");
+    s.queries = 3, s.window = 170, s.sinks = false;
+    named(s, "long keys, 3 queries, window 170");
+}
+
 void check_formats()
 {
     for (uint32_t kind : {AURA_CUDA_KINDS(AURA_DIM_ITEM)})
-        for (uint32_t dim : {AURA_CUDA_DIMS(AURA_DIM_ITEM)})
+        for (uint32_t dim : {AURA_CUDA_DIMS(AURA_DIM_ITEM)}) {
             check_format(kind, dim);
+            if (aura_planes_of(kind, 0) == 1)
+                check_loud(scene_of(kind, kind, dim, 8, 2, {}));
+        }
 }
 
 void check_options()
@@ -308,6 +326,10 @@ void check_general()
         named(s, "general, longer");
     }
     check_general_common();
+    for (uint32_t kind : {2, 3, 4, 5}) {
+        check_loud(scene_of(kind, kind == 2 ? 2 : 8, 128, 8, 2, {}));
+        check_loud(scene_of(kind, kind == 2 ? 2 : 8, 80, 8, 2, {}));
+    }
     struct scene s = scene_of(8, 8, 128, 8, 2, {700, 33});
     s.planes = 1;
     named(s, "p1 general");

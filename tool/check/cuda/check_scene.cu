@@ -191,6 +191,10 @@ void fill(const struct scene &s, struct filled &f)
         TRY(aura_seq_create(f.cache, &seq));
         std::vector<float> k = some_tokens(s.seed + 2 * f.seqs.size(), n, config.kv_heads, config.k_dim, true);
         std::vector<float> v = some_tokens(s.seed + 2 * f.seqs.size() + 1, n, config.kv_heads, v_dim, false);
+        for (size_t i = 0, token = (size_t)config.kv_heads * config.k_dim; s.loud && i < k.size(); i++) {
+            const size_t t = i / token, tile = t + 64 < n ? t / AURA_TILE % 3 : 0; /* the newest are in f16 */
+            k[i] *= tile == 1 || (tile == 2 && t % 5 == 0) ? 30.f : 1.f;
+        }
         const uint32_t most = config.window ? config.max_queries : n; /* at once */
         for (uint32_t at = 0; at < n; at += most) {
             aura_append_job job = AURA_APPEND_JOB_INIT;

@@ -104,15 +104,30 @@ static uint32_t planes_for(uint32_t kind, uint32_t asked)
     return asked ? asked : kind <= 5 ? 1 : 2;
 }
 
-/* The logits before options, in units of log2 e; in f32 with the operations of doc/numerics.md where keys are codes. */
-static void logits(struct oracle_row *row, const struct oracle_head *h, float *q, float unit, uint32_t planes)
+/* The largest scale of a key that one plane of the query is good enough for: then its logit moves by at most one nat. */
+static float largest_quiet_scale(const struct oracle_head *h, const struct aura_query *query, float unit)
 {
-    uint32_t dim = h->facts.config->k_dim;
+    const struct aura_side *k = &h->facts.layout->k;
+    float lower = 0, top = k->kind == 5 ? 31 : 0;
+    for (uint32_t d = 0; d < h->facts.config->k_dim; d++)
+        lower += (float)abs(query->plane[1][d]);
+    for (uint32_t i = 0; k->kind <= 4 && i < 16; i++)
+        top = fmaxf(top, (float)abs(k->level[i]));
+    float limit = 1.44269504f / (fabsf(unit) * k->step * top) / (query->step * lower);
+    int exponent = limit < 0x1p-14f ? -24 : ilogbf(limit) - 10; /* of the last place of f16 */
+    return limit < 65504 ? ldexpf(floorf(ldexpf(limit, -exponent)), exponent) : 65504;
+}
+
+/* The logits before options, in units of log2 e; in f32 with the operations of doc/numerics.md where keys are codes. */
+static void logits(struct oracle_row *row, const struct oracle_head *h, float *q, float unit, uint32_t asked)
+{
+    uint32_t dim = h->facts.config->k_dim, planes = planes_for(h->facts.layout->k.kind, asked);
     struct aura_query query;
     memset(&query, 0, sizeof query);
     if (h->facts.k_rotate)
         aura_query_ref(&query, q, dim, 1);
-    float factor = query.step * (planes == 1 ? 256.f : 1.f) * h->facts.layout->k.step * unit, bias = 0;
+    float limit = !asked && planes == 1 ? largest_quiet_scale(h, &query, unit) : INFINITY, bias = 0;
+    row->one = row->both = 0;
     for (uint64_t t = 0; t < h->len; t++) {
         if (t % AURA_PAGE == 0) {
             int32_t product = 0;
@@ -129,10 +144,12 @@ static void logits(struct oracle_row *row, const struct oracle_head *h, float *q
             row->logit[t] = (float)sum;
             continue;
         }
-        int32_t sum = 0;
+        int32_t sum = 0, one = planes == 1 && !(h->k.scale[t] > limit);
+        float factor = query.step * (one ? 256.f : 1.f) * h->facts.layout->k.step * unit;
         for (uint32_t d = 0; d < dim; d++)
-            sum += (planes == 1 ? query.plane[0][d] : 256 * query.plane[0][d] + query.plane[1][d]) * h->k.level[t * dim + d];
+            sum += (one ? query.plane[0][d] : 256 * query.plane[0][d] + query.plane[1][d]) * h->k.level[t * dim + d];
         row->logit[t] = (float)sum * (h->k.scale[t] * factor) + bias;
+        *(one ? &row->one : &row->both) += 1;
     }
 }
 
@@ -198,7 +215,7 @@ void oracle_attend(struct oracle_row *row, const struct oracle_head *h, const fl
         q[d] = h->facts.inverse_balance ? given[d] * h->facts.inverse_balance[(size_t)h->head * c->k_dim + d] : given[d];
     if (h->facts.k_rotate)
         aura_rotate_ref(q, q, h->facts.k_rotate, 1);
-    logits(row, h, q, unit, planes_for(h->facts.layout->k.kind, options->planes));
+    logits(row, h, q, unit, options->planes);
     double *x = malloc((h->len + 1) * sizeof *x);
     row->size = row->slack = 0;
     for (uint64_t t = 0; t < end; t++) {

@@ -22,6 +22,7 @@ struct oracle_options {
 struct oracle_row {
     double out[512], lse, size, slack;
     float *logit;
+    uint64_t one, both; /* tokens held as codes, by planes of their logit */
 };
 
 /* What a sequence holds for one KV head, decoded once for all rows. */
