@@ -211,7 +211,7 @@ int chat_prompt(const struct gguf *file, const struct chat_turn *turns, size_t n
     put(&p, "");
     if (p.failed) {
         free(p.text);
-        return snprintf(error, GGUF_ERROR_BYTES, "no memory for the prompt"), 1;
+        return snprintf(error, GGUF_ERROR_BYTES, "no memory for the prompt"), CHAT_NO_MEMORY;
     }
     if (strlen(p.text) != p.size) { /* of the template, or of the name of a token: a message is a string */
         free(p.text);

@@ -158,16 +158,18 @@ static int run_file(const struct command *self, const struct arguments *c, aura_
     int status = 0, asked = 0, done = 0;
     for (size_t i = 0; i < count; i++)
         asked += c->layer == ALL || c->layer == layers[i];
-    if (!asked && c->layer == ALL)
+    if (!layers || !outputs.tensors)
+        status = failed(self, "out of memory");
+    else if (!asked && c->layer == ALL)
         status = failed(self, "%s: no tensor is called layer.N.q", c->file);
     else if (!asked)
         status = failed(self, "%s: there is no layer.%u.q; leave out --layer for all", c->file, c->layer);
     else
         print_head(c);
-    for (size_t i = 0; i < count && !status && outputs.tensors; i++)
+    for (size_t i = 0; i < count && !status; i++)
         if (c->layer == ALL || c->layer == layers[i])
             status = run_layer(self, c, ctx, file, layers[i], !done++, &outputs);
-    if (asked && c->json)
+    if (done && c->json)
         printf("\n]}\n");
     if (!status && c->out && safetensors_write(c->out, outputs.tensors, outputs.count))
         status = failed(self, "%s: cannot be written: %s", c->out, strerror(errno));

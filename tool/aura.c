@@ -1,8 +1,11 @@
 /* The command-line tool: finds the command, nothing else. */
+#define _POSIX_C_SOURCE 200809L
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "../include/aura.h"
 #include "parts/suggest.h"
@@ -101,22 +104,32 @@ static int asks_for_help(int argc, char **argv)
     return 0;
 }
 
+/* Whoever starts the tool without one of the files 0, 1 and 2 must not find what it prints in the next file that it opens. Reading
+ * the one, or writing to the other, fails as if it were closed. */
+static void fill_standard_files(void)
+{
+    static const int modes[] = {O_WRONLY, O_RDONLY, O_WRONLY};
+    for (int i = 0; i < 3; i++)
+        if (fcntl(i, F_GETFD) < 0 && open("/dev/null", modes[i]) != i)
+            _exit(1);
+}
+
 int main(int argc, char **argv)
 {
+    fill_standard_files();
     if (argc < 2)
         return print_tool_help(stderr), 2;
     const char *name = argv[1];
-    if (!strcmp(name, "--help") || !strcmp(name, "-h"))
-        return print_tool_help(stdout), 0;
-    if (!strcmp(name, "--version"))
-        name = "version";
-    const struct command *command = find_command(name);
+    const int help = !strcmp(name, "--help") || !strcmp(name, "-h");
+    const struct command *command = find_command(help ? "help" : !strcmp(name, "--version") ? "version" : name);
+    int status = 0;
     if (!command)
         return unknown_command(name);
-    if (asks_for_help(argc - 2, argv + 2))
-        return print_command_help(command, stdout), 0;
-    int status = command->run(command, argc - 2, argv + 2);
+    if (!help && asks_for_help(argc - 2, argv + 2))
+        print_command_help(command, stdout);
+    else
+        status = command->run(command, help ? 0 : argc - 2, argv + 2);
     if (fflush(stdout) || ferror(stdout)) /* a full disk, or a pipe that nobody reads any more */
-        return status ? status : failed(command, "what it printed could not be written");
+        return failed(command, "what it printed could not be written"), status ? status : 1;
     return status;
 }

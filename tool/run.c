@@ -189,6 +189,8 @@ static int chat_text(struct run *r, char **text, struct chat_range *said)
     }
     const char *rest = bad ? NULL : strchr(all + strlen(before), '!');
     *text = rest ? strdup(rest + 1) : NULL;
+    if (!bad && !*text)
+        snprintf(r->error, sizeof r->error, rest ? "no memory" : "the file's chat template leaves out what is said");
     if (rest)
         said->from -= (size_t)(rest + 1 - all), said->to -= (size_t)(rest + 1 - all);
     free(before);

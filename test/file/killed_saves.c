@@ -1,9 +1,7 @@
 /* A process that saves is killed at every system call of every save, before it and after it: the file is then the old one or the
  * new one, byte by byte, and the next save succeeds. */
 #define _GNU_SOURCE
-#include <errno.h>
-#include <sys/ptrace.h>
-
+#include "killed.h"
 #include "snapshot_tools.h"
 
 static aura_ctx *ctx;
@@ -44,32 +42,17 @@ static aura_status save_profile(const struct things *t, int new, const char *pat
 
 typedef aura_status save_thing_fn(const struct things *t, int new, const char *path);
 
-/* A child that saves the new thing and is killed when it has stopped `stops` times, where a call begins or ends. Returns 1 when it
- * was, 0 when it ended before that, -1 when nobody may watch a child here. */
-static int killed_after(int stops, save_thing_fn *save, const struct things *t, const char *path)
+/* What a child does that is to be killed. */
+struct saving {
+    save_thing_fn *save;
+    const struct things *things;
+    const char *path;
+};
+
+static int save_new(void *user)
 {
-    int status;
-    pid_t child = fork();
-    if (child == 0) {
-        if (ptrace(PTRACE_TRACEME, 0, NULL, NULL))
-            _exit(99);
-        raise(SIGSTOP);
-        _exit(save(t, 1, path) ? 98 : 0);
-    }
-    if (child < 0 || waitpid(child, &status, 0) != child || !WIFSTOPPED(status))
-        return -1;
-    for (int i = 0; i < stops; i++)
-        if (ptrace(PTRACE_SYSCALL, child, NULL, NULL)) {
-            kill(child, SIGKILL);
-            waitpid(child, &status, 0);
-            return -1;
-        } else if (waitpid(child, &status, 0) != child || WIFEXITED(status)) {
-            EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0, "stop %d: status 0x%x", i, status);
-            return 0;
-        }
-    kill(child, SIGKILL);
-    waitpid(child, &status, 0);
-    return 1;
+    const struct saving *s = user;
+    return s->save(s->things, 1, s->path) ? 98 : 0;
 }
 
 static void remove_leftovers(const char *path)
@@ -82,7 +65,7 @@ static void remove_leftovers(const char *path)
 static void expect_old_or_new(save_thing_fn *save, const struct things *t, const char *name)
 {
     char path[256];
-    int olds = 0, news = 0, stops = 0, killed = 1;
+    int olds = 0, news = 0, stops = 0, killed = 1, status = 0;
     snprintf(path, sizeof path, "%s", file_path(name));
     EXPECT(!save(t, 1, path), "%s: %s", name, aura_last_error());
     struct bytes new = read_file(path);
@@ -91,7 +74,8 @@ static void expect_old_or_new(save_thing_fn *save, const struct things *t, const
     EXPECT(!same_bytes(old, new), "%s: the two files are the same", name);
     for (; killed == 1 && test_bad_lines < 3 && !test_skip; stops++) {
         EXPECT(!save(t, 0, path), "%s, after stop %d: %s", name, stops - 1, aura_last_error()); /* over what a killed one left */
-        killed = killed_after(stops, save, t, path);
+        killed = killed_after(stops, save_new, &(struct saving){save, t, path}, &status, NULL);
+        EXPECT(killed || !status, "%s, after %d stops: status %d", name, stops, status);
         if (killed < 0)
             test_skip = "no process may watch its child here";
         struct bytes got = read_file(path);

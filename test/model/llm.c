@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include "../../model/llm.h"
-#include "../../model/vocab.h"
 #include "llm_tools.h"
 #include "../test.h"
 
@@ -327,40 +326,11 @@ static void unknown_dim(void)
     close_all(&o);
 }
 
-/* --write FILE: writes a model whose tokens are bytes, with a tokenizer and a chat template, so that `aura run` can use it. */
-static int write_model(const char *path)
-{
-    static char byte[256][3];
-    static const char *texts[259] = {[256] = "<|im_start|>", "<|im_end|>", "ab"};
-    static int32_t types[259] = {[256] = TOKEN_CONTROL, TOKEN_CONTROL, TOKEN_NORMAL};
-    static const char *const merges[] = {"a b"};
-    struct tiny t = tiny_model("llama");
-    struct gguf_writer w = {0};
-    for (int i = 0; i < 256; i++) {
-        byte[i][vocab_write_byte((uint8_t)i, byte[i])] = 0;
-        texts[i] = byte[i], types[i] = TOKEN_NORMAL;
-    }
-    gguf_put_string(&w, "tokenizer.ggml.model", "gpt2");
-    gguf_put_string(&w, "tokenizer.ggml.pre", "gpt-2");
-    gguf_put_strings(&w, "tokenizer.ggml.tokens", texts, 259);
-    gguf_put_i32s(&w, "tokenizer.ggml.token_type", types, 259);
-    gguf_put_strings(&w, "tokenizer.ggml.merges", merges, 1);
-    gguf_put_u32(&w, "tokenizer.ggml.eos_token_id", 257);
-    gguf_put_string(&w, "tokenizer.chat_template",
-                    "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>'}}");
-    t.vocab = 259;
-    tiny_write(&t, &w);
-    struct gguf_part file = gguf_finish(&w);
-    FILE *to = fopen(path, "wb");
-    int bad = !to || fwrite(file.data, 1, file.size, to) != file.size;
-    free(file.data);
-    return to && fclose(to) ? 1 : bad;
-}
-
+/* --write FILE: the model with which test/run.sh tries the tool. */
 int main(int argc, char **argv)
 {
     if (argc > 2 && !strcmp(argv[1], "--write"))
-        return write_model(argv[2]);
+        return talker_write(argv[2], 0);
     RUN(architectures);
     RUN(formats);
     RUN(hook);

@@ -4,6 +4,7 @@
 
 #include <math.h>
 
+#include "../../model/vocab.h"
 #include "gguf_tools.h"
 
 struct tiny {
@@ -258,6 +259,41 @@ static inline void tiny_forward(const struct tiny *t, const uint32_t *tokens, ui
         tiny_rms_norm(t, "output_norm.weight", x + p * t->dim, t->dim, x + p * t->dim);
     tiny_product(t, t->tied ? "token_embd.weight" : "output.weight", x, n, t->vocab, t->dim, logits);
     free(x);
+}
+
+/* ---- a model that talks ----------------------------------------------------------------------------------------------------- */
+
+/* Writes a model whose tokens are bytes, with a tokenizer and a chat template, so that `aura run` can use it. begin: 1 for one that
+ * wants a token before every text. 0 when good. */
+static inline int talker_write(const char *path, int begin)
+{
+    static char byte[256][3];
+    static const char *texts[259] = {[256] = "<|im_start|>", "<|im_end|>", "ab"};
+    static int32_t types[259] = {[256] = TOKEN_CONTROL, TOKEN_CONTROL, TOKEN_NORMAL};
+    static const char *const merges[] = {"a b"};
+    struct tiny t = tiny_model("llama");
+    struct gguf_writer w = {0};
+    for (int i = 0; i < 256; i++) {
+        byte[i][vocab_write_byte((uint8_t)i, byte[i])] = 0;
+        texts[i] = byte[i], types[i] = TOKEN_NORMAL;
+    }
+    gguf_put_string(&w, "tokenizer.ggml.model", "gpt2");
+    gguf_put_string(&w, "tokenizer.ggml.pre", "gpt-2");
+    gguf_put_strings(&w, "tokenizer.ggml.tokens", texts, 259);
+    gguf_put_i32s(&w, "tokenizer.ggml.token_type", types, 259);
+    gguf_put_strings(&w, "tokenizer.ggml.merges", merges, 1);
+    gguf_put_u32(&w, "tokenizer.ggml.eos_token_id", 257);
+    if (begin)
+        gguf_put_u32(&w, "tokenizer.ggml.bos_token_id", 256), gguf_put_bool(&w, "tokenizer.ggml.add_bos_token", 1);
+    gguf_put_string(&w, "tokenizer.chat_template",
+                    "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>'}}");
+    t.vocab = 259;
+    tiny_write(&t, &w);
+    struct gguf_part file = gguf_finish(&w);
+    FILE *to = fopen(path, "wb");
+    int bad = !to || fwrite(file.data, 1, file.size, to) != file.size;
+    free(file.data);
+    return to && fclose(to) ? 1 : bad;
 }
 
 #endif

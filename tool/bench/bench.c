@@ -112,7 +112,8 @@ int bench_one(const struct bench *b)
     print_progress("filling");
     int bad = filled_open(&filled, b->ctx, &b->shape) || ask_open(&ask, &filled, b->queries, b->planes) ||
               (compare && (filled_open(&f16, b->ctx, &shape16) || ask_open(&ask16, &f16, b->queries, 0)));
-    print_progress("measuring");
+    if (!bad)
+        print_progress("measuring");
     bad = bad || measure_row(&row, b->crew, &ask, compare ? &ask16 : NULL, 4) ||
           (append = append_speed(b->isa_mask, &b->shape, 2, &spread)) <= 0;
     print_progress(NULL);
@@ -144,9 +145,10 @@ int bench_prefill(const struct bench *b)
     aura_format_name(b->shape.format, format);
     print_progress("filling");
     int bad = filled_open(&filled, b->ctx, &b->shape) || ask_open(&ask, &filled, b->queries, b->planes);
-    print_progress("measuring");
-    if (!bad)
+    if (!bad) {
+        print_progress("measuring");
         take_turns(c, 2, 8);
+    }
     print_progress(NULL);
     double speed = products / c[0].median, best = (double)PEAK_PRODUCTS * b->threads / c[1].median;
     if (!bad) {

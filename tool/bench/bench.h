@@ -8,6 +8,8 @@
 /* ---- time: bench_time.c -------------------------------------------------------------------------------------------- */
 
 double now(void); /* seconds */
+/* Seconds since then: a nanosecond at least, also where the clock has not moved, so that no rate is infinite. */
+double seconds_since(double start);
 
 /* Something to time. run() does it `times` times and returns how many seconds that took. */
 struct contender {

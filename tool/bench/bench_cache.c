@@ -165,7 +165,7 @@ double ask_run(void *ask, uint32_t times)
             trouble(aura_last_error());
             exit(1);
         }
-    return now() - start;
+    return seconds_since(start);
 }
 
 static uint32_t planes_of(aura_kind kind, uint32_t planes)
@@ -198,7 +198,7 @@ static double append_run(void *what, uint32_t times)
     for (uint32_t i = 0; i < times; i++) {
         double start = now();
         int bad = aura_append(a->cache, &a->job, 1);
-        seconds += now() - start;
+        seconds += seconds_since(start);
         if (bad || aura_seq_get_info(a->cache, a->job.seq, &info) || aura_truncate(a->cache, a->job.seq, 0)) {
             trouble(aura_last_error());
             exit(1);

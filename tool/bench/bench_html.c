@@ -7,6 +7,7 @@
 #include "bench.h"
 #include "../parts/html.h"
 #include "../parts/plot.h"
+#include "../parts/replacement.h"
 #include "../tool.h"
 
 enum { MOST_ROWS = 128, MOST_LINES = 16, MOST_CONTEXTS = 8 };
@@ -110,10 +111,11 @@ static void table(FILE *to, const struct results *results)
 int write_bench_html(const struct command *self, const struct bench *b, const char *path)
 {
     const struct results *results = b->results;
-    FILE *to = fopen(path, "wb");
+    struct replacement page;
     char title[80];
-    if (!to)
+    if (replacement_begin(&page, path))
         return failed(self, "%s: cannot be written: %s", path, strerror(errno));
+    FILE *to = page.to;
     html_begin(to, "aura bench", "Attention straight from the cache, beside a plain read of as many bytes and beside an f16 "
                "cache.");
     html_text(to, "aura %s on %s, %u threads, %s; medians of turns taken in one run.", aura_version(), cpu_name(),
@@ -128,6 +130,5 @@ int write_bench_html(const struct command *self, const struct bench *b, const ch
     if (results->count == 1)
         bars_of_row(to, results->rows);
     table(to, results);
-    int bad = html_end(to);
-    return fclose(to) || bad ? failed(self, "%s: cannot be written: %s", path, strerror(errno)) : 0;
+    return replacement_end(&page, html_end(to)) ? failed(self, "%s: cannot be written: %s", path, strerror(errno)) : 0;
 }

@@ -104,7 +104,7 @@ static int fill(struct match *m, struct contestant *c, uint32_t depth)
         if (step(m, c, depth - tokens < PROMPT ? (uint32_t)(depth - tokens) : PROMPT, 0))
             return 1;
     }
-    c->filling = now() - start;
+    c->filling = seconds_since(start);
     return 0;
 }
 
@@ -116,7 +116,7 @@ static int decode_in_turns(struct match *m)
                 double start = now();
                 if (step(m, &m->cache[i], 1, 1))
                     return 1;
-                m->cache[i].seconds[turn * TURN + k] = now() - start;
+                m->cache[i].seconds[turn * TURN + k] = seconds_since(start);
             }
     return 0;
 }

@@ -67,15 +67,23 @@ static struct problem *make_problem(uint32_t dim, uint32_t q_heads, uint32_t kv_
     memset(&p, 0, sizeof p);
     p.dim = dim, p.q_heads = q_heads, p.kv_heads = kv_heads, p.tokens = tokens, p.bytes = bytes;
     if (posix_memalign((void **)&p.data, 2 << 20, bytes))
-        exit(2);
-    memset(p.data, 0, bytes);
+        p.data = NULL;
     p.q = malloc(q_heads * dim * sizeof *p.q);
     p.out = malloc(q_heads * dim * sizeof *p.out);
     p.scores = malloc(q_heads * tokens * sizeof *p.scores + 64);
+    if (!p.data || !p.q || !p.out || !p.scores)
+        fprintf(stderr, "aura bench: out of memory\n"), exit(1);
+    memset(p.data, 0, bytes);
     fill_vector(p.q, q_heads * dim, NORMAL, &state);
     for (size_t i = 0; i < q_heads * tokens; i++)
         p.scores[i] = 1 / (float)tokens;
     return &p;
+}
+
+static void must(aura_status status)
+{
+    if (status)
+        fprintf(stderr, "aura bench: %s\n", aura_last_error()), exit(1);
 }
 
 static void run_sdpa(const aura_ctx *ctx, struct problem *p)
@@ -83,8 +91,7 @@ static void run_sdpa(const aura_ctx *ctx, struct problem *p)
     aura_flash_sdpa_args a = AURA_FLASH_SDPA_ARGS_INIT;
     a.keys = p->k, a.values = p->v, a.dim = p->dim, a.q_heads = p->q_heads, a.kv_heads = p->kv_heads;
     a.tokens = p->tokens, a.q = p->q, a.out = p->out;
-    if (aura_flash_sdpa(ctx, &a))
-        fprintf(stderr, "%s\n", aura_last_error()), exit(1);
+    must(aura_flash_sdpa(ctx, &a));
 }
 
 static void run_score(const aura_ctx *ctx, struct problem *p)
@@ -92,8 +99,7 @@ static void run_score(const aura_ctx *ctx, struct problem *p)
     aura_score_args a = AURA_SCORE_ARGS_INIT;
     a.keys = p->k, a.dim = p->dim, a.q_heads = p->q_heads, a.kv_heads = p->kv_heads, a.tokens = p->tokens;
     a.q = p->q, a.scores = p->scores;
-    if (aura_score(ctx, &a))
-        fprintf(stderr, "%s\n", aura_last_error()), exit(1);
+    must(aura_score(ctx, &a));
 }
 
 static void run_value(const aura_ctx *ctx, struct problem *p)
@@ -101,26 +107,22 @@ static void run_value(const aura_ctx *ctx, struct problem *p)
     aura_value_args a = AURA_VALUE_ARGS_INIT;
     a.values = p->v, a.dim = p->dim, a.q_heads = p->q_heads, a.kv_heads = p->kv_heads, a.tokens = p->tokens;
     a.weights = p->scores, a.out = p->out;
-    if (aura_value(ctx, &a))
-        fprintf(stderr, "%s\n", aura_last_error()), exit(1);
+    must(aura_value(ctx, &a));
 }
 
 static void run_vec(const aura_ctx *ctx, struct problem *p)
 {
-    if (aura_flash_attn_vec(ctx, &p->vec))
-        fprintf(stderr, "%s\n", aura_last_error()), exit(1);
+    must(aura_flash_attn_vec(ctx, &p->vec));
 }
 
 static void run_pass2(const aura_ctx *ctx, struct problem *p)
 {
-    if (aura_flash_pass2(ctx, &p->pass2))
-        fprintf(stderr, "%s\n", aura_last_error()), exit(1);
+    must(aura_flash_pass2(ctx, &p->pass2));
 }
 
 static void run_reduce(const aura_ctx *ctx, struct problem *p)
 {
-    if (aura_flash_attn_vec_reduce(ctx, &p->reduce))
-        fprintf(stderr, "%s\n", aura_last_error()), exit(1);
+    must(aura_flash_attn_vec_reduce(ctx, &p->reduce));
 }
 
 /* ---- measuring ------------------------------------------------------------------------------------------------------- */
@@ -139,14 +141,15 @@ static void measure(struct contexts *c, const char *name, void (*run)(const aura
     for (int i = 0; i < TURNS; i++) {
         double start = now();
         run(c->best, p);
+        fast[i] = seconds_since(start);
         double middle = now();
         read_bytes(p->data, p->used);
-        fast[i] = middle - start, read[i] = now() - middle;
+        read[i] = seconds_since(middle);
     }
     for (int i = 0; i < 3; i++) {
         double start = now();
         run(c->plain, p);
-        slow[i] = now() - start;
+        slow[i] = seconds_since(start);
     }
     qsort(fast, TURNS, sizeof *fast, by_size), qsort(read, TURNS, sizeof *read, by_size), qsort(slow, 3, sizeof *slow, by_size);
     double time = fast[TURNS / 2], reading = read[TURNS / 2], bytes = (double)p->used;
@@ -228,9 +231,9 @@ int bench_rows(int json)
     aura_ctx_options only_ref = AURA_CTX_OPTIONS_INIT;
     only_ref.isa_mask = AURA_ISA_REF;
     if (aura_ctx_create(NULL, &c.best) || aura_ctx_create(&only_ref, &c.plain))
-        return fprintf(stderr, "%s\n", aura_last_error()), 1;
+        return fprintf(stderr, "aura bench: %s\n", aura_last_error()), 1;
     if (c.json)
-        printf("{\"cpu\": \"%s\", \"version\": \"%s\", \"rows\": [", cpu_name(), aura_version());
+        printf("{\"cpu\": "), print_json_string(cpu_name()), printf(", \"version\": \"%s\", \"rows\": [", aura_version());
     else
         printf("aura %s on %s, tool compiled by %s, one thread, median of %d turns\n%-34s %23s %12s %12s %7s %8s %6s\n",
                aura_version(), cpu_name(), __VERSION__, TURNS, "", "time", "kernel", "plain read", "ratio", "ref", "spread");

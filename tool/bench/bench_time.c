@@ -18,6 +18,12 @@ double now(void)
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
+double seconds_since(double start)
+{
+    const double seconds = now() - start;
+    return seconds > 1e-9 ? seconds : 1e-9;
+}
+
 static int by_size(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -139,7 +145,7 @@ double crew_run(struct crew *crew, void (*work)(void *what, uint32_t i), void *w
     do_part(crew, 0);
     while (atomic_load(&crew->done) < crew->threads)
         sched_yield();
-    return now() - start;
+    return seconds_since(start);
 }
 
 uint32_t crew_threads(const struct crew *crew)

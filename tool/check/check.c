@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "check.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -169,11 +170,14 @@ static int check_union(const struct command *self, char **files, int n)
     char **texts = calloc((size_t)n, sizeof *texts);
     while (texts && read < n && (texts[read] = read_file(files[read], &size)))
         read++;
+    const int error = errno;
     if (read == n)
         missing = count_missing(texts, n);
     for (int i = 0; i < read; i++)
         free(texts[i]);
     free(texts);
+    if (read < n && error == ENOMEM)
+        return failed(self, "%s: out of memory", files[read]);
     if (read < n)
         return usage_error(self, "cannot read %s: it must be what `aura check --json` printed", files[read]);
     printf("%zu variants declared, %zu of them for CUDA; %d never ran in %d file%s\n", aura_variant_count + cuda_kernel_count,

@@ -170,5 +170,6 @@ double time_stage(const struct aura_variant *v, double seconds, double *bytes_pe
         double taken = (now() - start) / TURNS;
         best = taken < best ? taken : best;
     } while (now() < end);
+    best = best > 1e-12 ? best : 1e-12; /* the clock may not have moved, and no rate is infinite */
     return best / (reads_tiles(v) ? AURA_TILES * AURA_TILE : ROWS) * 1e9;
 }

@@ -15,8 +15,8 @@ struct arena arena_create(size_t bytes)
     size_t page = (size_t)sysconf(_SC_PAGESIZE), size = (bytes + page - 1) / page * page;
     uint8_t *all = mmap(NULL, size + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (all == MAP_FAILED || mprotect(all + page, size, PROT_READ | PROT_WRITE)) {
-        perror("aura: mmap");
-        exit(2);
+        perror("aura check: no memory for the cases");
+        exit(1);
     }
     struct arena arena = {all + page, NULL, size, 0};
     return arena;

@@ -7,6 +7,7 @@
 
 #include "../parts/html.h"
 #include "../parts/plot.h"
+#include "../parts/replacement.h"
 #include "../parts/terminal.h"
 #include "../tool.h"
 
@@ -133,14 +134,13 @@ static void print_json(const struct demo *d)
 
 static int write_page(const struct command *self, const struct demo *d, const char *path)
 {
-    FILE *to = fopen(path, "wb");
-    if (!to)
+    struct replacement page;
+    if (replacement_begin(&page, path))
         return failed(self, "%s: cannot be written: %s; --html names another place", path, strerror(errno));
-    html_begin(to, "aura: a key/value cache in 2 to 8 bits", "What each format costs and saves, measured on this machine "
+    html_begin(page.to, "aura: a key/value cache in 2 to 8 bits", "What each format costs and saves, measured on this machine "
                "with recorded attention of a real model. Made by `aura demo`.");
-    demo_html(to, d);
-    int bad = html_end(to);
-    return fclose(to) || bad ? failed(self, "%s: cannot be written: %s", path, strerror(errno)) : 0;
+    demo_html(page.to, d);
+    return replacement_end(&page, html_end(page.to)) ? failed(self, "%s: cannot be written: %s", path, strerror(errno)) : 0;
 }
 
 /* A cache of 8 bits loses next to nothing: if one loses more, something was computed wrong. */

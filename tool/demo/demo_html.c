@@ -150,14 +150,17 @@ enum { STRIPES = 128 };
 static void heat(FILE *to, const struct demo_head *h, const double *weight, const char *title, unsigned colour)
 {
     double *cells = calloc((size_t)h->rows * STRIPES, sizeof *cells);
-    for (size_t row = 0; cells && row < h->rows; row++) {
+    if (!cells) {
+        html_lack();
+        return;
+    }
+    for (size_t row = 0; row < h->rows; row++) {
         for (size_t t = 0; t < h->tokens; t++)
             cells[row * STRIPES + t * STRIPES / h->tokens] += weight[row * h->tokens + t];
         for (size_t i = 0; i < STRIPES; i++)
             cells[row * STRIPES + i] = fmax(1 + log10(cells[row * STRIPES + i] + 1e-12) / 3, 0);
     }
-    if (cells)
-        plot_heat(to, title, cells, h->rows, STRIPES, colour);
+    plot_heat(to, title, cells, h->rows, STRIPES, colour);
     free(cells);
 }
 
@@ -172,10 +175,10 @@ static size_t heaviest(const struct demo_head *h, const double *after, struct pl
 {
     size_t at = (size_t)(h->rows - 1) * h->tokens;
     struct plot_point *all = calloc(h->tokens, sizeof *all);
-    for (uint32_t t = 0; all && t < h->tokens; t++)
-        all[t].x = h->exact[at + t], all[t].y = after[at + t];
     if (!all)
-        return 0;
+        return html_lack(), 0;
+    for (uint32_t t = 0; t < h->tokens; t++)
+        all[t].x = h->exact[at + t], all[t].y = after[at + t];
     qsort(all, h->tokens, sizeof *all, by_weight);
     most = h->tokens < most ? h->tokens : most;
     memcpy(points, all, most * sizeof *points);

@@ -37,13 +37,16 @@ struct demo_llm {
 
 /* ---- what it writes ------------------------------------------------------------------------------------------------ */
 
-/* The tokens of the prompt: as a message where chat.h knows the file's template, otherwise as plain text. */
+/* The tokens of the prompt: as a message where chat.h knows the file's template, otherwise as plain text. *tokens is NULL where
+ * there is no memory. */
 static size_t prompt_tokens(const struct text_model *m, const char *prompt, uint32_t **tokens)
 {
     struct chat_turn turn = {"user", prompt};
     char *text = NULL, error[GGUF_ERROR_BYTES];
     struct chat_range said = {0, 0};
-    int chat = !chat_prompt(m->file, &turn, 1, &text, &said, error);
+    const int status = chat_prompt(m->file, &turn, 1, &text, &said, error), chat = !status;
+    if (status == CHAT_NO_MEMORY)
+        return *tokens = NULL, 0;
     const char *asked = chat ? text : prompt;
     size_t count = chat ? tokenizer_encode_around(m->tokenizer, asked, strlen(asked), said.from, said.to, 1, tokens)
                         : tokenizer_encode(m->tokenizer, asked, strlen(asked), 0, 1, tokens);
@@ -68,6 +71,7 @@ static int write_answer(struct answer *a, const struct text_model *m, const uint
     uint32_t vocab = llm_shape(m->llm)->vocab;
     struct sampler *sampler = sampler_create(&greedy, vocab);
     float *logits = malloc(vocab * sizeof *logits);
+    snprintf(error, LLM_ERROR_BYTES, "out of memory");
     int bad = !sampler || !logits || aura_format_parse(a->cache, &options.format) ||
               llm_state_create(m->llm, &options, &state, error) || llm_forward(state, prompt, count, 1, logits, error);
     double start = now();
@@ -79,7 +83,7 @@ static int write_answer(struct answer *a, const struct text_model *m, const uint
         add_text(a, tokenizer_bytes(m->tokenizer, token));
         bad = llm_forward(state, &token, 1, 1, logits, error);
     }
-    a->per_second = (double)a->count / (now() - start);
+    a->per_second = (double)a->count / seconds_since(start);
     llm_state_destroy(state);
     sampler_destroy(sampler);
     free(logits);
@@ -92,7 +96,7 @@ static int write_answers(struct demo_llm *l, const struct text_model *m, uint32_
     size_t count = prompt_tokens(m, l->prompt, &prompt);
     int bad = count == 0;
     if (bad)
-        snprintf(error, LLM_ERROR_BYTES, "the prompt has no tokens");
+        snprintf(error, LLM_ERROR_BYTES, prompt ? "the prompt has no tokens" : "no memory for the prompt");
     for (size_t i = 0; i < ANSWERS && !bad; i++) {
         struct answer *a = &l->answers[i];
         char text[80];

@@ -58,7 +58,7 @@ int demo_load(struct demo *d, const struct safetensors *file, char *error)
     size_t count;
     aura_format format = {AURA_KIND_F16, AURA_KIND_F16};
     uint32_t *layers = recording_layers(file, &count);
-    int bad = layers ? 0 : fail(error, "no tensor is called layer.N.q");
+    int bad = !layers ? fail(error, "out of memory") : !count ? fail(error, "no tensor is called layer.N.q") : 0;
     for (size_t i = 0; i < count && !bad && i < (d->quick ? 1 : DEMO_LAYERS); i++)
         bad = recording_load(&d->recorded[d->layers++], d->ctx, file, layers[i], error);
     free(layers);
@@ -165,10 +165,12 @@ static int measure_cache(struct demo *d, size_t layer, struct demo_cache *c, con
     int bad = recording_run(r, d->ctx, &options, &result, error);
     if (!bad) {
         struct recording_errors e = recording_compare(r, &result, exact);
+        if (!isfinite(e.output + e.kl))
+            bad = fail(error, "out of memory, or the recorded numbers are too large to be compared");
         c->bits = result.bits_per_value;
         include(&c->output, e.output, d->layers, layer);
         include(&c->kl, fmax(e.kl, 0), d->layers, layer); /* rounding may make the divergence of plain numbers negative */
-        if (shown && shown_as(c) >= 0)
+        if (!bad && shown && shown_as(c) >= 0)
             bad = keep_cached(d, r, c, &result) ? fail(error, "out of memory") : 0;
     }
     recording_result_free(&result);
@@ -205,14 +207,16 @@ struct asked {
     aura_attend_job job;
     aura_attend_options options;
     float *out;
+    int failed;
 };
 
-static double asked_run(const struct asked *a, uint32_t times)
+/* Seconds of one time. The first failure stays in `failed`. */
+static double asked_run(struct asked *a, uint32_t times)
 {
     double start = now();
-    for (uint32_t i = 0; i < times; i++)
-        aura_attend(a->cache, &a->job, 1, &a->options);
-    return now() - start;
+    for (uint32_t i = 0; i < times && !a->failed; i++)
+        a->failed = aura_attend(a->cache, &a->job, 1, &a->options) != AURA_OK;
+    return seconds_since(start) / times;
 }
 
 static int asked_open(struct asked *a, struct demo *d, const struct demo_cache *c, char *error)
@@ -255,13 +259,13 @@ static void time_caches(struct demo *d, struct asked *asked, size_t context)
     double sum = 0, end = now() + (d->quick ? 0.3 : 5);
     uint32_t times[DEMO_CACHES], turns = 0;
     for (size_t i = 0; i < d->count; i++) {
-        double once = asked_run(&asked[i], 2) / 2; /* the first run touches pages and wakes threads */
+        double once = asked_run(&asked[i], 2); /* the first run touches pages and wakes threads */
         times[i] = once < 1e-3 ? (uint32_t)(1e-3 / (once + 1e-9)) + 1 : 1;
         d->caches[i].seconds[context] = once;
     }
     for (; turns < 5 || now() < end; turns++)
         for (size_t i = 0; i < d->count; i++) {
-            double seconds = asked_run(&asked[i], times[i]) / times[i];
+            double seconds = asked_run(&asked[i], times[i]);
             d->caches[i].seconds[context] = fmin(d->caches[i].seconds[context], seconds);
             sum += i == 0 ? seconds : 0;
         }
@@ -287,6 +291,8 @@ static int measure_times(struct demo *d, char *error)
             bad = aura_truncate(asked[i].cache, asked[i].job.seq, d->context[context]) ? fail(error, aura_last_error()) : 0;
         if (!bad)
             time_caches(d, asked, context);
+        for (size_t i = 0; i < d->count && !bad; i++)
+            bad = asked[i].failed ? fail(error, aura_last_error()) : 0;
     }
     for (size_t i = 0; i < d->count; i++)
         asked_close(&asked[i]);

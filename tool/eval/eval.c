@@ -52,9 +52,8 @@ static int check(const struct command *self, const struct arguments *a, struct q
         return usage_error(self, "needs a model, a GGUF file; `make model` fetches one into models/");
     if (!a->text)
         return usage_error(self, "needs --text, such as --text data/novel.txt");
-    if (quality_parse(a->cache, caches, count, error))
-        return usage_error(self, "--cache: %s", error);
-    return 0;
+    const int status = quality_parse(a->cache, caches, count, error);
+    return status == 2 ? usage_error(self, "--cache: %s", error) : status ? failed(self, "%s", error) : 0;
 }
 
 /* Measures all caches and prints the results; the model, the text and the profile are open. */

@@ -7,6 +7,7 @@
 #include "eval.h"
 #include "../parts/html.h"
 #include "../parts/plot.h"
+#include "../parts/replacement.h"
 
 enum { PLAIN_BITS = 16 }; /* caches of at least 16 bits are lines, not points: as points they would squeeze the others together */
 
@@ -44,7 +45,9 @@ static void print_chart(FILE *to, const struct eval_report *r, int tail)
     struct plot_point *points = calloc(2 * r->count, sizeof *points);
     struct plot_rule *rules = calloc(r->count, sizeof *rules);
     size_t ours = 0, theirs = 0, levels = 0;
-    if (points && rules) {
+    if (!points || !rules) {
+        html_lack();
+    } else {
         ours = gather(r, 0, tail, points), theirs = gather(r, 1, tail, points + r->count);
         for (size_t i = 0; i < r->count; i++)
             if (r->caches[i].bits >= PLAIN_BITS && pick(&r->caches[i], tail).value > 0)
@@ -118,10 +121,8 @@ static int print_page(FILE *to, const struct eval_report *r)
 
 int eval_write_html(const struct eval_report *r, const char *path, char error[LLM_ERROR_BYTES])
 {
-    FILE *file = fopen(path, "w");
-    int bad = !file || print_page(file, r);
-    if (file && fclose(file))
-        bad = 1;
+    struct replacement page;
+    const int bad = replacement_begin(&page, path) || replacement_end(&page, print_page(page.to, r));
     if (bad)
         snprintf(error, LLM_ERROR_BYTES, "%.150s: cannot be written: %s", path, strerror(errno));
     return bad;

@@ -113,9 +113,15 @@ static int read_header(struct base *b, uint64_t bytes, char *error)
 static int write_header(struct base *b, char *error)
 {
     uint32_t crc = aura_crc32c(0, &b->key, sizeof b->key, aura_cpu_isas());
-    if (write_at(b->file, &b->key, sizeof b->key, 0) || write_at(b->file, &crc, sizeof crc, sizeof b->key))
-        return failed(b, "cannot be written", error);
-    return 0;
+    uint8_t header[HEADER_BYTES];
+    memcpy(header, &b->key, sizeof b->key);
+    memcpy(header + sizeof b->key, &crc, sizeof crc);
+    if (!write_at(b->file, header, sizeof header, 0)) /* in one call: whoever is killed leaves all of it, or an empty file */
+        return 0;
+    const int reason = errno;
+    const int emptied = !ftruncate(b->file, 0); /* half a header would be refused by the next run */
+    errno = reason;
+    return failed(b, emptied ? "cannot be written" : "cannot be written, and should be removed", error);
 }
 
 static int open_file(struct base *b, const char *path, char *error)

@@ -1,6 +1,7 @@
 /* Pages of HTML that need no other file. */
 #include "html.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,6 +51,13 @@ static const char style[] =
     "@media (max-width: 760px) { body { padding: 1rem .75rem 3rem; } figure { padding: .6rem .5rem; }\n"
     "  svg.wide { display: none; } svg.narrow { display: block; } }\n";
 
+static int lacking; /* whether the page that is being written lacks a part; one page is written at a time */
+
+void html_lack(void)
+{
+    lacking = 1;
+}
+
 /* ---- text ---------------------------------------------------------------------------------------------------------- */
 
 /* Bytes of the character that begins here; 0 when none does, or when XML forbids it. */
@@ -89,6 +97,7 @@ static void print_escaped(FILE *to, const char *before, const char *after, const
     int size = vsnprintf(NULL, 0, format, again);
     va_end(again);
     char *text = size < 0 ? NULL : malloc((size_t)size + 1);
+    lacking |= !text;
     fputs(before, to);
     if (text) {
         vsnprintf(text, (size_t)size + 1, format, arguments);
@@ -110,6 +119,7 @@ void html_text(FILE *to, const char *format, ...)
 
 void html_begin(FILE *to, const char *title, const char *lead)
 {
+    lacking = 0;
     fputs("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
           "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<title>", to);
     html_escape(to, title);
@@ -123,7 +133,9 @@ void html_begin(FILE *to, const char *title, const char *lead)
 int html_end(FILE *to)
 {
     fputs("</main>\n</body>\n</html>\n", to);
-    return fflush(to) || ferror(to) ? -1 : 0;
+    if (lacking)
+        errno = ENOMEM;
+    return lacking || fflush(to) || ferror(to) ? -1 : 0;
 }
 
 void html_section(FILE *to, const char *heading)

@@ -7,8 +7,10 @@
 
 /* Begins a page: its head, its title and a subtitle. */
 void html_begin(FILE *to, const char *title, const char *lead);
-/* Ends the page. 0 when all of it was written. */
+/* Ends the page. 0 when all of it was made and written. */
 int html_end(FILE *to);
+/* Says that there was no memory for a part of the page: html_end() will fail. */
+void html_lack(void);
 
 /* A heading; what follows belongs to it until the next one or the end. */
 void html_section(FILE *to, const char *heading);

@@ -308,8 +308,10 @@ static void draw_series(struct frame *f)
 static void draw(FILE *to, const struct plot *plot, int width)
 {
     struct frame *f = calloc(1, sizeof *f);
-    if (!f)
+    if (!f) {
+        html_lack();
         return;
+    }
     f->to = to, f->plot = plot, f->width = width;
     size_t shown = measure(f);
     lay_out(f);

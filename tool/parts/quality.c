@@ -39,7 +39,7 @@ static int parse_one(const char *name, struct quality_cache *cache, char *error)
         return 0;
     snprintf(error, LLM_ERROR_BYTES, "no cache is called %.40s: give formats like k4v4 or kf16v3, presets (max, safe, quality, "
              "balanced, small), or llama.cpp's f16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl", *name ? name : "\"\"");
-    return 1;
+    return 2;
 }
 
 int quality_parse(const char *list, struct quality_cache **caches, size_t *count, char error[LLM_ERROR_BYTES])
@@ -60,7 +60,7 @@ int quality_parse(const char *list, struct quality_cache **caches, size_t *count
     }
     if (bad) {
         free(parsed);
-        return 1;
+        return bad;
     }
     *caches = parsed, *count = n;
     return 0;

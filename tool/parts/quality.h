@@ -28,7 +28,7 @@ struct quality_cache {
 extern const char quality_default_caches[];
 
 /* Reads names separated by commas: formats and presets of aura_format_parse(), types of peer_find(). The caller frees *caches
- * [*count]. 0 when good; otherwise 1, with a text. */
+ * [*count]. 0 when good; otherwise 2 for a name that is none, or 1, with a text. */
 int quality_parse(const char *list, struct quality_cache **caches, size_t *count, char error[LLM_ERROR_BYTES]);
 
 /* A pass of a chunk through the model that is about to begin. */

@@ -40,9 +40,9 @@ uint32_t *recording_layers(const struct safetensors *file, size_t *count)
         if (!strcmp(file->tensors[i].name, name))
             layers[(*count)++] = layer;
     }
-    if (*count)
-        return qsort(layers, *count, sizeof *layers, by_number), layers;
-    return free(layers), NULL;
+    if (layers)
+        qsort(layers, *count, sizeof *layers, by_number);
+    return layers;
 }
 
 /* A tensor of three dimensions as f32. The library widens it from a copy, because the file aligns nothing. */

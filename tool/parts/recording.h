@@ -14,7 +14,7 @@ struct recording {
     float *v; /* [tokens][kv_heads][v_dim] */
 };
 
-/* The layers of a file in ascending order, [*count]; the caller frees them. NULL when there are none. */
+/* The layers of a file in ascending order, [*count]; the caller frees them. NULL: no memory. */
 uint32_t *recording_layers(const struct safetensors *file, size_t *count);
 
 /* 0 when good; otherwise error[256] says what was wrong. In both cases the caller calls recording_free(). */

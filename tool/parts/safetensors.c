@@ -13,6 +13,7 @@
 
 #include "../../src/base/printable.h"
 #include "../../src/base/regular.h"
+#include "replacement.h"
 
 enum { MAX_DEPTH = 32 }; /* of skipped values: metadata has two levels, and recursion must not use up the stack */
 
@@ -439,10 +440,11 @@ static uint64_t write_header(FILE *file, const struct tensor_out *tensors, size_
 
 int safetensors_write(const char *path, const struct tensor_out *tensors, size_t count)
 {
-    FILE *file = fopen(path, "wb");
+    struct replacement whole;
     uint8_t length[8] = {0};
-    if (!file)
+    if (replacement_begin(&whole, path))
         return -1;
+    FILE *file = whole.to;
     fwrite(length, 1, sizeof length, file);
     uint64_t bytes = write_header(file, tensors, count);
     for (size_t i = 0; i < count; i++) {
@@ -455,5 +457,5 @@ int safetensors_write(const char *path, const struct tensor_out *tensors, size_t
     for (int i = 0; i < 8; i++)
         length[i] = (uint8_t)(bytes >> 8 * i);
     int failed = fseek(file, 0, SEEK_SET) || fwrite(length, 1, sizeof length, file) != sizeof length || ferror(file);
-    return fclose(file) || failed ? -1 : 0;
+    return replacement_end(&whole, failed);
 }

@@ -11,15 +11,17 @@
 #include "../../src/file/crc32c.h"
 #include "../tool.h"
 
-/* The token that the file wants before every text: the first of an empty text, if it is the file's bos token; otherwise -1. */
-static int64_t begin_token(const struct text_model *m)
+/* m->begin: the first token of an empty text, if it is the file's bos token; otherwise -1. 0 when good; otherwise there is no
+ * memory. */
+static int find_begin(struct text_model *m)
 {
     uint64_t bos = 0;
     uint32_t *tokens = NULL;
     size_t count = tokenizer_encode(m->tokenizer, "", 0, 0, 1, &tokens);
-    int begins = count && gguf_uint(m->file, "tokenizer.ggml.bos_token_id", &bos) == 1 && tokens[0] == bos;
+    const int bad = !tokens, begins = count && gguf_uint(m->file, "tokenizer.ggml.bos_token_id", &bos) == 1 && tokens[0] == bos;
     free(tokens);
-    return begins ? (int64_t)bos : -1;
+    m->begin = begins ? (int64_t)bos : -1;
+    return bad;
 }
 
 static int read_tokens(struct text_model *m, const char *path, char *error)
@@ -33,8 +35,7 @@ static int read_tokens(struct text_model *m, const char *path, char *error)
     }
     m->count = tokenizer_encode(m->tokenizer, text, size, 0, 1, &m->tokens);
     free(text);
-    m->begin = begin_token(m);
-    if (!m->tokens)
+    if (!m->tokens || find_begin(m))
         return snprintf(error, LLM_ERROR_BYTES, "%.150s: no memory for its tokens, or too long", path), 1;
     if (!m->count)
         snprintf(error, LLM_ERROR_BYTES, "%.150s: is empty, or no file", path);

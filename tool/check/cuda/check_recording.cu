@@ -109,8 +109,8 @@ void check_recording()
         return;
     }
     uint32_t *layers = recording_layers(&file, &count);
-    if (aura_ctx_create(&options, &ctx))
-        report("FAIL", "recording", "%s", aura_last_error());
+    if (!layers || aura_ctx_create(&options, &ctx))
+        report("FAIL", "recording", "%s", layers ? aura_last_error() : "out of memory");
     for (size_t i = 0; ctx && i < count; i++) {
         struct recording r;
         struct recording_exact exact = {};
