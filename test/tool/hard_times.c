@@ -174,7 +174,6 @@ static void numbers_that_are_none(void)
         "run %s -p ab -n 3 --threads 1 --save out", "run %s -p ab -n 3 --json --threads 1 --save out",
         "eval %s --text text.txt --ctx 16 --threads 1 --cache k4v4 --html out",
         "eval %s --text text.txt --ctx 16 --threads 1 --cache k4v4 --json --html out",
-        "calibrate %s --text text.txt --ctx 64 --threads 1 -o out",
         "demo recording.safetensors --quick --threads 1 --model %s --prompt ab --json --html out",
         "bench --model %s --depth 0 --threads 1 --json"};
     char words[300];
