@@ -160,7 +160,7 @@ job_gcc() {
 
 # For the edit loop, at most two minutes on two cores from a warm build: the tests two at a time, shortened by AURA_QUICK; style;
 # and whether the steps of doc/add-a-variant.md still find their places. The slow tests are left to the gcc job.
-slow='alloc_fail cache_cover cache_edges cache_same cache_store cache_walk recorded'
+slow='alloc_fail cache_cover cache_edges cache_same cache_store cache_walk failed_calls killed_commands recorded'
 job_quick() {
     local name
     export AURA_QUICK=1
@@ -189,7 +189,7 @@ quick_test() {
 job_clang() {
     export AURA_QUICK=1
     try build build $out/clang -DCMAKE_C_COMPILER=clang || return
-    local except='alloc_fail cache_cover cache_edges cache_same cache_walk recorded' # the gcc job runs them
+    local except='alloc_fail cache_cover cache_edges cache_same cache_walk killed_commands recorded' # the gcc job runs them
     programs $out/clang
     check $out/check-clang.json $out/clang/aura check --no-times
 }
@@ -220,7 +220,7 @@ job_asan() {
     export UBSAN_OPTIONS=print_stacktrace=1 AURA_QUICK=1
     try build build $out/asan -DCMAKE_C_COMPILER=gcc -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG=-g1 -DAURA_PLAIN_KERNELS=ON \
         -DCMAKE_C_FLAGS='-fsanitize=address,undefined -fno-sanitize-recover=all -O1' || return
-    local except='cache_attend cache_cover cache_edges cache_same cache_store recorded team_model threads_model' # fibers, or minutes, over code that the others reach
+    local except='cache_attend cache_cover cache_edges cache_same cache_store killed_commands recorded team_model threads_model' # fibers, or minutes, over code that the others reach
     programs $out/asan
     replays $out/asan
     fuzz_table

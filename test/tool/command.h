@@ -33,6 +33,7 @@ struct calls {
     int look;
 };
 static struct calls *calls;
+static int in_child; /* the test's own calls do not count */
 
 /* The callers of a call, as a number. */
 static inline uint64_t stack_number(void)
@@ -47,7 +48,7 @@ static inline uint64_t stack_number(void)
 
 static inline int call_fails(int error)
 {
-    if (!calls)
+    if (!in_child)
         return 0;
     const long i = atomic_fetch_add(&calls->made, 1) + 1;
     if (calls->look && i < MOST_CALLS) {
@@ -104,8 +105,8 @@ int __wrap_open(const char *path, int flags, ...)
 
 /* ---- a clock ------------------------------------------------------------------------------------------------------------- */
 
-/* Every look at it is 128 milliseconds later, so that measurements are short and print the same. A coarse one moves with every
- * eighth look, by as much. */
+/* Every look at it is 125 milliseconds later, so that measurements are short and print the same: multiples of that are exact as
+ * double, wherever a time begins. A coarse one moves with every eighth look, by as much. */
 static int coarse_clock;
 
 int __real_clock_gettime(clockid_t which, struct timespec *time);
@@ -113,9 +114,9 @@ int __wrap_clock_gettime(clockid_t which, struct timespec *time);
 int __wrap_clock_gettime(clockid_t which, struct timespec *time)
 {
     static atomic_long looks;
-    if (!calls) /* the test's own */
+    if (!in_child)
         return __real_clock_gettime(which, time);
-    const long now = atomic_fetch_add(&looks, 1), milliseconds = 128 * (coarse_clock ? now / 8 : now);
+    const long now = atomic_fetch_add(&looks, 1), milliseconds = 125 * (coarse_clock ? now / 8 : now);
     time->tv_sec = 1 + milliseconds / 1000, time->tv_nsec = milliseconds % 1000 * 1000000;
     return 0;
 }
@@ -204,6 +205,7 @@ static inline void child_files(const struct how *how, int err)
 {
     const int out = __real_open(how->to ? how->to : "stdout", O_WRONLY | O_CREAT | O_TRUNC, 0666);
     const int in = __real_open("/dev/null", O_RDONLY);
+    in_child = 1;
     dup2(in, 0), dup2(out, 1), dup2(err, 2);
     for (int i = 3; i < 64; i++)
         close(i);
