@@ -156,11 +156,12 @@ static void a_clock_that_stands_still(void)
 
 /* ---- numbers that are none ------------------------------------------------------------------------------------------------- */
 
-static void damage_model(const char *name)
+/* The model with a weight that is none, so many weights before its end. */
+static void damage_model(const char *name, size_t before)
 {
     struct bytes b = read_file(file_path("model.gguf"));
     const float nan = NAN;
-    memcpy(b.data + b.size - 4, &nan, 4);
+    memcpy(b.data + b.size - 4 * before, &nan, 4);
     write_file(file_path(name), b.data, b.size);
     free(b.data);
 }
@@ -178,7 +179,7 @@ static void numbers_that_are_none(void)
         "bench --model %s --depth 0 --threads 1 --json"};
     char words[300];
     write_recording(file_path("nan"), NAN), write_recording(file_path("inf"), INFINITY), write_recording(file_path("huge"), 1e38f);
-    damage_model("damaged");
+    damage_model("damaged", 1), damage_model("halfway", 145000);
     for (size_t i = 0; i < sizeof with_recording / sizeof *with_recording; i++)
         for (int k = 0; k < 3; k++) {
             static const char *const names[] = {"nan", "inf", "huge"};
@@ -189,6 +190,8 @@ static void numbers_that_are_none(void)
         snprintf(words, sizeof words, with_model[i], "damaged");
         expect_refused(words, &(struct how){0}, "its weights are none");
     }
+    /* Keys do not read the last weights. */
+    expect_refused("calibrate halfway --text text.txt --ctx 64 --threads 1 -o out", &(struct how){0}, "its weights are none");
 }
 
 /* ---- things in place of files ---------------------------------------------------------------------------------------------- */
