@@ -1,7 +1,7 @@
 /* An engine in small: what a server of a language model does with its cache, over the public header alone.
  *
  *     engine              everything in one go
- *     engine --save FILE  the first half; then the cache goes to FILE, and what the engine knows about it to FILE.state
+ *     engine --save FILE  the first half; then the cache goes to FILE, with what the engine knows about it
  *     engine --load FILE  the second half, in a new process: together they print what one go prints
  *
  * The model is a toy: its queries, keys and values are numbers made from (layer, token, position), and the token that
@@ -216,13 +216,17 @@ static void second_half(struct engine *e)
     printf("all answered: %zu sequences, %zu pages in use\n", info.seqs, info.pages - info.free_pages);
 }
 
-/* The engine's own state, in a file beside the snapshot: only for this program, so its bytes will do. 1 where it worked. */
-static int keep_state(struct state *now, const char *path, const char *mode)
+/* Sequences have numbers in a file, 1, 2, 3 ... in this order; when it is loaded these are their ids. The engine's own state is
+ * the note: only for this program, so its bytes will do. */
+static void save_model(struct engine *e, const char *path)
 {
-    char name[1024];
-    FILE *file = snprintf(name, sizeof name, "%s.state", path) < (int)sizeof name ? fopen(name, mode) : NULL;
-    size_t done = !file ? 0 : *mode == 'w' ? fwrite(now, sizeof *now, 1, file) : fread(now, sizeof *now, 1, file);
-    return file && !fclose(file) && done == 1;
+    aura_snapshot_options saving = AURA_SNAPSHOT_OPTIONS_INIT;
+    aura_seq seqs[STREAMS + 1] = {e->now.system};
+    e->now.system = 1;
+    for (uint32_t i = 0; i < e->now.streams; i++)
+        seqs[i + 1] = e->now.stream[i].seq, e->now.stream[i].seq = i + 2;
+    saving.seqs = seqs, saving.n_seqs = e->now.streams + 1, saving.note = &e->now, saving.note_bytes = sizeof e->now;
+    check(aura_model_save(e->model, path, &saving));
 }
 
 int main(int argc, char **argv)
@@ -236,15 +240,11 @@ int main(int argc, char **argv)
     options.threads = 2, loading.budget_bytes = BUDGET;
     check(aura_ctx_create(&options, &e.ctx));
     if (load)
-        check(aura_model_load(e.ctx, argv[2], &loading, &e.model));
+        check(aura_model_load(e.ctx, argv[2], &loading, &e.model)),
+            check(aura_snapshot_note(e.ctx, argv[2], &e.now, &(size_t){sizeof e.now}));
     else
         create_model(&e), first_half(&e);
-    if (save)
-        check(aura_model_save(e.model, argv[2], NULL));
-    if ((save || load) && !keep_state(&e.now, argv[2], save ? "wb" : "rb"))
-        return fprintf(stderr, "engine: %s.state: no state of the engine\n", argv[2]), 1;
-    if (!save)
-        second_half(&e);
+    save ? save_model(&e, argv[2]) : second_half(&e);
     aura_model_cache_destroy(e.model);
     aura_ctx_destroy(e.ctx);
 }

@@ -177,6 +177,103 @@ AURA_API aura_status aura_model_seq_save(const aura_model_cache *model, aura_seq
 AURA_API aura_status aura_model_seq_load(aura_model_cache *model, const char *path, const aura_snapshot_options *options,
                                          aura_seq *seq);
 
+/* ---- what is in a file ---------------------------------------------------------------------------------------------
+ *
+ * A listing says what a profile or a snapshot holds, without loading it: it is what the file says, and a load checks that it makes
+ * sense. Where the checksum of a section is wrong, the rest is listed. Threads: any number may read a listing at once.
+ */
+typedef struct aura_listing aura_listing;
+
+/* Reads a file or a source and makes a listing, which the caller owns. It keeps nothing of the file or source.
+ * Fail as every load does; AURA_BAD_FILE where the header, the table of sections or the first section is damaged or the end is
+ * missing. */
+AURA_API aura_status aura_list_file(aura_ctx *ctx, const char *path, aura_listing **listing);
+AURA_API aura_status aura_list_source(aura_ctx *ctx, aura_source *source, aura_listing **listing);
+
+/* Frees a listing; NULL is allowed. Never fails. */
+AURA_API void aura_listing_destroy(aura_listing *listing);
+
+typedef enum aura_held {
+    AURA_HELD_PROFILE = 1,
+    AURA_HELD_CACHE = 2, /* sequences of one cache, or one sequence alone */
+    AURA_HELD_MODEL = 3  /* the same of all layers of a model */
+} aura_held;
+
+typedef struct aura_listing_info {
+    size_t size;
+    aura_held held;
+    uint32_t major, minor;      /* version of the format */
+    uint32_t checksum;          /* of the header and the table, which has those of all sections: equal where the bytes are */
+    uint32_t layers;
+    uint64_t seqs;              /* that each layer has */
+    uint64_t bytes;             /* of the file; of a source: where it ends there */
+    uint32_t sections, damaged; /* how many there are; of these, with another checksum than they should have */
+    const void *note;           /* [note_bytes] the caller's bytes, the listing's until it is destroyed. NULL: none, or damaged */
+    size_t note_bytes;
+} aura_listing_info;
+#define AURA_LISTING_INFO_INIT {sizeof(aura_listing_info), (aura_held)0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0}
+
+/* Fills the caller's *info. Fails: AURA_BAD_ARGUMENT. */
+AURA_API aura_status aura_listing_get_info(const aura_listing *listing, aura_listing_info *info);
+
+typedef struct aura_listing_layer {
+    size_t size;
+    aura_config config;  /* of a cache that aura_seq_load() could load into; of a profile only kv_heads, k_dim and balance. balance
+                            is the listing's. Where the section that has it is damaged or missing, all is 0 */
+    uint64_t seqs, pages; /* pages: different ones */
+    uint64_t bytes;      /* of the layer's sections */
+    uint32_t damaged;    /* bit t: the section of type t (doc/snapshot.md) is; bit 31: one of another type */
+} aura_listing_layer;
+#define AURA_LISTING_LAYER_INIT {sizeof(aura_listing_layer), AURA_CONFIG_INIT, 0, 0, 0, 0}
+
+/* Fills the caller's *info. Fails: AURA_BAD_ARGUMENT (no such layer). */
+AURA_API aura_status aura_listing_get_layer(const aura_listing *listing, uint32_t layer, aura_listing_layer *info);
+
+typedef struct aura_listing_seq {
+    size_t size;
+    aura_seq number;  /* what `seqs` of the options of a load calls it */
+    uint64_t tokens, closed, first; /* as in aura_seq_info */
+    uint64_t pages;   /* that it has, shared ones included */
+} aura_listing_seq;
+#define AURA_LISTING_SEQ_INIT {sizeof(aura_listing_seq), 0, 0, 0, 0, 0}
+
+/* Fills the caller's *info with sequence i of a layer, from 0. Fails: AURA_BAD_ARGUMENT (no such layer or sequence). */
+AURA_API aura_status aura_listing_get_seq(const aura_listing *listing, uint32_t layer, uint64_t i, aura_listing_seq *info);
+
+/* ---- how much it will be ------------------------------------------------------------------------------------------- */
+
+/* A cache, or a model's, that holds `seqs` sequences of `tokens` tokens each, none of which shares a page. */
+typedef struct aura_plan_job {
+    size_t size;
+    const aura_config *configs; /* [layers]. A budget there counts for nothing */
+    uint32_t layers;            /* of a model; 0: configs[0] is that of one cache */
+    size_t seqs;                /* with slots: 0 */
+    uint64_t tokens;            /* with slots: 0 */
+    uint32_t queries;           /* of an attend job for each sequence, all in one call; 0: no call */
+} aura_plan_job;
+#define AURA_PLAN_JOB_INIT {sizeof(aura_plan_job), NULL, 0, 0, 0, 0}
+
+typedef struct aura_plan_info {
+    size_t size;
+    size_t bytes;           /* what aura_cache_bytes(), or `bytes` of aura_model_cache_info, will say: the sum of the next six. With
+                               a window: where each sequence was reserved its tokens first, otherwise the most */
+    size_t page_bytes;      /* of the pages that sequences have */
+    size_t idle_bytes;      /* of pages that were allocated with them */
+    size_t tail_bytes;      /* pinned and open tokens of sequences, in f16 */
+    size_t seq_bytes;       /* sequences besides: what they know of themselves, lists of pages, ids */
+    size_t overhead_bytes;  /* of pages besides */
+    size_t fixed_bytes;     /* of caches without a sequence */
+    size_t pages;           /* that sequences have */
+    size_t workspace_bytes; /* of the attend call: as much as any layer needs */
+    size_t snapshot_bytes;  /* of a file of all of it, without a note */
+} aura_plan_info;
+#define AURA_PLAN_INFO_INIT {sizeof(aura_plan_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+
+/* Fills the caller's *info, without making a cache.
+ * Fails: as aura_cache_create() does for a configuration that is none; AURA_TOO_LARGE where it fits in no memory;
+ * AURA_BAD_ARGUMENT also for more than max_queries queries, for sequences with slots, and for slots in a model. */
+AURA_API aura_status aura_plan(aura_ctx *ctx, const aura_plan_job *job, aura_plan_info *info);
+
 #ifdef __cplusplus
 }
 #endif

@@ -924,7 +924,6 @@ into() {
 }
 
 refuses_short() {
-    cp "$user/model.aura.state" "$user/short.aura.state"
     head -c 100000 "$user/model.aura" >"$user/short.aura"
     ! "$user/engine" --load "$user/short.aura" 2>"$user/short.txt" && grep 'aura_model_load.*short\.aura' "$user/short.txt"
 }

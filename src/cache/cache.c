@@ -145,6 +145,18 @@ static aura_status copy_balance(struct aura_call call, aura_cache *cache)
     return AURA_OK;
 }
 
+aura_status aura_cache_shape(struct aura_call call, aura_ctx *ctx, const aura_config *config, aura_cache *shape)
+{
+    aura_config c;
+    aura_status status = complete_config(call, &c, config);
+    if (status)
+        return status;
+    uint64_t mode = aura_fpmode_enter();
+    cache_init(shape, ctx, &c);
+    aura_fpmode_leave(mode);
+    return AURA_OK;
+}
+
 aura_status aura_cache_make(struct aura_call call, aura_ctx *ctx, const aura_config *config, struct aura_model_cache *model,
                             struct aura_budget *budget, aura_cache **cache)
 {

@@ -13,7 +13,8 @@
 enum {
     AURA_RING = 64,      /* f16 rows per head and sequence: up to 32 open tokens of a tile, and 32 of rollback */
     AURA_SEQ_CHUNKS = 15, /* of 64, 128, 256 ... sequences: 2^21 in all */
-    AURA_PAGE_HEAD = 64  /* bytes before every page */
+    AURA_PAGE_HEAD = 64, /* bytes before every page */
+    AURA_SLAB_TAIL = 64  /* bytes after the pages of a slab: the next slab, and its own size */
 };
 
 /* One side of the codec. */
@@ -81,6 +82,9 @@ struct aura_cache {
 aura_status aura_cache_make(struct aura_call call, aura_ctx *ctx, const aura_config *config, struct aura_model_cache *model,
                             struct aura_budget *budget, aura_cache **cache);
 void aura_cache_unmake(aura_cache *cache);
+/* Fills a struct with what follows from a configuration, and allocates nothing: a cache to look at, not to use or destroy. Fails
+ * as aura_cache_create() does. */
+aura_status aura_cache_shape(struct aura_call call, aura_ctx *ctx, const aura_config *config, aura_cache *shape);
 
 /* ---- pool.c: every byte that a cache allocates is counted, and none beyond its budget ---- */
 
@@ -109,6 +113,10 @@ aura_status aura_pages_table(struct aura_call call, aura_cache *cache, struct au
 /* Brings cache->tokens up to date; the lock is held. */
 void aura_count_tokens(aura_cache *cache, struct aura_sequence *seq);
 void aura_pool_free(aura_cache *cache);
+/* What a cache without a budget allocates until so many pages are in use: *pages becomes how many it then has, and the result is
+ * the number of slabs; and for the list of a sequence that ends with page end - 1: bytes. */
+size_t aura_slabs_for(const aura_cache *cache, size_t *pages);
+size_t aura_list_bytes(const aura_cache *cache, size_t end);
 
 /* ---- seq.c ---- */
 
@@ -135,6 +143,8 @@ void aura_seq_discard(aura_cache *cache, struct aura_sequence *seq);
 aura_status aura_check_cut(struct aura_call call, const aura_cache *cache, const struct aura_sequence *seq, uint64_t tokens);
 /* All of them. */
 void aura_seqs_free(aura_cache *cache);
+/* Bytes of the places of so many sequences. Fails: AURA_TOO_LARGE. */
+aura_status aura_places_bytes(struct aura_call call, size_t seqs, size_t *bytes);
 
 /* ---- slots.c ---- */
 

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-static size_t model_bytes(uint32_t layers)
+size_t aura_model_bytes(uint32_t layers)
 {
     return sizeof(aura_model_cache) + layers * sizeof(aura_cache *);
 }
@@ -24,16 +24,16 @@ aura_status aura_model_make(struct aura_call call, aura_ctx *ctx, const aura_con
                             aura_model_cache **model)
 {
     void *memory;
-    aura_status status = aura_take_memory(call, model_bytes(layers), &memory);
+    aura_status status = aura_take_memory(call, aura_model_bytes(layers), &memory);
     if (status)
         return status;
-    aura_model_cache *made = memset(memory, 0, model_bytes(layers));
+    aura_model_cache *made = memset(memory, 0, aura_model_bytes(layers));
     made->ctx = ctx;
     made->layers = layers;
     made->budget.limit = budget;
-    atomic_init(&made->budget.bytes, model_bytes(layers));
+    atomic_init(&made->budget.bytes, aura_model_bytes(layers));
     if (pthread_mutex_init(&made->lock, NULL)) {
-        aura_give_memory(ctx, made, model_bytes(layers));
+        aura_give_memory(ctx, made, aura_model_bytes(layers));
         return aura_fail(ctx, AURA_OUT_OF_MEMORY, "%s: the system has no mutex left", call.name);
     }
     for (uint32_t i = 0; !status && i < layers; i++)
@@ -112,7 +112,7 @@ void aura_model_cache_destroy(aura_model_cache *model)
         if (model->layer[i])
             aura_cache_unmake(model->layer[i]);
     pthread_mutex_destroy(&model->lock);
-    aura_give_memory(model->ctx, model, model_bytes(model->layers));
+    aura_give_memory(model->ctx, model, aura_model_bytes(model->layers));
 }
 
 /* ---- information --------------------------------------------------------------------------------------------------- */

@@ -13,6 +13,9 @@ struct aura_model_cache {
     aura_cache *layer[];
 };
 
+/* Of the struct. */
+size_t aura_model_bytes(uint32_t layers);
+
 /* A model without its profile: configs have their balance. */
 aura_status aura_model_make(struct aura_call call, aura_ctx *ctx, const aura_config *configs, uint32_t layers, size_t budget,
                             aura_model_cache **model);

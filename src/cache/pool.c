@@ -10,8 +10,6 @@
 
 #include <string.h>
 
-enum { SLAB_TAIL = 64 }; /* bytes after the pages of a slab: the next slab, and its own size */
-
 int aura_budget_take(struct aura_budget *budget, size_t bytes)
 {
     size_t used = atomic_load(&budget->bytes);
@@ -81,7 +79,7 @@ void aura_pool_free(aura_cache *cache)
     while (cache->slabs) {
         size_t bytes;
         uint8_t *slab = slab_of(pop(&cache->slabs), &bytes);
-        aura_cache_free(cache, slab, bytes + SLAB_TAIL);
+        aura_cache_free(cache, slab, bytes + AURA_SLAB_TAIL);
     }
 }
 
@@ -107,7 +105,7 @@ static void trim_slabs(aura_cache *cache)
         uint8_t *tail = pop(&list), *slab = slab_of(tail, &bytes);
         if (count_free(slab, bytes, stride) == bytes / stride) {
             cache->pages -= bytes / stride;
-            aura_cache_free(cache, slab, bytes + SLAB_TAIL);
+            aura_cache_free(cache, slab, bytes + AURA_SLAB_TAIL);
             continue;
         }
         push(&cache->slabs, tail);
@@ -142,15 +140,41 @@ aura_status aura_cache_alloc(struct aura_call call, aura_cache *cache, size_t by
     return allocate(call, cache, bytes, align, memory);
 }
 
-/* Pages of the next slab: as many as all others have together, of slots as many as are wanted, fewer where the budget ends;
- * at least 1. */
+/* Pages of the next slab of a cache that has so many: as many as all others have together, of slots as many as are wanted. */
+static size_t next_slab(const aura_cache *cache, size_t has, size_t wanted)
+{
+    size_t pages = cache->config.slots ? wanted : has;
+    pages = pages < cache->slab_pages ? pages : cache->slab_pages;
+    return pages ? pages : 1;
+}
+
+size_t aura_slabs_for(const aura_cache *cache, size_t *pages)
+{
+    size_t has = 0, slabs = 0;
+    while (has < *pages && next_slab(cache, has, *pages - has) < cache->slab_pages) {
+        has += next_slab(cache, has, *pages - has);
+        slabs++;
+    }
+    if (has < *pages) { /* from here on all are alike, but for the last one of slots */
+        const size_t whole = cache->slab_pages, left = *pages - has;
+        const size_t more = cache->config.slots ? left / whole : (left - 1) / whole + 1;
+        has += more * whole;
+        slabs += more;
+        if (has < *pages) {
+            has = *pages;
+            slabs++;
+        }
+    }
+    *pages = has;
+    return slabs;
+}
+
+/* The same, fewer where the budget ends; at least 1. */
 static size_t slab_size(const aura_cache *cache, size_t wanted)
 {
-    size_t pages = cache->config.slots ? wanted : cache->pages, budget = cache->budget->limit;
-    size_t used = atomic_load(&cache->budget->bytes) + SLAB_TAIL;
+    size_t pages = next_slab(cache, cache->pages, wanted), budget = cache->budget->limit;
+    size_t used = atomic_load(&cache->budget->bytes) + AURA_SLAB_TAIL;
     size_t left = budget > used ? (budget - used) / (AURA_PAGE_HEAD + cache->page_bytes) : 0;
-    if (pages > cache->slab_pages)
-        pages = cache->slab_pages;
     if (budget && left < pages)
         pages = left;
     return pages ? pages : 1;
@@ -166,13 +190,13 @@ static aura_status add_slab(struct aura_call call, aura_cache *cache, size_t wan
 {
     size_t stride = AURA_PAGE_HEAD + cache->page_bytes, pages = slab_size(cache, wanted);
     void *memory;
-    while (!aura_budget_take(cache->budget, pages * stride + SLAB_TAIL)) { /* another layer may have been faster */
+    while (!aura_budget_take(cache->budget, pages * stride + AURA_SLAB_TAIL)) { /* another layer may have been faster */
         if (pages == 1)
-            return fail_budget(call, cache, stride + SLAB_TAIL);
+            return fail_budget(call, cache, stride + AURA_SLAB_TAIL);
         pages = slab_size(cache, wanted);
     }
     size_t bytes = pages * stride;
-    aura_status status = allocate(call, cache, bytes + SLAB_TAIL, bytes >= 2 << 20 ? 2 << 20 : 4096, &memory);
+    aura_status status = allocate(call, cache, bytes + AURA_SLAB_TAIL, bytes >= 2 << 20 ? 2 << 20 : 4096, &memory);
     if (status)
         return status;
     uint8_t *slab = memory, *tail = slab + bytes;
@@ -213,13 +237,26 @@ static aura_status add_slabs(struct aura_call call, aura_cache *cache, size_t pa
 
 /* ---- the pages of a sequence --------------------------------------------------------------------------------------- */
 
+/* Entries of a list that had `capacity`, and must end with page end - 1. */
+static size_t capacity_for(const aura_cache *cache, size_t capacity, size_t end)
+{
+    const size_t needed = aura_window_entries(&cache->window, end);
+    capacity = capacity ? capacity : 16;
+    while (capacity < needed)
+        capacity *= 2;
+    return capacity;
+}
+
+size_t aura_list_bytes(const aura_cache *cache, size_t end)
+{
+    return end ? capacity_for(cache, 0, end) * sizeof(struct aura_page *) : 0;
+}
+
 aura_status aura_pages_table(struct aura_call call, aura_cache *cache, struct aura_sequence *seq, size_t end)
 {
     struct aura_page_list *list = &seq->pages;
-    size_t capacity = list->capacity ? list->capacity : 16, needed = aura_window_entries(&cache->window, end);
+    const size_t capacity = capacity_for(cache, list->capacity, end);
     void *memory;
-    while (capacity < needed)
-        capacity *= 2;
     if (capacity == list->capacity)
         return AURA_OK;
     aura_status status = aura_cache_alloc(call, cache, capacity * sizeof *list->page, 64, &memory);

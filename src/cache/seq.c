@@ -66,6 +66,17 @@ static aura_status make_place(struct aura_call call, aura_cache *cache, uint32_t
     return AURA_OK;
 }
 
+aura_status aura_places_bytes(struct aura_call call, size_t seqs, size_t *bytes)
+{
+    *bytes = 0;
+    size_t left = seqs;
+    for (uint32_t chunk = 0; left && chunk < AURA_SEQ_CHUNKS; chunk++) {
+        *bytes += chunk_size(chunk) * sizeof(struct aura_sequence *);
+        left -= left < chunk_size(chunk) ? left : chunk_size(chunk);
+    }
+    return left ? aura_fail(call.ctx, AURA_TOO_LARGE, "%s: %zu sequences are %zu too many", call.name, seqs, left) : AURA_OK;
+}
+
 /* An empty place, below which all are taken. The lock is held. */
 static aura_status free_place(struct aura_call call, aura_cache *cache, uint32_t *place)
 {

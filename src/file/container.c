@@ -190,6 +190,8 @@ static aura_status check_front(struct aura_reader *r, uint32_t kind)
         return aura_reader_bad(r, "the checksum of its header is wrong");
     if (kind && h->kind != kind)
         return aura_fail(r->call.ctx, AURA_BAD_FILE, "%s: not %s: %s", r->call.name, kinds[kind - 1], r->path);
+    if (h->kind != AURA_FILE_PROFILE && h->kind != AURA_FILE_SNAPSHOT)
+        return aura_reader_bad(r, "it is neither a profile nor a snapshot");
     r->sections = h->sections;
     r->table = (const struct aura_file_section *)(const void *)(h + 1);
     return check_table(r);
@@ -261,7 +263,7 @@ void aura_reader_close(struct aura_reader *r)
     aura_give_memory(r->call.ctx, r->copy, r->room);
 }
 
-const void *aura_reader_find(const struct aura_reader *r, uint32_t layer, uint32_t type, uint64_t *bytes)
+uint32_t aura_reader_at(const struct aura_reader *r, uint32_t layer, uint32_t type)
 {
     uint32_t low = 0, high = r->sections;
     while (low < high) {
@@ -272,10 +274,16 @@ const void *aura_reader_find(const struct aura_reader *r, uint32_t layer, uint32
         else
             high = middle;
     }
-    if (low == r->sections || r->table[low].layer != layer || r->table[low].type != type)
+    return low;
+}
+
+const void *aura_reader_find(const struct aura_reader *r, uint32_t layer, uint32_t type, uint64_t *bytes)
+{
+    const uint32_t at = aura_reader_at(r, layer, type);
+    if (at == r->sections || r->table[at].layer != layer || r->table[at].type != type)
         return NULL;
-    *bytes = r->table[low].bytes;
-    return r->data + r->table[low].offset;
+    *bytes = r->table[at].bytes;
+    return r->data + r->table[at].offset;
 }
 
 aura_status aura_reader_balance(const struct aura_reader *r, uint32_t layer, uint32_t *kv_heads, uint32_t *k_dim,

@@ -193,6 +193,8 @@ void aura_reader_close(struct aura_reader *r);
 /* Whether the bytes of a section are those that were written. */
 int aura_reader_is_whole(const struct aura_reader *r, uint32_t section);
 
+/* The first section that is not before this one in the order of sections; their number where there is none. */
+uint32_t aura_reader_at(const struct aura_reader *r, uint32_t layer, uint32_t type);
 /* The content of a section, aligned to 8, and its length in *bytes. NULL: the file has no such section. */
 const void *aura_reader_find(const struct aura_reader *r, uint32_t layer, uint32_t type, uint64_t *bytes);
 

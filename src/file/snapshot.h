@@ -135,6 +135,8 @@ struct aura_loaded {
     const uint8_t *pages, *rows;
 };
 
+/* The configuration that a file speaks of, as it stands there, without its balance. */
+void aura_config_of_file(aura_config *config, const struct aura_file_config *f);
 /* Finds the sections of a layer, and the configuration of a cache for the KV heads that the options choose. Checks sizes
  * only. Fails: AURA_BAD_FILE, AURA_BAD_ARGUMENT (heads). */
 aura_status aura_loaded_init(struct aura_loaded *l, const struct aura_reader *r, uint32_t layer,

@@ -47,10 +47,28 @@ static aura_status find_pages(struct aura_loaded *l)
     return l->pages ? AURA_OK : AURA_BAD_FILE;
 }
 
+void aura_config_of_file(aura_config *config, const struct aura_file_config *f)
+{
+    static const aura_config defaults = AURA_CONFIG_INIT;
+    *config = defaults;
+    config->format.k = (aura_kind)f->k_kind;
+    config->format.v = (aura_kind)f->v_kind;
+    config->q_heads = f->q_heads;
+    config->kv_heads = f->kv_heads;
+    config->k_dim = f->k_dim;
+    config->v_dim = f->v_dim;
+    config->flags = f->flags;
+    config->rollback = f->rollback;
+    config->seed = f->seed;
+    config->window = f->window;
+    config->max_queries = f->max_queries;
+    config->keep_first = f->keep_first;
+    config->slots = f->slots;
+}
+
 aura_status aura_loaded_init(struct aura_loaded *l, const struct aura_reader *r, uint32_t layer,
                              const aura_snapshot_options *options, aura_config *config)
 {
-    static const aura_config defaults = AURA_CONFIG_INIT;
     uint64_t row_bytes;
     memset(l, 0, sizeof *l);
     l->reader = r;
@@ -70,21 +88,10 @@ aura_status aura_loaded_init(struct aura_loaded *l, const struct aura_reader *r,
     l->rows = aura_reader_find(r, layer, AURA_SECTION_ROWS, &row_bytes);
     if (!l->table || !l->rows)
         return l->table ? aura_reader_bad(r, "a section is missing") : AURA_BAD_FILE;
-    *config = defaults;
-    config->format.k = (aura_kind)f->k_kind;
-    config->format.v = (aura_kind)f->v_kind;
+    aura_config_of_file(config, f);
     config->q_heads = f->q_heads / f->kv_heads * l->heads;
     config->kv_heads = l->heads;
-    config->k_dim = f->k_dim;
-    config->v_dim = f->v_dim;
-    config->flags = f->flags;
-    config->rollback = f->rollback;
-    config->seed = f->seed;
     config->balance = l->balance;
-    config->window = f->window;
-    config->max_queries = f->max_queries;
-    config->keep_first = f->keep_first;
-    config->slots = f->slots;
     return AURA_OK;
 }
 

@@ -30,6 +30,7 @@ struct world {
     aura_model_cache *new_model;
     aura_profile *new_profile;
     aura_calibration *new_calibration;
+    aura_listing *new_listing;
     aura_seq new_seq;
 };
 
@@ -83,7 +84,7 @@ static void world_free(struct world *w)
     aura_cache_destroy(w->cache), aura_cache_destroy(w->wide), aura_cache_destroy(w->new_cache);
     aura_model_cache_destroy(w->model), aura_model_cache_destroy(w->new_model);
     aura_profile_destroy(w->profile), aura_profile_destroy(w->new_profile);
-    aura_calibration_destroy(w->new_calibration);
+    aura_calibration_destroy(w->new_calibration), aura_listing_destroy(w->new_listing);
     aura_ctx_destroy(w->new_ctx);
 }
 
@@ -383,6 +384,32 @@ FOUR(write)
 FOUR(size)
 FOUR(read)
 
+static aura_status list_file(struct world *w)
+{
+    return aura_list_file(w->ctx, file_path("cache"), &w->new_listing);
+}
+
+static aura_status list_source(struct world *w)
+{
+    aura_source source = AURA_SOURCE_INIT;
+    struct bytes file = read_file(file_path("model")), left = file;
+    source.read = get, source.user = &left;
+    aura_status status = aura_list_source(w->ctx, &source, &w->new_listing);
+    free(file.data);
+    return status;
+}
+
+static aura_status plan(struct world *w)
+{
+    aura_config config = cache_config();
+    aura_plan_job job = AURA_PLAN_JOB_INIT;
+    aura_plan_info info = AURA_PLAN_INFO_INIT;
+    job.configs = &config, job.seqs = 3, job.tokens = 100, job.queries = 1;
+    aura_status status = aura_plan(w->ctx, &job, &info);
+    memcpy(out, &info, status ? 0 : sizeof info);
+    return status;
+}
+
 static aura_status import_rows(struct world *w)
 {
     static float book[16];
@@ -471,6 +498,9 @@ static const struct {
              {"aura_cache_read", 9, cache_read},
              {"aura_model_read", 13, model_read},
              {"aura_model_seq_read", 9, model_seq_read},
+             {"aura_list_file", 1, list_file},
+             {"aura_list_source", 2, list_source},
+             {"aura_plan", 2, plan},
              {"aura_import_rows", 2, import_rows},
              {"aura_export_rows", 2, export_rows},
              {"aura_import_tq", 2, import_tq},
@@ -486,6 +516,7 @@ static const char *const others[] = {
     "aura_slots_decode", "aura_merge", "aura_calibration_destroy", "aura_calibration_keys", "aura_calibration_queries",
     "aura_calibration_next_text", "aura_calibration_balance", "aura_profile_destroy", "aura_profile_get",
     "aura_snapshot_note", "aura_model_cache_destroy", "aura_cache_list", "aura_model_cache_list",
+    "aura_listing_destroy", "aura_listing_get_info", "aura_listing_get_layer", "aura_listing_get_seq",
     "aura_model_cache_get_info", "aura_model_cache_layer", "aura_model_seq_release", "aura_model_seq_truncate", "aura_dequant",
     "aura_score", "aura_value", "aura_flash_p1", "aura_flash_pass2", "aura_flash_sdpa", "aura_flash_attn_vec",
     "aura_flash_attn_vec_reduce", "aura_tq_signs", "aura_tq_encode", "aura_tq_dequant", "aura_kv_copy"};

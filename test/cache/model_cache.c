@@ -52,7 +52,7 @@ static void texts_free(struct texts *t)
         text_free(&t->layer[i]);
 }
 
-static void model_grow(aura_model_cache *model, aura_seq seq, const struct texts *t, uint32_t tokens, uint32_t salt)
+static void grow_model(aura_model_cache *model, aura_seq seq, const struct texts *t, uint32_t tokens, uint32_t salt)
 {
     for (uint32_t i = 0; i < LAYERS; i++)
         grow(aura_model_cache_layer(model, i), seq, &t->layer[i], tokens, salt);
@@ -97,9 +97,9 @@ static void layers_are_caches(void)
     struct texts t = texts_new();
     aura_model_cache *model = model_new(ctx, 0);
     aura_seq seq = model_seq(model), fork = 0;
-    model_grow(model, seq, &t, 400, 0);
+    grow_model(model, seq, &t, 400, 0);
     EXPECT(!aura_model_seq_fork(model, seq, 380, &fork) && fork != seq, "%s", aura_last_error());
-    model_grow(model, fork, &t, 50, 3);
+    grow_model(model, fork, &t, 50, 3);
     EXPECT(!aura_model_seq_truncate(model, fork, 390), "%s", aura_last_error());
     for (uint32_t i = 0; i < LAYERS; i++) {
         aura_cache *cache = cache_new(ctx, &configs[i]), *layer = aura_model_cache_layer(model, i);
@@ -158,7 +158,7 @@ static void bytes_are_what_the_allocator_saw(void)
     EXPECT(model_info(model).bytes == c.bytes - base, "%zu bytes, counted %zu", model_info(model).bytes, c.bytes - base);
     for (int i = 0; i < 3; i++) {
         aura_seq seq = model_seq(model);
-        model_grow(model, seq, &t, 500, (uint32_t)i);
+        grow_model(model, seq, &t, 500, (uint32_t)i);
         EXPECT(model_info(model).bytes == c.bytes - base, "%zu bytes, counted %zu", model_info(model).bytes, c.bytes - base);
     }
     EXPECT(model_info(model).tokens == 3 * 500 * 4 + 3 * 500 && model_info(model).pages >= 30, "%llu tokens, %zu pages",
@@ -178,13 +178,13 @@ static void one_budget(void)
     struct texts t = texts_new();
     aura_model_cache *model = model_new(ctx, 0);
     aura_seq seq = model_seq(model), fork = 7;
-    model_grow(model, seq, &t, 300, 0);
+    grow_model(model, seq, &t, 300, 0);
     size_t budget = model_info(model).bytes + 1000;
     aura_model_cache_destroy(model);
     model = model_new(ctx, budget);
     EXPECT(model_info(model).budget_bytes == budget, "%zu", model_info(model).budget_bytes);
     seq = model_seq(model);
-    model_grow(model, seq, &t, 300, 0);
+    grow_model(model, seq, &t, 300, 0);
     EXPECT(aura_model_seq_reserve(model, seq, 100000) == AURA_OUT_OF_PAGES, "%s", aura_last_error());
     aura_model_cache_destroy(model);
     aura_cache_info first = AURA_CACHE_INFO_INIT;
@@ -192,7 +192,7 @@ static void one_budget(void)
     EXPECT(!aura_cache_get_info(aura_model_cache_layer(model, 0), &first) && first.page_bytes < 35800, "%zu bytes a page",
            first.page_bytes);
     seq = model_seq(model);
-    model_grow(model, seq, &t, 300, 0);
+    grow_model(model, seq, &t, 300, 0);
     aura_status status = aura_model_seq_reserve(model, seq, 600);
     EXPECT(status == AURA_OUT_OF_PAGES && model_info(model).bytes <= budget, "%s: %zu of %zu", aura_status_text(status),
            model_info(model).bytes, budget);
@@ -332,9 +332,9 @@ static void saved_models(void)
     aura_snapshot_options o = AURA_SNAPSHOT_OPTIONS_INIT;
     EXPECT(!aura_model_seq_release(a, model_seq(a)), "%s", aura_last_error());
     seq[0] = model_seq(a), seq[2] = model_seq(a);
-    model_grow(a, seq[0], &t, 700, 0);
+    grow_model(a, seq[0], &t, 700, 0);
     EXPECT(!aura_model_seq_fork(a, seq[0], 690, &seq[1]), "%s", aura_last_error());
-    model_grow(a, seq[1], &t, 30, 9);
+    grow_model(a, seq[1], &t, 30, 9);
     EXPECT(!aura_model_save(a, file_path("model"), NULL), "%s", aura_last_error());
     EXPECT(!aura_model_load(ctx, file_path("model"), NULL, &b), "%s", aura_last_error());
     EXPECT(!aura_model_save(b, file_path("again"), NULL), "%s", aura_last_error());
@@ -344,7 +344,7 @@ static void saved_models(void)
         for (int i = 0; i < 3; i++) {
             const aura_seq in_b[3] = {1, 3, 2}; /* the order of their places */
             expect_same_model(a, seq[i], b, in_b[i], "loaded");
-            model_grow(a, seq[i], &t, 40, 2), model_grow(b, in_b[i], &t, 40, 2);
+            grow_model(a, seq[i], &t, 40, 2), grow_model(b, in_b[i], &t, 40, 2);
         }
     EXPECT(model_seq(b) > 3, "an id that a sequence has");
 
@@ -391,7 +391,7 @@ static void damaged_models(void)
     struct texts t = texts_new();
     aura_model_cache *a = model_new(ctx, 0), *b = model_new(ctx, 0);
     aura_seq seq = model_seq(a);
-    model_grow(a, seq, &t, 60, 0);
+    grow_model(a, seq, &t, 60, 0);
     EXPECT(!aura_model_save(a, file_path("model"), NULL), "%s", aura_last_error());
     struct bytes good = read_file(file_path("model"));
     expect_flips_refused(good, small_run() ? 200003 : 20011, refused, b);
@@ -440,7 +440,7 @@ static int life_with_a_failure(aura_ctx *own, struct counting *c, const struct t
     TWICE(aura_model_seq_reserve(model, seq, 300));
     long left = c->fail_in;
     c->fail_in = -1;
-    model_grow(model, seq, t, 60, 0);
+    grow_model(model, seq, t, 60, 0);
     c->fail_in = left;
     TWICE(aura_model_seq_fork(model, seq, 50, &fork));
     TWICE(aura_model_save(model, file_path("memory"), NULL));
@@ -508,7 +508,7 @@ static void misuse(void)
     /* all layers must have the tokens: a shorter layer limits the others */
     aura_seq mine = model_seq(model);
     struct texts t = texts_new();
-    model_grow(model, mine, &t, 10, 0);
+    grow_model(model, mine, &t, 10, 0);
     grow(aura_model_cache_layer(model, 0), mine, &t.layer[0], 5, 0);
     EXPECT(aura_model_seq_fork(model, mine, 11, &seq) == AURA_BAD_ARGUMENT &&
            aura_model_seq_truncate(model, mine, 11) == AURA_BAD_ARGUMENT && seq == 7, "layer 1 has 10 tokens");
