@@ -203,11 +203,18 @@ AURA_API aura_status aura_cuda_append(aura_cuda_cache *cache, const aura_cuda_ap
 AURA_API aura_status aura_cuda_truncate(aura_cuda_cache *cache, const aura_cuda_seq *seqs, const uint32_t *tokens, uint32_t n_seqs,
                                         struct CUstream_st *stream); /* seqs, tokens: [n_seqs] on the device; n_seqs 1 to 4096 */
 
-/* Makes the place for the partial results of attends of up to `seqs` sequences with `queries` queries each. One call at a time
- * may use it: make one per stream. The caller owns *workspace, and destroys it before the cache.
- * Fails: AURA_BAD_ARGUMENT, AURA_OUT_OF_MEMORY, AURA_DEVICE. */
+/* Makes the place for what attends of up to `seqs` sequences with `queries` queries each leave on their way. One call at a time
+ * may use it: make one per stream. The caller owns *workspace, and destroys it before the cache. For more than 16 queries there
+ * is room for images of what is cached, in f16: image_bytes of them, or with 0 what a call can need, at most 64 MB. More room
+ * makes calls faster in which few queries see more tokens than it holds; the least is four images of 128 tokens of a KV head.
+ * Fail: AURA_BAD_ARGUMENT, AURA_OUT_OF_MEMORY, AURA_DEVICE. */
 AURA_API aura_status aura_cuda_workspace_create(const aura_cuda_cache *cache, uint32_t seqs, uint32_t queries,
                                                 aura_cuda_workspace **workspace);
+AURA_API aura_status aura_cuda_workspace_create_sized(const aura_cuda_cache *cache, uint32_t seqs, uint32_t queries,
+                                                      size_t image_bytes, aura_cuda_workspace **workspace);
+
+/* Bytes of device memory that a workspace has; 0 of NULL. Never fails. */
+AURA_API size_t aura_cuda_workspace_bytes(const aura_cuda_workspace *workspace);
 
 /* Frees a workspace; NULL is allowed. Never fails. */
 AURA_API void aura_cuda_workspace_destroy(aura_cuda_workspace *workspace);
@@ -216,7 +223,7 @@ typedef struct aura_cuda_attend_args {
     size_t size;
     const aura_cuda_seq *seqs; /* [n_seqs] on the device */
     uint32_t n_seqs;           /* 1 to 4096 */
-    uint32_t queries;          /* of each: 1 to 16, at its newest positions as in aura_attend_job. A query before position 0
+    uint32_t queries;          /* of each: 1 to 65536, at its newest positions as in aura_attend_job. A query before position 0
                                   sees nothing */
     aura_cuda_view q, out;     /* [n_seqs][queries][q_heads][k_dim], [...][v_dim] */
     float *lse;                /* [n_seqs][queries][q_heads] on the device, or NULL */
@@ -226,15 +233,18 @@ typedef struct aura_cuda_attend_args {
     float scale, softcap;      /* as in aura_attend_options */
     uint64_t window;
     const float *sinks, *alibi; /* [q_heads] on the device, or NULL */
-    uint32_t not_causal, planes;
+    uint32_t not_causal, planes; /* planes: of up to 16 queries; more are multiplied in f16 */
+    const uint32_t *counts;     /* [n_seqs] on the device: how many of its `queries` each sequence has; its other rows stay as
+                                   they are. NULL: all */
 } aura_cuda_attend_args;
 #define AURA_CUDA_ATTEND_ARGS_INIT                                                                                     \
     {sizeof(aura_cuda_attend_args), NULL, 0, 0, AURA_CUDA_VIEW_INIT, AURA_CUDA_VIEW_INIT, NULL, NULL, 0, 0, 0, 0, NULL, \
-     NULL, 0, 0}
+     NULL, 0, 0, NULL}
 
-/* Computes attention in one launch. The same call over the same sequences gives the same bits. Rows that are not finite are
- * NaN and set AURA_CUDA_NOT_FINITE. A number in seqs that is no sequence's gives NaN; a released sequence is empty. In a cache
- * with a window, queries that would see tokens that are gone set AURA_CUDA_GONE.
+/* Computes attention in one launch; that of more than 16 queries in two, from images of what is cached: as exact as f16 is. The
+ * same call over the same sequences gives the same bits. Rows that are not finite are NaN and set AURA_CUDA_NOT_FINITE. A number
+ * in seqs that is no sequence's gives NaN; a released sequence is empty. In a cache with a window, queries that would see tokens
+ * that are gone set AURA_CUDA_GONE.
  * Fails, with nothing launched: AURA_BAD_ARGUMENT (also: more queries or a larger window than the cache's), AURA_UNSUPPORTED,
  * AURA_TOO_LARGE (for the workspace), AURA_DEVICE. */
 AURA_API aura_status aura_cuda_attend(const aura_cuda_cache *cache, aura_cuda_workspace *workspace,

@@ -180,6 +180,9 @@ enum { AURA_N_KINDS = 32 };
  *     attend_bits_d128_r4_cuda   codes of dim 128 on both sides, every pair of widths: cuda/general.cu
  *     append_any_d128_cuda       keys and values of up to dim 128: cuda/append.cu
  *     truncate_any_cuda          cuda/seq.cu
+ *     prefill_d128_cuda          more than 16 queries, dim 128 on both sides: cuda/prefill_wgmma.cu
+ *     prefill_any_d128_cuda      the same for every format, values of up to dim 128, on every device: cuda/prefill_any.cu
+ *     prefill_jobs_cuda          what comes before either: cuda/prefill.cu
  * `aura check --device cuda` says which of them each case ran, and `aura check --union` fails where one of them ran in no case. */
 
 /* X(kind, ...) and X(dim, ...): what attention has kernels of its own for, with the same kind and dim on both sides. */
@@ -225,7 +228,22 @@ enum { AURA_N_KINDS = 32 };
     X(append_any_d256_cuda, 256) \
     X(append_any_d512_cuda, 512)
 
+/* X(name, dim): attention of many queries with wgmma, keys and values of this dim. */
+#define AURA_CUDA_PREFILL(X) \
+    X(prefill_d64_cuda, 64)    \
+    X(prefill_d128_cuda, 128)  \
+    X(prefill_d256_cuda, 256)
+
+/* X(name, dim, groups, split): the same with mma, and for every format, values of up to this dim: groups of 64 channels of a warp,
+ * split warps for a row. */
+#define AURA_CUDA_PREFILL_ANY(X)           \
+    X(prefill_any_d128_cuda, 128, 2, 1)    \
+    X(prefill_any_d256_cuda, 256, 4, 1)    \
+    X(prefill_any_d512_cuda, 512, 4, 2)
+
 /* X(name, ...): all of them. */
-#define AURA_CUDA_KERNELS(X) AURA_CUDA_APPEND(X) X(truncate_any_cuda, 0) AURA_CUDA_ATTEND(X) AURA_CUDA_GENERAL(X)
+#define AURA_CUDA_KERNELS(X)                                                                                  \
+    AURA_CUDA_APPEND(X) X(truncate_any_cuda, 0) AURA_CUDA_ATTEND(X) AURA_CUDA_GENERAL(X) AURA_CUDA_PREFILL(X) \
+    AURA_CUDA_PREFILL_ANY(X) X(prefill_jobs_cuda, 0)
 
 #endif

@@ -109,28 +109,31 @@ static void plan_workspace(const aura_cuda_cache *c, aura_cuda_workspace *w, uin
     }
 }
 
-extern "C" aura_status aura_cuda_workspace_create(const aura_cuda_cache *c, uint32_t seqs, uint32_t queries,
-                                                  aura_cuda_workspace **workspace)
+extern "C" aura_status aura_cuda_workspace_create_sized(const aura_cuda_cache *c, uint32_t seqs, uint32_t queries,
+                                                        size_t image_bytes, aura_cuda_workspace **workspace)
 {
     const char *call = "aura_cuda_workspace_create";
     if (!c || !workspace)
         return aura_backend_fail(c ? c->ctx : NULL, AURA_BAD_ARGUMENT, "%s: %s is NULL", call, c ? "workspace" : "cache");
-    if (seqs == 0 || seqs > ATTEND_MAX_SEQS || queries == 0 || queries > 16)
-        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %u sequences (1 to %d) of %u queries (1 to 16)", call, seqs,
-                                 (int)ATTEND_MAX_SEQS, queries);
+    if (seqs == 0 || seqs > ATTEND_MAX_SEQS || queries == 0 || queries > ATTEND_MAX_QUERIES)
+        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %u sequences (1 to %d) of %u queries (1 to %d)", call, seqs,
+                                 (int)ATTEND_MAX_SEQS, queries, (int)ATTEND_MAX_QUERIES);
     aura_cuda_workspace *w = new (std::nothrow) aura_cuda_workspace();
     if (!w)
         return aura_backend_fail(c->ctx, AURA_OUT_OF_MEMORY, "%s: no memory for the handle", call);
     on_device here(c->device);
     w->cache = c;
-    plan_workspace(c, w, seqs, queries);
-    size_t o = (w->partial_floats * 4 + 255) / 256 * 256, ml = (w->partial_rows * 8 + 255) / 256 * 256;
-    aura_status status =
-        cuda_status(c->ctx, call, cudaMalloc(&w->memory, o + ml + w->counters * 4), "allocating a workspace");
+    plan_workspace(c, w, seqs, queries < FEW_QUERIES ? queries : (uint32_t)FEW_QUERIES);
+    const size_t o = (w->partial_floats * 4 + 255) / 256 * 256, ml = (w->partial_rows * 8 + 255) / 256 * 256;
+    const size_t few = (o + ml + w->counters * 4 + 1023) / 1024 * 1024;
+    const size_t many = queries > FEW_QUERIES ? aura_cuda_plan_prefill(w, seqs, queries, image_bytes) : 0;
+    w->bytes = few + many;
+    aura_status status = cuda_status(c->ctx, call, cudaMalloc(&w->memory, w->bytes), "allocating a workspace");
     if (!status) {
         w->partial = (float *)w->memory;
         w->partial_ml = (float2 *)(w->memory + o);
         w->counter = (uint32_t *)(w->memory + o + ml);
+        w->prefill.memory = many ? w->memory + few : NULL;
         status = cuda_status(c->ctx, call, when_done(cudaMemset(w->counter, 0, w->counters * 4)), "clearing a workspace");
     }
     if (status) {
@@ -139,6 +142,17 @@ extern "C" aura_status aura_cuda_workspace_create(const aura_cuda_cache *c, uint
     }
     *workspace = w;
     return AURA_OK;
+}
+
+extern "C" aura_status aura_cuda_workspace_create(const aura_cuda_cache *c, uint32_t seqs, uint32_t queries,
+                                                  aura_cuda_workspace **workspace)
+{
+    return aura_cuda_workspace_create_sized(c, seqs, queries, 0, workspace);
+}
+
+extern "C" size_t aura_cuda_workspace_bytes(const aura_cuda_workspace *w)
+{
+    return w ? w->bytes : 0;
 }
 
 extern "C" void aura_cuda_workspace_destroy(aura_cuda_workspace *w)
@@ -166,9 +180,9 @@ static aura_status check_args(const aura_cuda_cache *c, const char *call, const 
     if (!a->seqs || !a->q.data || !a->out.data)
         return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %s is NULL", call,
                                  !a->seqs ? "seqs" : a->q.data ? "out.data" : "q.data");
-    if (a->n_seqs == 0 || a->n_seqs > ATTEND_MAX_SEQS || a->queries == 0 || a->queries > 16)
-        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %u sequences (1 to %d) of %u queries (1 to 16)", call, a->n_seqs,
-                                 (int)ATTEND_MAX_SEQS, a->queries);
+    if (a->n_seqs == 0 || a->n_seqs > ATTEND_MAX_SEQS || a->queries == 0 || a->queries > ATTEND_MAX_QUERIES)
+        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %u sequences (1 to %d) of %u queries (1 to %d)", call, a->n_seqs,
+                                 (int)ATTEND_MAX_SEQS, a->queries, (int)ATTEND_MAX_QUERIES);
     if (!aura_dtype_bytes(a->q.dtype) || !aura_dtype_bytes(a->out.dtype))
         return aura_backend_fail(c->ctx, AURA_UNSUPPORTED, "%s: q.dtype %d or out.dtype %d is not f32, f16 or bf16", call,
                                  (int)a->q.dtype, (int)a->out.dtype);
@@ -183,32 +197,40 @@ static aura_status check_args(const aura_cuda_cache *c, const char *call, const 
     return AURA_OK;
 }
 
-static struct dev_attend describe(const aura_cuda_cache *c, const aura_cuda_workspace *w, const aura_cuda_attend_args *a,
-                                  const struct attend_kernel *k)
+/* All that does not depend on the kernel. */
+static struct dev_attend describe_call(const aura_cuda_cache *c, const aura_cuda_attend_args *a)
 {
     struct dev_attend d = {};
     const float scale = aura_logit_scale(a->scale, c->dev.k_dim);
     d.c = c->dev;
-    d.seqs = a->seqs, d.n_seqs = a->n_seqs, d.queries = a->queries;
+    d.seqs = a->seqs, d.n_seqs = a->n_seqs, d.queries = a->queries, d.counts = a->counts;
     d.rows = a->queries * c->dev.ratio;
-    d.row_blocks = row_blocks_of(k, d.rows);
     d.q = view_of(&a->q, a->queries, c->dev.q_heads, c->dev.k_dim);
     d.out = view_of(&a->out, a->queries, c->dev.q_heads, c->dev.v_dim);
     d.lse = a->lse, d.mask = a->mask, d.sinks = a->sinks, d.alibi = a->alibi;
     d.mask_keys = a->mask_keys, d.not_causal = a->not_causal;
+    d.by_ratio = aura_divider_of(c->dev.ratio);
+    const uint64_t window = aura_window_of_call(a->window, c->facts.config->window);
+    d.window = window > UINT32_MAX ? 0 : (uint32_t)window;
+    d.unit = scale * AURA_LOG2_E;
+    d.softcap = a->softcap * AURA_LOG2_E;
+    d.options = a->softcap > 0 || a->alibi || a->mask;
+    return d;
+}
+
+static struct dev_attend describe(const aura_cuda_cache *c, const aura_cuda_workspace *w, const aura_cuda_attend_args *a,
+                                  const struct attend_kernel *k)
+{
+    struct dev_attend d = describe_call(c, a);
+    d.row_blocks = row_blocks_of(k, d.rows);
     d.planes = aura_planes_of(c->dev.k_kind, a->planes) + 4 * aura_planes_of(c->dev.v_kind, a->planes);
     d.stage = general_stage(&c->dev);
     d.fixed_cut = c->batch_invariant;
     const uint32_t units = c->dev.kv_heads * d.row_blocks;
     d.even = d.fixed_cut ? aura_cut_even{0, 0} : aura_cut_even_of(units * d.n_seqs, grid_of(c, k));
     d.by_splits = aura_divider_of(d.even.splits ? d.even.splits : 1), d.by_units = aura_divider_of(units);
-    d.by_row_blocks = aura_divider_of(d.row_blocks), d.by_ratio = aura_divider_of(c->dev.ratio);
-    const uint64_t window = aura_window_of_call(a->window, c->facts.config->window);
-    d.window = window > UINT32_MAX ? 0 : (uint32_t)window;
-    d.unit = scale * AURA_LOG2_E;
+    d.by_row_blocks = aura_divider_of(d.row_blocks);
     d.limit_of_call = aura_limit_of_call(&c->facts.layout->k, d.unit, a->planes);
-    d.softcap = a->softcap * AURA_LOG2_E;
-    d.options = a->softcap > 0 || a->alibi || a->mask;
     d.trace = w->trace, d.trace_tokens = w->trace_tokens;
     d.partial = w->partial, d.partial_ml = w->partial_ml, d.counter = w->counter;
     return d;
@@ -226,6 +248,8 @@ extern "C" aura_status aura_cuda_attend(const aura_cuda_cache *c, aura_cuda_work
     aura_status status = check_args(c, call, args);
     if (status)
         return status;
+    if (args->queries > FEW_QUERIES)
+        return aura_cuda_prefill(c, w, call, describe_call(c, args), stream);
     const struct attend_kernel *k = choose(c, aura_planes_of(c->dev.k_kind, args->planes), args->queries * c->dev.ratio);
     if (!k)
         return aura_backend_fail(c->ctx, AURA_UNSUPPORTED,

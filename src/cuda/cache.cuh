@@ -8,6 +8,12 @@
 #include "device.cuh"
 #include "kernels.cuh"
 
+/* A kernel for many queries, and how many blocks of threads it is launched with. */
+struct prefill_ready {
+    struct prefill_kernel kernel;
+    uint32_t blocks;
+};
+
 struct aura_cuda_cache {
     aura_ctx *ctx;
     aura_cache *shape;       /* an empty CPU cache of the same configuration: checks it, and has the layout and the plans */
@@ -19,19 +25,29 @@ struct aura_cuda_cache {
     uint8_t *memory;         /* all of it */
     struct dev_cache dev;
     std::vector<struct attend_kernel> kernels; /* those that take this cache; the general ones last */
+    std::vector<struct prefill_ready> prefill; /* the same for many queries */
     uint32_t batch_invariant;
     struct aura_page_table page_table; /* whose pages are whose; the device has a copy of the lists */
+};
+
+/* What a workspace has for more than 16 queries: prefill.cuh. */
+struct prefill_place {
+    uint8_t *memory; /* NULL: nothing */
+    uint32_t seqs, queries, room, beside;
+    size_t state_at, chunks_at, jobs_at, done_at, carry_at, images_at;
 };
 
 struct aura_cuda_workspace {
     const aura_cuda_cache *cache;
     uint8_t *memory;
+    size_t bytes;
     float *partial;
     float2 *partial_ml;
     uint32_t *counter;
     size_t partial_floats, partial_rows, counters;
     float *trace;            /* for checks: see dev_attend */
     uint32_t trace_tokens;
+    struct prefill_place prefill;
 };
 
 /* device.cu: that a configuration is one that the device has. */
@@ -56,6 +72,13 @@ cudaError_t aura_cuda_copy_rows(const aura_cuda_cache *cache, aura_cuda_seq seq,
 void aura_cuda_make_encoder(struct dev_encoder *encoder, const struct aura_codec_plan *plan, const struct aura_side *side);
 aura_status aura_cuda_prepare_append(const aura_cuda_cache *cache, const char *call);
 aura_status aura_cuda_prepare_attend(aura_cuda_cache *cache, const char *call);
+
+/* prefill.cu: once per cache; the bytes that a workspace needs for it; the images of a cache; the call, which is described. */
+aura_status aura_cuda_prepare_prefill(aura_cuda_cache *cache, const char *call);
+size_t aura_cuda_plan_prefill(aura_cuda_workspace *workspace, uint32_t seqs, uint32_t queries, size_t image_bytes);
+struct dev_images aura_cuda_images_of(const struct dev_cache *cache);
+aura_status aura_cuda_prefill(const aura_cuda_cache *cache, const aura_cuda_workspace *workspace, const char *call,
+                              const struct dev_attend &described, struct CUstream_st *stream);
 
 /* Calls with this workspace write their logits there, on the device; NULL: no longer. For `aura check`. */
 void aura_cuda_trace(aura_cuda_workspace *workspace, float *trace, uint32_t tokens);

@@ -255,6 +255,8 @@ extern "C" aura_status aura_cuda_cache_create(aura_ctx *ctx, const aura_cuda_con
             status = aura_cuda_prepare_append(c, call);
         if (!status)
             status = aura_cuda_prepare_attend(c, call);
+        if (!status)
+            status = aura_cuda_prepare_prefill(c, call);
         if (!status && aura_page_table_make(&c->page_table, c->seqs, (uint32_t)c->n_pages, &c->dev.window))
             status = aura_backend_fail(ctx, AURA_OUT_OF_MEMORY, "%s: no memory for a list of %zu pages", call, c->n_pages);
     }

@@ -122,6 +122,7 @@ struct dev_attend {
     struct aura_divider by_splits, by_units, by_row_blocks, by_ratio; /* by_units: those of a sequence */
     uint32_t rows;                    /* of a KV head: queries * ratio */
     uint32_t row_blocks;              /* that the kernel takes one at a time */
+    const uint32_t *counts;           /* queries of each sequence; NULL: `queries` */
     uint32_t fixed_cut;               /* 1: neither the batch nor the device decides where a unit is cut: cut.h */
     struct dev_cache c;
     struct dev_view q, out;
@@ -149,7 +150,8 @@ struct dev_append {
     struct dev_view k, v;
 };
 
-enum { ATTEND_MAX_SEQS = 4096 };
+/* FEW_QUERIES: up to so many, kernels read codes; more attend to images of them. */
+enum { ATTEND_MAX_SEQS = 4096, ATTEND_MAX_QUERIES = 65536, FEW_QUERIES = 16 };
 
 /* A kernel of attention: what it takes, and how it is launched. Kind 0: it takes every kind and number of planes. */
 struct attend_kernel {

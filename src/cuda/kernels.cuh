@@ -19,4 +19,16 @@ AURA_CUDA_KINDS(DECLARE)
 struct attend_kernels general_kernels(const struct dev_cache *cache, struct attend_kernel (&list)[2]);
 struct dev_stage general_stage(const struct dev_cache *cache);
 
+/* A kernel for many queries: rows, of a tile. run NULL: there is none for this cache. */
+struct prefill_kernel {
+    const char *name;
+    const void *run;
+    uint32_t threads, rows, shared_bytes;
+};
+
+/* prefill_any.cu, prefill_wgmma.cu: that of every device, and that of sm_90. */
+struct dev_images;
+struct prefill_kernel prefill_any_kernel(const struct dev_cache *cache, const struct dev_images *images);
+struct prefill_kernel prefill_wgmma_kernel(const struct dev_cache *cache, const struct dev_images *images);
+
 #endif

@@ -26,11 +26,12 @@ struct row_info {
 __device__ __forceinline__ struct row_info row_at(const struct dev_attend &a, const struct split &g, int r)
 {
     struct row_info row;
-    row.there = g.first_row + r < a.rows;
+    const uint32_t queries = queries_of_job(a, g.job);
+    row.there = g.first_row + r < queries * a.c.ratio;
     const uint32_t index = row.there ? g.first_row + r : 0;
     row.query = aura_divide(index, a.by_ratio);
     row.head = g.head * a.c.ratio + index - row.query * a.c.ratio;
-    row.end = row.there ? (uint32_t)aura_seen_end(g.reach.len, a.queries, row.query, a.not_causal) : 0;
+    row.end = row.there ? (uint32_t)aura_seen_end(g.reach.len, queries, row.query, a.not_causal) : 0;
     row.begin = (uint32_t)aura_seen_begin(row.end, a.window);
     return row;
 }

@@ -25,6 +25,12 @@ __device__ __forceinline__ struct seq_now seq_at(const struct dev_attend &a, uin
     return s;
 }
 
+/* Queries of a sequence of the call. */
+__device__ __forceinline__ uint32_t queries_of_job(const struct dev_attend &a, uint32_t job)
+{
+    return a.counts ? min(a.counts[job], a.queries) : a.queries;
+}
+
 /* What a unit reads, in the order of its visits: the pinned tokens, tiles of open tokens, tiles of codes. */
 struct reach {
     uint32_t len, closed;

@@ -47,13 +47,35 @@ __device__ __forceinline__ float warp_largest(float x)
     return __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(x)));
 }
 
-/* Adds one to the counter and returns what it was. Blocks that arrive later see all that this block wrote before its last
+/* Adds one, or more, to the counter and returns what it was. Blocks that arrive later see all that this block wrote before its last
  * barrier. */
-__device__ __forceinline__ uint32_t arrive(uint32_t *counter)
+__device__ __forceinline__ uint32_t arrive(uint32_t *counter, uint32_t by = 1)
 {
     uint32_t before;
-    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(by) : "memory");
     return before;
+}
+
+/* What another block has arrived at: all that it wrote before can be read. */
+__device__ __forceinline__ uint32_t load_acquire(const uint32_t *p)
+{
+    uint32_t x;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(p) : "memory");
+    return x;
+}
+
+/* The same, but what the other block wrote may not be there yet. The first cache stays as it is. */
+__device__ __forceinline__ uint32_t load_relaxed(const uint32_t *p)
+{
+    uint32_t x;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(p) : "memory");
+    return x;
+}
+
+/* Between two looks at what another block is to write. */
+__device__ __forceinline__ void wait_a_little()
+{
+    __nanosleep(200);
 }
 
 __device__ __forceinline__ uint16_t bf16_bits(float x)

@@ -215,32 +215,78 @@ static void print_case(const shape_case &s, const std::vector<uint32_t> &lengths
     fflush(stdout);
 }
 
+/* The tensors of a call on the device. */
+struct call_tensors {
+    void *q, *out, *ids;
+    aura_cuda_attend_args args = AURA_CUDA_ATTEND_ARGS_INIT;
+    call_tensors(const shape_case &s, const filled_cache &f)
+    {
+        uint64_t seed = 9;
+        std::vector<__half> numbers((size_t)f.ids.size() * s.queries * s.q_heads * s.dim);
+        for (__half &x : numbers)
+            x = __float2half(random_normal(&seed));
+        MUST_CUDA(cudaMalloc(&q, numbers.size() * 2));
+        MUST_CUDA(cudaMalloc(&out, numbers.size() * 2));
+        MUST_CUDA(cudaMalloc(&ids, f.ids.size() * 4));
+        MUST_CUDA(cudaMemcpy(q, numbers.data(), numbers.size() * 2, cudaMemcpyHostToDevice));
+        MUST_CUDA(cudaMemcpy(ids, f.ids.data(), f.ids.size() * 4, cudaMemcpyHostToDevice));
+        args.seqs = (const aura_cuda_seq *)ids, args.n_seqs = (uint32_t)f.ids.size(), args.queries = s.queries;
+        args.q.data = q, args.out.data = out, args.q.dtype = args.out.dtype = AURA_F16;
+        args.planes = s.planes;
+    }
+    call_tensors(const call_tensors &) = delete;
+    ~call_tensors()
+    {
+        cudaFree(q), cudaFree(out), cudaFree(ids);
+    }
+};
+
 static void bench_case(timer &t, aura_ctx *ctx, const shape_case &s, const std::vector<uint32_t> &lengths)
 {
     filled_cache f;
     fill_device(ctx, s, lengths, f);
-    uint64_t seed = 9;
-    std::vector<__half> q((size_t)lengths.size() * s.queries * s.q_heads * s.dim);
-    for (__half &x : q)
-        x = __float2half(random_normal(&seed));
-    void *dq, *out, *dids;
-    MUST_CUDA(cudaMalloc(&dq, q.size() * 2));
-    MUST_CUDA(cudaMalloc(&out, q.size() * 2));
-    MUST_CUDA(cudaMalloc(&dids, f.ids.size() * 4));
-    MUST_CUDA(cudaMemcpy(dq, q.data(), q.size() * 2, cudaMemcpyHostToDevice));
-    MUST_CUDA(cudaMemcpy(dids, f.ids.data(), f.ids.size() * 4, cudaMemcpyHostToDevice));
-    aura_cuda_attend_args args = AURA_CUDA_ATTEND_ARGS_INIT;
-    args.seqs = (const aura_cuda_seq *)dids, args.n_seqs = (uint32_t)f.ids.size(), args.queries = s.queries;
-    args.q.data = dq, args.out.data = out, args.q.dtype = args.out.dtype = AURA_F16;
-    args.planes = s.planes;
     times us = {1e9, 0, 0};
-    for (int blocks : {2, 4, 8, 16})
-        us.read = std::min(us.read, t.time([&] { t.read(f.cache->dev.pages, f.bytes, blocks); }));
-    us.attend = time_attend(t, f.cache, args, 0);
-    us.invariant = time_attend(t, f.cache, args, 1);
+    {
+        const call_tensors call(s, f);
+        for (int blocks : {2, 4, 8, 16})
+            us.read = std::min(us.read, t.time([&] { t.read(f.cache->dev.pages, f.bytes, blocks); }));
+        us.attend = time_attend(t, f.cache, call.args, 0);
+        us.invariant = time_attend(t, f.cache, call.args, 1);
+    }
     print_case(s, lengths, f.bytes, us);
     aura_cuda_cache_destroy(f.cache);
-    cudaFree(dq), cudaFree(out), cudaFree(dids);
+}
+
+/* More than 16 queries, with a workspace as it comes, and with one that has room for all images. */
+static void bench_prefill(timer &t, aura_ctx *ctx, const shape_case &s)
+{
+    filled_cache f;
+    fill_device(ctx, s, std::vector<uint32_t>(s.batch, s.tokens), f);
+    double us[2], mb[2];
+    {
+        const call_tensors call(s, f);
+        for (int all = 0; all < 2; all++) {
+            const size_t images = (size_t)s.batch * s.kv_heads * s.tokens * s.dim * 4;
+            aura_cuda_workspace *w;
+            MUST(aura_cuda_workspace_create_sized(f.cache, s.batch, s.queries, all ? images : 0, &w));
+            mb[all] = (double)aura_cuda_workspace_bytes(w) / 1e6;
+            us[all] = t.time([&] { MUST(aura_cuda_attend(f.cache, w, &call.args, NULL)); });
+            aura_cuda_workspace_destroy(w);
+        }
+    }
+    const double keys = s.tokens - (s.queries - 1) / 2., flops = 4. * s.batch * s.queries * s.q_heads * s.dim * keys;
+    begin_row();
+    const std::string lengths = lengths_name(std::vector<uint32_t>(s.batch, s.tokens));
+    if (json)
+        printf("{\"cache\": \"%s\", \"dim\": %u, \"q_heads\": %u, \"kv_heads\": %u, \"seqs\": %u, \"tokens\": %u, "
+               "\"queries\": %u, \"workspace_mb\": [%.1f, %.1f], \"attend_us\": [%.2f, %.2f]}", s.format, s.dim, s.q_heads,
+               s.kv_heads, s.batch, s.tokens, s.queries, mb[0], mb[1], us[0], us[1]);
+    else
+        printf("%-6s D%-3u %2u/%-2u %15s q%-4u   attend %8.1f us with %5.1f MB, %8.1f us with %5.1f MB: %5.1f TFLOP/s\n",
+               s.format, s.dim, s.q_heads, s.kv_heads, lengths.c_str(), s.queries, us[0], mb[0], us[1], mb[1],
+               flops / us[1] / 1e6);
+    fflush(stdout);
+    aura_cuda_cache_destroy(f.cache);
 }
 
 /* Append of one token to 64 sequences with 8 KV heads: when no tile closes, and when all do. */
@@ -316,6 +362,13 @@ static const shape_case table[] = {
     {"k2v2", 128, 32, 8, 8, 32768, 1, 0},  {"k8v4", 128, 32, 8, 8, 32768, 1, 0}, {"kf16v4", 128, 32, 8, 8, 32768, 1, 0},
 };
 
+static const shape_case prefills[] = {
+    {"k4v4", 128, 32, 8, 1, 32768, 2048, 0}, {"k4v4", 128, 32, 8, 1, 32768, 512, 0}, {"k4v4", 128, 32, 8, 1, 8192, 2048, 0},
+    {"k4v4", 128, 32, 8, 8, 32768, 17, 0},   {"k4v4", 128, 32, 8, 8, 32768, 64, 0},  {"k4v4", 64, 32, 8, 1, 32768, 2048, 0},
+    {"k4v4", 256, 32, 8, 1, 32768, 2048, 0}, {"k8v8", 128, 32, 8, 1, 32768, 2048, 0}, {"k3v3", 128, 32, 8, 1, 32768, 2048, 0},
+    {"k2v2", 128, 32, 8, 1, 32768, 2048, 0}, {"kf16v4", 128, 32, 8, 1, 32768, 2048, 0}, {"k4v4", 96, 32, 8, 1, 32768, 512, 0},
+};
+
 extern "C" int cuda_bench(int argc, char **argv)
 {
     size_t only = SIZE_MAX; /* one row of the table */
@@ -342,6 +395,9 @@ extern "C" int cuda_bench(int argc, char **argv)
         bench_append(t, ctx);
     if (only == SIZE_MAX || only == 101)
         bench_case(t, ctx, {"k4v4", 128, 32, 8, 8, 65536, 1, 0}, {1, 65536, 50000, 1000, 65536, 40000, 30071, 10000});
+    for (size_t i = 0; i < sizeof prefills / sizeof *prefills; i++)
+        if (only == SIZE_MAX || only == 200 || only == 201 + i)
+            bench_prefill(t, ctx, prefills[i]);
     if (json)
         printf("\n]\n");
     aura_ctx_destroy(ctx);

@@ -20,5 +20,18 @@ static inline unsigned short __half_as_ushort(__half h) { return h.bits; }
 static inline __half2 __floats2half2_rn(float x, float y) { return {__float2half_rn(x), __float2half_rn(y)}; }
 static inline float __low2float(__half2 h) { return __half2float(h.x); }
 static inline float __high2float(__half2 h) { return __half2float(h.y); }
+static inline __half2 __hsub2(__half2 a, __half2 b)
+{
+    return __floats2half2_rn(__low2float(a) - __low2float(b), __high2float(a) - __high2float(b));
+}
+static inline __half2 __hmul2(__half2 a, __half2 b)
+{
+    return __floats2half2_rn(__low2float(a) * __low2float(b), __high2float(a) * __high2float(b));
+}
+static inline __half2 __hfma2(__half2 a, __half2 b, __half2 c)
+{
+    return __floats2half2_rn(fmaf(__low2float(a), __low2float(b), __low2float(c)),
+                             fmaf(__high2float(a), __high2float(b), __high2float(c)));
+}
 
 #endif

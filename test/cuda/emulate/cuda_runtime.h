@@ -68,6 +68,13 @@ template <class T> static inline T __ldcg(const T *p) { return *p; }
 template <class T> static inline void __stcg(T *p, T x) { *p = x; }
 static inline void __threadfence() {}
 static inline uint32_t atomicAdd(uint32_t *p, uint32_t x) { uint32_t before = *p; *p += x; return before; }
+static inline uint32_t atomicCAS(uint32_t *p, uint32_t is, uint32_t x)
+{
+    const uint32_t before = *p;
+    *p = before == is ? x : before;
+    return before;
+}
+static inline uint32_t atomicMax(uint32_t *p, uint32_t x) { uint32_t before = *p; *p = before > x ? before : x; return before; }
 static inline uint32_t atomicOr(uint32_t *p, uint32_t x) { uint32_t before = *p; *p |= x; return before; }
 
 /* ---- a thread and the others ------------------------------------------------------------------------------------------ */
@@ -149,6 +156,8 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind 
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream = NULL);
 cudaError_t cudaMemset(void *to, int byte, size_t bytes);
 cudaError_t cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **params, size_t shared_bytes, cudaStream_t stream);
+struct cudaFuncAttributes { int numRegs; };
+static inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *, const void *) { return cudaSuccess; }
 cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute, int value);
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *kernel, int threads, size_t shared_bytes);
 cudaError_t cudaGetDevice(int *device);

@@ -12,6 +12,7 @@
 
 #include "cuda_fp16.h" /* after those: they have a __noinline__ of their own */
 #include "emulated_words.h"
+#include "emulated_sm90.h"
 
 enum { MULTIPROCESSORS = 3, SHARED_BYTES = 227 * 1024, PARAM_BYTES = 4096, STACK_BYTES = 256 * 1024, MOST_THREADS = 1024,
       POISON = 0xcb };
@@ -135,6 +136,85 @@ void copy_ahead(void *shared, const void *from)
     fibers[current].ahead.push_back({shared, from});
 }
 
+/* ---- barriers in shared memory ----------------------------------------------------------------------------------------- */
+
+struct meeting {
+    uint16_t count, missing;
+    uint32_t phase_bytes; /* twice the bytes that are missing, plus the parity */
+};
+
+struct bulk {
+    void *to;
+    const void *from;
+    uint32_t bytes;
+    struct meeting *at;
+};
+
+static std::vector<struct bulk> bulks;
+static uint32_t groups_generation, groups_arrived;
+
+static void meeting_look(struct meeting *m)
+{
+    if (m->missing == 0 && m->phase_bytes < 2)
+        m->missing = m->count, m->phase_bytes ^= 1;
+}
+
+void meeting_init(uint64_t *at, uint32_t count)
+{
+    *(struct meeting *)at = {(uint16_t)count, (uint16_t)count, 0};
+}
+
+void meeting_arrive(uint64_t *at)
+{
+    meeting_expect(at, 0);
+}
+
+void meeting_expect(uint64_t *at, uint32_t bytes)
+{
+    struct meeting *m = (struct meeting *)at;
+    m->phase_bytes += 2 * bytes, m->missing--;
+    meeting_look(m);
+}
+
+void meeting_wait(uint64_t *at, uint32_t parity)
+{
+    struct meeting *m = (struct meeting *)at;
+    while (m->phase_bytes % 2 == parity)
+        wait_for(&m->phase_bytes);
+}
+
+void copy_bulk(void *shared, const void *from, uint32_t bytes, uint64_t *at)
+{
+    bulks.push_back({shared, from, bytes, (struct meeting *)at});
+}
+
+/* The oldest copy that has not been done. False: there is none. */
+static bool do_copy()
+{
+    if (bulks.empty())
+        return false;
+    const struct bulk b = bulks[0];
+    bulks.erase(bulks.begin());
+    memcpy(b.to, b.from, b.bytes);
+    b.at->phase_bytes -= 2 * b.bytes;
+    meeting_look(b.at);
+    return true;
+}
+
+void meet_groups()
+{
+    if (++groups_arrived == 256)
+        groups_arrived = 0, groups_generation++;
+    else
+        wait_for(&groups_generation);
+}
+
+void wait_a_little()
+{
+    fprintf(stderr, "emulated device: %s, block (%u, %u) waits for another one\n", kernel_name, blockIdx.x, blockIdx.y);
+    abort();
+}
+
 void lose_everything()
 {
     lost = cudaErrorLaunchFailure;
@@ -198,6 +278,7 @@ static void run_block(const void *kernel, const uint8_t *params)
     memset(warps, 0, sizeof warps);
     block_generation = block_arrived = block_or[0] = block_or[1] = 0;
     block_live = threads;
+    groups_arrived = 0, bulks.clear();
     for (uint32_t i = 0; i < threads; i++) {
         uint8_t *top = (uint8_t *)stack_of(i) + STACK_BYTES - PARAM_BYTES;
         memcpy(top, params, PARAM_BYTES);
@@ -212,7 +293,7 @@ static void run_block(const void *kernel, const uint8_t *params)
         current = threads - 1;
         const uint32_t before = block_live;
         pass_on(&scheduler);
-        if (block_live == before)
+        if (block_live == before && !do_copy())
             stuck();
     }
 }
@@ -243,7 +324,7 @@ cudaError_t cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **p
         return cudaErrorInvalidValue;
     auto copy = std::make_shared<std::vector<uint8_t>>(PARAM_BYTES);
     if (params[0])
-        memcpy(copy->data(), params[0], PARAM_BYTES / 4); /* more than any has: what follows them on the stack does no harm */
+        memcpy(copy->data(), params[0], PARAM_BYTES / 2); /* more than any has: what follows them on the stack does no harm */
     return now_or_later([=] {
         gridDim = grid, blockDim = block, threads = block.x;
         for (uint32_t at = grid.x * grid.y; at-- > 0;) { /* backwards: no block may rely on those before it */

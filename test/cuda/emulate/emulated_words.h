@@ -37,10 +37,23 @@ static inline float warp_largest(float x)
     return x;
 }
 
-static inline uint32_t arrive(uint32_t *counter)
+static inline uint32_t arrive(uint32_t *counter, uint32_t by = 1)
 {
-    return (*counter)++;
+    return atomicAdd(counter, by);
 }
+
+static inline uint32_t load_acquire(const uint32_t *p)
+{
+    return *p;
+}
+
+static inline uint32_t load_relaxed(const uint32_t *p)
+{
+    return *p;
+}
+
+/* Blocks run one after the other: who waits for another one waits in vain. */
+void wait_a_little();
 
 static inline uint16_t bf16_bits(float x)
 {

@@ -25,6 +25,11 @@ static void check_small()
         run_scene(s);
         run_append(s, 70);
     }
+    struct scene many = scene_of(4, 4, 128, 8, 2, {300, 40}), odd = scene_of(4, 2, 80, 6, 2, {300, 40});
+    for (struct scene *s : {&many, &odd}) {
+        s->queries = 20, s->name += " 20 queries";
+        run_scene(*s);
+    }
     run_invariant(cut);
     cut.tokens = {700};
     run_fork(cut);
@@ -35,9 +40,9 @@ static const struct {
     void (*run)();
     int asked; /* 1: only where it is asked for */
 } parts[] = {
-    {"formats", check_formats, 0}, {"options", check_options, 0}, {"general", check_general, 0},     {"append", check_append, 0},
-    {"seqs", check_seqs, 0},       {"caches", check_caches, 0},   {"windows", check_windows, 0},     {"batch", check_batch, 0},
-    {"recording", check_recording, 0}, {"lost", check_lost, 0}, {"small", check_small, 1},
+    {"formats", check_formats, 0}, {"options", check_options, 0}, {"general", check_general, 0},     {"prefill", check_prefill, 0},
+    {"append", check_append, 0},   {"seqs", check_seqs, 0},       {"caches", check_caches, 0},       {"windows", check_windows, 0},
+    {"batch", check_batch, 0},     {"recording", check_recording, 0}, {"lost", check_lost, 0},       {"small", check_small, 1},
 };
 
 /* What is asked for: a part, and how to print. */

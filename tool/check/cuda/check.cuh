@@ -30,7 +30,13 @@ struct scene {
     bool sinks = false, alibi = false, balance = false;
     bool loud = false; /* keys of some tiles, and some keys of others, are so long that one plane would move their logits */
     uint64_t seed = 1;
+    std::vector<uint32_t> counts;   /* queries of each sequence; empty: all have `queries` */
+    size_t image_bytes = 0;         /* of the workspace; 0: as many as it likes */
 };
+
+/* Whether attention of the scene goes by images: it is compared with double from the numbers that the cache holds. All rows
+ * together are held to 1e-3 of |out|; one row, whose logits may be large, to 5e-3. */
+bool is_by_images(const struct scene &s);
 
 /* "k4v4 d128 8/2", with a seed and these sequences. */
 struct scene scene_of(uint32_t k, uint32_t v, uint32_t dim, uint32_t q_heads, uint32_t kv_heads, std::vector<uint32_t> tokens);
@@ -198,6 +204,7 @@ void compare_both(const struct scene &s, const struct filled &f, const struct de
 struct worst {
     double row = 0, lse = 0, ratio = 0;
     uint64_t one = 0, both = 0; /* logits of codes, by planes */
+    double error2 = 0, norm2 = 0; /* of all rows together */
 };
 
 /* What went into a call and came out of it, on the host. trace NULL: the logits are not compared. */
@@ -223,6 +230,7 @@ void check_fits(); /* of the part `append` */
 void check_formats();
 void check_options();
 void check_general();
+void check_prefill();
 void check_append();
 void check_seqs();
 void check_caches();

@@ -104,6 +104,27 @@ static uint32_t planes_for(uint32_t kind, uint32_t asked)
     return asked ? asked : kind <= 5 ? 1 : 2;
 }
 
+/* A key as the cache holds it, decoded. */
+static double key_number(const struct oracle_head *h, uint64_t t, uint32_t d)
+{
+    const uint32_t dim = h->facts.config->k_dim;
+    if (!h->k.coded[t])
+        return h->k.number[t * dim + d];
+    return (double)h->k.level[t * dim + d] * h->k.scale[t] * h->facts.layout->k.step +
+           (double)h->reference[t / AURA_PAGE * dim + d] * h->reference_scale[t / AURA_PAGE] * h->facts.layout->reference_step;
+}
+
+static void exact_logits(struct oracle_row *row, const struct oracle_head *h, const float *q, float unit)
+{
+    row->one = row->both = 0;
+    for (uint64_t t = 0; t < h->len; t++) {
+        double sum = 0;
+        for (uint32_t d = 0; d < h->facts.config->k_dim; d++)
+            sum += (double)q[d] * unit * key_number(h, t, d);
+        row->logit[t] = (float)sum;
+    }
+}
+
 /* The largest scale of a key that one plane of the query is good enough for: then its logit moves by at most one nat. */
 static float largest_quiet_scale(const struct oracle_head *h, const struct aura_query *query, float unit)
 {
@@ -176,7 +197,7 @@ static void add_tile(struct oracle_row *row, double *o, const struct oracle_head
                      uint64_t end, uint32_t planes)
 {
     uint32_t dim = h->facts.config->v_dim;
-    double top = 0, most = planes == 1 ? 255 : 65280;
+    double top = 0, most = planes == 1 ? 255 : planes == 2 ? 65280 : 0x1p40; /* 0 planes: weights as they are */
     for (uint64_t t = first; t < end; t++)
         if (h->v.coded[t] && p[t - first] * h->v.scale[t] > top)
             top = p[t - first] * h->v.scale[t];
@@ -215,7 +236,11 @@ void oracle_attend(struct oracle_row *row, const struct oracle_head *h, const fl
         q[d] = h->facts.inverse_balance ? given[d] * h->facts.inverse_balance[(size_t)h->head * c->k_dim + d] : given[d];
     if (h->facts.k_rotate)
         aura_rotate_ref(q, q, h->facts.k_rotate, 1);
-    logits(row, h, q, unit, options->planes);
+    if (options->exact)
+        exact_logits(row, h, q, unit);
+    else
+        logits(row, h, q, unit, options->planes);
+    const uint32_t v_planes = options->exact ? 0 : planes_for(h->facts.layout->v.kind, options->planes);
     double *x = malloc((h->len + 1) * sizeof *x);
     row->size = row->slack = 0;
     for (uint64_t t = 0; t < end; t++) {
@@ -229,7 +254,7 @@ void oracle_attend(struct oracle_row *row, const struct oracle_head *h, const fl
         uint64_t stop = first + AURA_TILE < h->len ? first + AURA_TILE : h->len;
         for (uint64_t t = first; t < stop; t++)
             l += p[t - first] = is_seen(h, t, begin, end) && x[t] > -INFINITY ? exp2(x[t] - m) : 0;
-        add_tile(row, o, h, p, first, stop, planes_for(h->facts.layout->v.kind, options->planes));
+        add_tile(row, o, h, p, first, stop, v_planes);
     }
     m *= 0.69314718055994530942;
     if (sink > -INFINITY) {

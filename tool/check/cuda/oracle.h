@@ -15,6 +15,7 @@ struct oracle_options {
     uint64_t window;
     const float *sinks, *alibi, *mask;
     uint32_t mask_keys, not_causal, planes, queries;
+    uint32_t exact; /* 1: no integers: double from the numbers that the cache holds */
 };
 
 /* One row. out, lse: the answer. size: sum of weight * |value|, what errors are relative to. slack: what weights cost that

@@ -1,0 +1,369 @@
+/* Attention of many queries: what is cached becomes images (image.cuh), once, and a tile of 128 rows at a time attends to them.
+ * One launch does both, on blocks of threads that take work until there is none:
+ *
+ *     block   128 tokens of a KV head: one image. The images of a call are numbered; number x lies at x modulo the images that
+ *             there is room for
+ *     chunk   images of a head that one tile attends to in one go: all that its sequence's queries see, or, where they would take
+ *             more than half the room, a part of them. What a tile has after a part is carried to the next one
+ *     item    a tile of rows and a chunk
+ *
+ * Chunks and items are taken in order, of a chunk some images at a time. Before a block of threads does the item that it has
+ * taken, it takes images as long as there are any of that item's chunk or the next one. An image waits until all items are done
+ * that read what is in its place, which are of earlier chunks; an item waits for the images of its chunk. So whoever has the
+ * first item that is not done waits for nobody who waits, and the call ends however few blocks of threads run at once.
+ *
+ * Where there are fewer items than blocks of threads, chunks are cut into parts that are attended to side by side: then a tile
+ * leaves what it has after each part, and the last to be done with a tile adds the parts up, in their order. Not so in a cache
+ * that is batch-invariant.
+ *
+ * The lengths are the device's, so a first launch makes the list of jobs (sequences of the call), and sets everything to 0. */
+#ifndef AURA_CUDA_PREFILL_CUH
+#define AURA_CUDA_PREFILL_CUH
+
+#include "image.cuh"
+#include "merge.cuh"
+
+/* Heads whose parts are on their way at once; what is carried of a row besides its channels: two maxima, and the sums of four
+ * lanes. */
+enum { PREFILL_CARRY = 2, PREFILL_CARRIED = 6 };
+
+#define PREFILL_QUERY_TOP 1024.f /* largest coordinate of a query as f16 */
+
+/* A sequence of the call. */
+struct alignas(16) prefill_job {
+    uint32_t seq, len, closed, count;   /* seq: n_seqs where there is none; count: its queries */
+    uint32_t first_block, kept, blocks; /* that its queries see: if kept is 1 that of token 0, then from first_block on */
+    uint32_t parts, tiles;              /* of a head; of a chunk */
+    uint32_t block, chunk, item, carry; /* of all jobs before; carry: heads that have several parts */
+    uint32_t unused[3];
+};
+
+/* How far the call is. */
+struct prefill_state {
+    uint32_t next_chunk, next_item; /* chunks before this one have no image that nobody has taken; the first item likewise */
+    uint32_t done;                  /* chunks before this one are done */
+    uint32_t part, way;             /* the most images that a chunk has; what becomes of parts */
+    uint32_t unused[3];
+};
+
+/* Parts of a head follow each other; the first parts of all heads come before the second ones; all are attended to side by side. */
+enum { PREFILL_NARROW, PREFILL_WIDE, PREFILL_BESIDE };
+
+struct prefill_chunk {
+    uint32_t taken;         /* images that somebody has taken, or more */
+    uint32_t images, items; /* that are done */
+    uint32_t done;          /* its number plus 1 when all items are */
+};
+
+enum { PREFILL_TAKE = 8 }; /* images that are taken at once */
+
+struct dev_prefill {
+    struct dev_attend a;
+    struct dev_images im;
+    struct prefill_job *jobs;      /* [n_seqs + 1]; the last one has the totals */
+    struct prefill_state *state;
+    struct prefill_chunk *chunks;  /* [room]: number c is at c modulo room */
+    uint8_t *images;
+    uint32_t room;                 /* images that there is room for */
+    float *carry;                  /* [tiles][tile_rows][v_dim + PREFILL_CARRIED]: PREFILL_CARRY times carry_tiles of them; or
+                                    * beside, where parts are attended to side by side, that of each item */
+    uint32_t *tiles_done;          /* [items]: parts of a tile that are done, at the number of its first item */
+    uint32_t carry_tiles, beside;  /* beside: items that there can be side by side; 0: there are no such parts */
+    uint32_t tile_rows;
+};
+
+/* A piece of work, in shared memory. */
+enum { PREFILL_NOTHING, PREFILL_IMAGE, PREFILL_ITEM };
+struct prefill_work {
+    uint32_t what, job, head, part, tile;
+    uint32_t first;          /* of the images, among those of the head */
+    uint32_t chunk, images;  /* images: that are to be made, or of the chunk */
+    uint32_t block;          /* the number, in the call, of the first of them */
+    uint32_t carry;          /* where the tile's carry is */
+    uint32_t last;           /* 1: this was the last part of its tile */
+};
+
+/* ---- numbers ---------------------------------------------------------------------------------------------------------- */
+
+/* The last job whose `before` is not above x. */
+__device__ __forceinline__ uint32_t job_before(const struct dev_prefill &p, uint32_t x, uint32_t prefill_job::*before)
+{
+    uint32_t low = 0, high = p.a.n_seqs;
+    while (high - low > 1) {
+        const uint32_t middle = (low + high) / 2;
+        if (p.jobs[middle].*before <= x)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* The chunk of image number `block` of the call. Chunks follow each other head by head, or, where parts are wide, part by part. */
+__device__ __forceinline__ uint32_t chunk_of_block(const struct dev_prefill &p, uint32_t block)
+{
+    const struct prefill_job &j = p.jobs[job_before(p, block, &prefill_job::block)];
+    const uint32_t local = block - j.block, part = p.state->part, heads = p.a.c.kv_heads;
+    if (p.state->way != PREFILL_WIDE)
+        return j.chunk + local / j.blocks * j.parts + local % j.blocks / part;
+    const uint32_t which = local / (part * heads);
+    return j.chunk + which * heads + (local - which * part * heads) / min(part, j.blocks - which * part);
+}
+
+/* The images of a chunk. */
+__device__ __forceinline__ void describe_chunk(const struct dev_prefill &p, struct prefill_work &w, uint32_t chunk)
+{
+    w.job = job_before(p, chunk, &prefill_job::chunk);
+    const struct prefill_job &j = p.jobs[w.job];
+    const uint32_t local = chunk - j.chunk, part = p.state->part, heads = p.a.c.kv_heads;
+    const bool wide = p.state->way == PREFILL_WIDE;
+    w.chunk = chunk;
+    w.head = wide ? local % heads : local / j.parts, w.part = wide ? local / heads : local % j.parts;
+    w.first = w.part * part, w.images = min(part, j.blocks - w.first);
+    w.block = j.block + (wide ? w.first * heads + w.head * w.images : w.head * j.blocks + w.first);
+}
+
+/* The token that image i of a head begins with. */
+__device__ __forceinline__ uint32_t token_of_image(const struct prefill_job &j, uint32_t i)
+{
+    return (i < j.kept ? 0 : j.first_block + i - j.kept) * IMAGE_TOKENS;
+}
+
+/* Where image i of the head is. */
+__device__ __forceinline__ uint8_t *image_place(const struct dev_prefill &p, const struct prefill_work &w, uint32_t i)
+{
+    return p.images + (size_t)((w.block + i - w.first) % p.room) * p.im.bytes;
+}
+
+/* Asks the second cache for the pages of the images that are to be made; by some warps, of which this is number `warp`. */
+__device__ __forceinline__ void prefetch_pages(const struct dev_prefill &p, const struct prefill_work &w, uint32_t warp,
+                                               uint32_t warps)
+{
+    const struct prefill_job &j = p.jobs[w.job];
+    for (uint32_t i = w.first + warp; i < w.first + w.images; i += warps) {
+        const uint32_t token = token_of_image(j, i);
+        if (token < j.len)
+            prefetch_bytes(page_head(p.a.c, j.seq, token / AURA_PAGE, w.head) +
+                               token % AURA_PAGE / AURA_TILE * p.a.c.tile_bytes, IMAGE_TOKENS / AURA_TILE * p.a.c.tile_bytes);
+    }
+}
+
+/* ---- by one thread of a block ----------------------------------------------------------------------------------------- */
+
+/* Until a count has come so far. Only the last look is one that makes what was written before visible: it empties the first
+ * cache, where the jobs are. */
+__device__ __forceinline__ void wait_for_count(const uint32_t *count, uint32_t least)
+{
+    while (load_relaxed(count) < least)
+        wait_a_little();
+    load_acquire(count);
+}
+
+__device__ __forceinline__ void wait_for_chunks(const struct dev_prefill &p, uint32_t before)
+{
+    if (before)
+        wait_for_count(&p.state->done, before);
+}
+
+/* The first image of a chunk that nobody has taken, and some after it; of chunks up to `last`. */
+__device__ __forceinline__ bool take_images(const struct dev_prefill &p, struct prefill_work &w, uint32_t last)
+{
+    for (uint32_t chunk = load_relaxed(&p.state->next_chunk); chunk <= last; chunk++) {
+        struct prefill_chunk *c = &p.chunks[chunk % p.room];
+        describe_chunk(p, w, chunk);
+        wait_for_chunks(p, chunk >= p.room ? chunk - p.room + 1 : 0); /* that was in the same place */
+        const uint32_t at = load_relaxed(&c->taken) < w.images ? atomicAdd(&c->taken, (uint32_t)PREFILL_TAKE) : w.images;
+        if (at < w.images) {
+            w.what = PREFILL_IMAGE;
+            w.first += at, w.block += at, w.images = min(w.images - at, (uint32_t)PREFILL_TAKE);
+            if (w.block + w.images > p.room)
+                wait_for_chunks(p, chunk_of_block(p, w.block + w.images - 1 - p.room) + 1);
+            return true;
+        }
+        atomicMax(&p.state->next_chunk, chunk + 1);
+    }
+    return false;
+}
+
+__device__ __forceinline__ void describe_item(const struct dev_prefill &p, struct prefill_work &w, uint32_t item)
+{
+    const struct prefill_job &j = p.jobs[job_before(p, item, &prefill_job::item)];
+    const uint32_t local = item - j.item, of_head = local / j.tiles;
+    describe_chunk(p, w, j.chunk + of_head);
+    w.what = PREFILL_ITEM;
+    w.tile = j.tiles - 1 - local % j.tiles; /* the last rows see most: first come those that take longest */
+    w.carry = p.state->way == PREFILL_BESIDE ? item
+              : p.state->way == PREFILL_WIDE ? j.carry / p.a.c.kv_heads % 2 * (p.beside / 2) + w.head * j.tiles + w.tile
+                                             : (j.carry + w.head) % PREFILL_CARRY * p.carry_tiles + w.tile;
+}
+
+/* The next piece of work. held: the item that this block of threads has taken and not done; ~0: none. */
+__device__ __forceinline__ void take_work(const struct dev_prefill &p, struct prefill_work &w, uint32_t &held)
+{
+    const uint32_t items = p.jobs[p.a.n_seqs].item, chunks = p.jobs[p.a.n_seqs].chunk;
+    if (held == ~0u)
+        held = atomicAdd(&p.state->next_item, 1);
+    uint32_t last = chunks - 1;
+    if (held < items) {
+        describe_item(p, w, held);
+        last = min(w.chunk + 1, last);
+    }
+    if (items && take_images(p, w, last))
+        return;
+    if (held >= items) {
+        w.what = PREFILL_NOTHING;
+        return;
+    }
+    describe_item(p, w, held);
+    held = ~0u;
+    /* Chunks that must be done: what was in the same place, and the part before. */
+    uint32_t before = w.chunk >= p.room ? w.chunk - p.room + 1 : 0;
+    if (w.part && p.state->way != PREFILL_BESIDE)
+        before = p.state->way == PREFILL_WIDE ? w.chunk - p.a.c.kv_heads + 1 : w.chunk;
+    wait_for_chunks(p, before);
+    wait_for_count(&p.chunks[w.chunk % p.room].images, w.images);
+}
+
+/* After a barrier: this piece is done. */
+__device__ __forceinline__ void work_done(const struct dev_prefill &p, const struct prefill_work &w)
+{
+    struct prefill_chunk *c = &p.chunks[w.chunk % p.room];
+    if (w.what == PREFILL_IMAGE) {
+        arrive(&c->images, w.images);
+        return;
+    }
+    if (arrive(&c->items) < p.jobs[w.job].tiles - 1)
+        return;
+    c->taken = c->images = c->items = 0;
+    __threadfence();
+    c->done = w.chunk + 1;
+    __threadfence();
+    const uint32_t chunks = p.jobs[p.a.n_seqs].chunk;
+    for (uint32_t at = load_acquire(&p.state->done); at < chunks && load_acquire(&p.chunks[at % p.room].done) == at + 1;
+         at = load_acquire(&p.state->done)) {
+        atomicCAS(&p.state->done, at, at + 1);
+        __threadfence();
+    }
+}
+
+/* ---- rows ------------------------------------------------------------------------------------------------------------- */
+
+/* Row r of a tile. */
+__device__ __forceinline__ struct row_info prefill_row(const struct dev_prefill &p, const struct prefill_work &w, uint32_t r)
+{
+    const struct prefill_job &j = p.jobs[w.job];
+    struct row_info row = {};
+    const uint32_t index = w.tile * p.tile_rows + r;
+    row.there = index < j.count * p.a.c.ratio;
+    row.query = row.there ? aura_divide(index, p.a.by_ratio) : 0;
+    row.head = w.head * p.a.c.ratio + (row.there ? index - row.query * p.a.c.ratio : 0);
+    row.end = row.there ? (uint32_t)aura_seen_end(j.len, j.count, row.query, p.a.not_causal) : 0;
+    row.begin = (uint32_t)aura_seen_begin(row.end, p.a.window);
+    return row;
+}
+
+/* Which images of a chunk a tile attends to: image 0 of the head if `kept`, and numbers [from, to) of the head. Tokens [begin,
+ * end) are seen by every row. */
+struct tile_reach {
+    uint32_t kept, from, to;
+    uint32_t begin, end;
+    uint32_t token; /* that image 0 of these would begin with, were none kept */
+};
+
+__device__ __forceinline__ struct tile_reach tile_reach_of(const struct dev_prefill &p, const struct prefill_work &w)
+{
+    const struct prefill_job &j = p.jobs[w.job];
+    const uint32_t ratio = p.a.c.ratio, rows = j.count * ratio, first = w.tile * p.tile_rows;
+    const uint32_t low = aura_divide(first, p.a.by_ratio), high = aura_divide(min(first + p.tile_rows, rows) - 1, p.a.by_ratio);
+    const uint32_t low_end = (uint32_t)aura_seen_end(j.len, j.count, low, p.a.not_causal),
+                   high_end = (uint32_t)aura_seen_end(j.len, j.count, high, p.a.not_causal);
+    struct tile_reach t;
+    const uint32_t begin = (uint32_t)aura_seen_begin(low_end, p.a.window);
+    t.begin = (uint32_t)aura_seen_begin(high_end, p.a.window), t.end = low_end;
+    t.from = begin / IMAGE_TOKENS - j.first_block + j.kept;
+    t.to = high_end > j.first_block * IMAGE_TOKENS ? (high_end - 1) / IMAGE_TOKENS + 1 - j.first_block + j.kept : 0;
+    t.kept = p.a.c.keep_first && w.part == 0 && t.from > 0 && high_end > 0;
+    t.from = max(t.from, w.first), t.to = min(t.to, w.first + w.images);
+    t.token = (j.first_block - j.kept + t.from - t.kept) * IMAGE_TOKENS;
+    return t;
+}
+
+/* The token that the i-th image of a tile begins with. */
+__device__ __forceinline__ uint32_t token_of(const struct tile_reach &t, uint32_t i)
+{
+    return i < t.kept ? 0 : t.token + i * IMAGE_TOKENS;
+}
+
+/* How many images there are, and the i-th of them: its number among those of the head. */
+__device__ __forceinline__ uint32_t images_of(const struct tile_reach &t)
+{
+    return t.kept + (t.to > t.from ? t.to - t.from : 0);
+}
+
+__device__ __forceinline__ uint32_t image_of(const struct tile_reach &t, uint32_t i)
+{
+    return i < t.kept ? 0 : t.from + i - t.kept;
+}
+
+/* Whether every row sees all tokens of the image that begins with this one. */
+__device__ __forceinline__ bool is_all_seen(const struct tile_reach &t, uint32_t token)
+{
+    return token >= t.begin && token + IMAGE_TOKENS <= t.end;
+}
+
+/* What is kept of row r of a tile after a part; `carry`: where that of the tile is. */
+__device__ __forceinline__ float *carry_of(const struct dev_prefill &p, uint32_t carry, uint32_t r)
+{
+    return p.carry + ((size_t)carry * p.tile_rows + r) * (p.a.c.v_dim + PREFILL_CARRIED);
+}
+
+/* Whether the tile is done with this part, and if not, whether what it has is kept: parts side by side keep all. */
+__device__ __forceinline__ bool is_last_part(const struct dev_prefill &p, const struct prefill_work &w)
+{
+    return w.part + 1 == p.jobs[w.job].parts && (!w.part || p.state->way != PREFILL_BESIDE);
+}
+
+/* Parts side by side: by one thread, when what the tile has was kept. The last to come finishes the tile. */
+__device__ __forceinline__ void tile_done(const struct dev_prefill &p, struct prefill_work &w)
+{
+    const struct prefill_job &j = p.jobs[w.job];
+    w.last = p.state->way == PREFILL_BESIDE && arrive(&p.tiles_done[j.item + w.head * j.parts * j.tiles + w.tile]) == j.parts - 1;
+}
+
+/* Where the carry of part i of the tile is. */
+__device__ __forceinline__ uint32_t carry_of_part(const struct dev_prefill &p, const struct prefill_work &w, uint32_t i)
+{
+    return w.carry + i * p.jobs[w.job].tiles - w.part * p.jobs[w.job].tiles;
+}
+
+/* A row to the caller's tensor, by one warp. o, in shared memory: weights times values, in rotated space where values are codes.
+ * space: as long as o. */
+__device__ __forceinline__ void finish_prefill(const struct dev_prefill &p, const struct prefill_work &w,
+                                               const struct row_info &row, float *o, float *space, float m, float l)
+{
+    const struct dev_attend &a = p.a;
+    const uint32_t lane = threadIdx.x % 32, dim = a.c.v_dim;
+    struct split g = {};
+    g.job = w.job, g.seq = p.jobs[w.job].seq;
+    const float keep = a.sinks ? merge_sink(m, l, a.sinks[row.head]) : 1;
+    const bool empty = l == 0;
+    bool bad = row.bad || g.seq >= a.c.n_seqs || !(empty || aura_is_good_sum(l));
+    for (uint32_t d = lane; d < dim; d += 32)
+        o[d] = empty ? 0 : o[d] * keep / l;
+    __syncwarp();
+    if (a.c.v_rows) {
+        hadamard_shared(o, space, a.c.codecs->paley[2], a.c.codecs->v_inner, a.c.codecs->v_outer);
+        sign_and_scale(o, dim, a.c.v_sign, a.c.v_norm);
+    }
+    const float limit = aura_first_infinite(a.out.dtype);
+    for (uint32_t d = lane; d < dim; d += 32)
+        bad |= !(fabsf(o[d]) < limit);
+    bad = __any_sync(~0u, bad);
+    const int64_t to = g.job * a.out.seq + row.query * a.out.token + row.head * a.out.head;
+    for (uint32_t d = lane; d < dim; d += 32)
+        store_element(a.out.data, a.out.dtype, to + d, bad ? NAN : o[d]);
+    if (lane == 0)
+        finish_lse(a, g, row, m, l, bad);
+}
+
+#endif
