@@ -158,7 +158,7 @@ AURA_API uint32_t aura_ctx_isas(const aura_ctx *ctx);
  *
  * Threads: calls on different sequences may run at once, also where these share pages. On one sequence, any number of
  * calls that read it (attend, decode, aura_seq_get_info, fork and copy from it) may run at once, or one call that changes
- * it (append, truncate, reserve, remove, copy to it, release), not both. Creating a sequence may run beside anything.
+ * it (append, truncate, reserve, remove, map, copy to it, release), not both. Creating a sequence may run beside anything.
  * Destroying the cache may run beside nothing. A cache of slots has rules of its own: see "slots" below.
  */
 
@@ -199,7 +199,7 @@ enum {
 typedef struct aura_config {
     size_t size;
     aura_format format;          /* zero: k4v4 */
-    uint32_t q_heads, kv_heads;
+    uint32_t q_heads, kv_heads;  /* q_heads 0: every attend job says it */
     uint32_t k_dim, v_dim;       /* 64, 80, 96, 112, 128, 192, 256 or 512; v_dim 0: k_dim */
     uint32_t flags;              /* AURA_NO_... */
     uint32_t rollback;           /* tokens that truncate can take back without loss: 1 to 32; 0: 16 */
@@ -321,13 +321,15 @@ typedef struct aura_append_job {
     aura_seq seq;
     uint32_t tokens;
     aura_input k, v; /* [tokens][kv_heads][k_dim], [tokens][kv_heads][v_dim] */
+    uint8_t *bad;    /* [tokens]: a vector that cannot be stored becomes zeros, and bad[i] says of token i: 1 a key was such a
+                        vector, 2 a value, 3 both, 0 none. NULL: the call fails instead */
 } aura_append_job;
-#define AURA_APPEND_JOB_INIT {sizeof(aura_append_job), 0, 0, AURA_INPUT_INIT, AURA_INPUT_INIT}
+#define AURA_APPEND_JOB_INIT {sizeof(aura_append_job), 0, 0, AURA_INPUT_INIT, AURA_INPUT_INIT, NULL}
 
 /* Appends tokens to any number of different sequences: to all of them or to none. The bytes stored do not depend on how
  * the caller divides tokens into calls, on the instruction set or on threads.
- * Fails, with nothing changed: AURA_BAD_VALUE (NaN, Inf, or a vector longer than 60 000 after balance: the message names
- * it), AURA_OUT_OF_PAGES, AURA_OUT_OF_MEMORY, AURA_BAD_ARGUMENT (no such sequence, one sequence twice, more than
+ * Fails, with nothing changed: AURA_BAD_VALUE (NaN, Inf, or a vector longer than 60 000 after balance, in a job without `bad`:
+ * the message names it), AURA_OUT_OF_PAGES, AURA_OUT_OF_MEMORY, AURA_BAD_ARGUMENT (no such sequence, one sequence twice, more than
  * max_queries tokens with a window), AURA_UNSUPPORTED (dtype), AURA_TOO_LARGE. */
 AURA_API aura_status aura_append(aura_cache *cache, const aura_append_job *jobs, size_t n_jobs);
 
@@ -339,14 +341,29 @@ AURA_API aura_status aura_append(aura_cache *cache, const aura_append_job *jobs,
  * tokens, or all of them. */
 AURA_API aura_status aura_truncate(aura_cache *cache, aura_seq seq, uint64_t tokens);
 
-/* Removes tokens [first, first + tokens). The tokens after them move down and stay encoded as they are: a position that the
- * caller rotated into a key stays in it. Only two removals are possible, those that encode nothing again:
- *   - the end of the sequence, as aura_truncate() does;
- *   - whole encoded pages: first and tokens are multiples of 256, and first + tokens <= closed. The first page is not
- *     one of them where it holds pinned tokens.
- * Fails, with nothing changed: AURA_UNSUPPORTED (any other range; with a window, all but the end. Decode the tokens after
- * the range, truncate, and append them again), AURA_BAD_ARGUMENT (no such sequence, tokens that it does not have). */
+/* Removes tokens [first, first + tokens). The tokens after them move down; a position that the caller rotated into a key stays in
+ * it. The end of the sequence goes as with aura_truncate(). Whole encoded pages go without a change to others: first and tokens are
+ * multiples of 256, first + tokens <= closed, there is no window, and pinned tokens are not among them. After any other range, what
+ * follows is decoded, cut off and appended, all in place: it is encoded again when its tiles close.
+ * Fails, with no token changed: AURA_BAD_ARGUMENT (no such sequence, tokens that it does not have; with a window, tokens from
+ * `first` on that are gone, or a cut to `first` that aura_truncate() refuses), AURA_OUT_OF_MEMORY, AURA_OUT_OF_PAGES (only where
+ * pages are shared: those that it writes to are copied, and stay so). */
 AURA_API aura_status aura_seq_remove(aura_cache *cache, aura_seq seq, uint64_t first, uint64_t tokens);
+
+/* Changes key[k_dim] of a token and KV head, in model space, to what is stored instead. `token` is where it is after the call,
+ * `layer` 0 for a cache that is no model's. The library asks from any thread that works on the call, and twice for each key, the
+ * first time to see that all can be stored: the answer must be the same. It must not call the library. */
+typedef void aura_map_key_fn(void *user, uint32_t layer, uint64_t token, uint32_t kv_head, float *key);
+
+/* Maps the keys of tokens [first, first + tokens), for example to other positions. Values stay bit by bit. Keys that are codes are
+ * encoded again: relative to a new reference where all codes of their page are, else to the one that the page has.
+ * Fails as aura_seq_remove() does, and AURA_BAD_VALUE (a key that cannot be stored), with no token changed. */
+AURA_API aura_status aura_seq_map_keys(aura_cache *cache, aura_seq seq, uint64_t first, uint64_t tokens, aura_map_key_fn *map,
+                                       void *user);
+
+/* aura_seq_remove(), and the keys of all tokens after the range mapped on their way: they are encoded once. Fails as both do. */
+AURA_API aura_status aura_seq_shift(aura_cache *cache, aura_seq seq, uint64_t first, uint64_t tokens, aura_map_key_fn *map,
+                                    void *user);
 
 /* Appends tokens [first, first + tokens) of one sequence to another, or to itself. The two share the pages, so the tokens
  * are the same bit by bit. This is possible where it is exact:
@@ -382,8 +399,13 @@ typedef struct aura_attend_job {
     size_t mask_stride; /* floats from query to query; 0: mask_keys */
     const uint32_t *tiles; /* slots only: see "slots" below */
     uint64_t tokens;       /* slots only */
+    const uint64_t *from, *until; /* [queries] each, or NULL. Query i sees tokens [from[i], until[i]), whatever the window,
+                              keep_first and causality are. until alone: window and ALiBi count from token until[i] - 1, where
+                              the query then is; so the queries of any position can be asked. from alone: up to its own position */
+    uint32_t q_heads;      /* 0: those of the cache. All jobs of a call have the same */
 } aura_attend_job;
-#define AURA_ATTEND_JOB_INIT {sizeof(aura_attend_job), 0, 0, AURA_INPUT_INIT, AURA_VIEW_INIT, NULL, NULL, 0, 0, NULL, 0}
+#define AURA_ATTEND_JOB_INIT \
+    {sizeof(aura_attend_job), 0, 0, AURA_INPUT_INIT, AURA_VIEW_INIT, NULL, NULL, 0, 0, NULL, 0, NULL, NULL, 0}
 
 /* Shared by all jobs of a call. logit = scale * q.k, then softcap * tanh(logit / softcap), then + alibi[head] *
  * (key position - query position), then + mask. */
@@ -407,16 +429,16 @@ typedef struct aura_attend_options {
 /* Computes the attention of every query head to the cache. options NULL: all defaults. A row that sees no key is 0.
  * Results do not depend on the number of threads or on the other jobs. With a workspace nothing is allocated. It reads the
  * sequences.
- * Fails, with nothing written: AURA_BAD_ARGUMENT (also: more causal queries than tokens; in a cache with a window, a larger
- * window, more than max_queries queries, or a query that would see tokens that are gone), AURA_UNSUPPORTED (dtype),
- * AURA_TOO_LARGE, AURA_OUT_OF_MEMORY.
+ * Fails, with nothing written: AURA_BAD_ARGUMENT (also: more causal queries than tokens; from above until, or either beyond the
+ * tokens; in a cache with a window, a larger window, more than max_queries queries, or tokens that are gone between the first
+ * and the last that a job sees), AURA_UNSUPPORTED (dtype), AURA_TOO_LARGE, AURA_OUT_OF_MEMORY.
  * Fails, with everything written: AURA_NOT_FINITE. A row is NaN where its query, its mask or the plain keys and values that
  * it sees hold NaN or Inf. All other rows are good. */
 AURA_API aura_status aura_attend(const aura_cache *cache, const aura_attend_job *jobs, size_t n_jobs,
                                  const aura_attend_options *options);
 
 /* Says how many bytes of workspace these jobs need. They are enough for fewer queries of each job too. Of a job the call
- * reads only seq and queries; with slots, queries and tokens. `tokens` is the most that any sequence will have, to plan
+ * reads only seq, queries and q_heads; with slots, also tokens. `tokens` is the most that any sequence will have, to plan
  * ahead; 0: what each has now. It reads the sequences. Fails: AURA_BAD_ARGUMENT, AURA_TOO_LARGE. */
 AURA_API aura_status aura_attend_workspace(const aura_cache *cache, const aura_attend_job *jobs, size_t n_jobs,
                                            uint64_t tokens, size_t *bytes);
@@ -577,6 +599,13 @@ AURA_API aura_status aura_model_seq_fork(aura_model_cache *model, aura_seq from,
 AURA_API aura_status aura_model_seq_release(aura_model_cache *model, aura_seq seq);
 AURA_API aura_status aura_model_seq_truncate(aura_model_cache *model, aura_seq seq, uint64_t tokens);
 AURA_API aura_status aura_model_seq_reserve(aura_model_cache *model, aura_seq seq, uint64_t tokens);
+
+/* aura_seq_remove(), aura_seq_map_keys() and aura_seq_shift() in all layers. Fail as those do, then in no layer. */
+AURA_API aura_status aura_model_seq_remove(aura_model_cache *model, aura_seq seq, uint64_t first, uint64_t tokens);
+AURA_API aura_status aura_model_seq_map_keys(aura_model_cache *model, aura_seq seq, uint64_t first, uint64_t tokens,
+                                             aura_map_key_fn *map, void *user);
+AURA_API aura_status aura_model_seq_shift(aura_model_cache *model, aura_seq seq, uint64_t first, uint64_t tokens,
+                                          aura_map_key_fn *map, void *user);
 
 #ifdef __cplusplus
 }

@@ -7,6 +7,8 @@
 #include "../base/exact.h"
 #include "tile.h"
 
+#include <string.h>
+
 #include "../base/dtype.h"
 
 /* One call. */
@@ -24,22 +26,15 @@ static struct aura_sequence *seq_of(const aura_cache *cache, aura_seq id)
 
 /* ---- tiles that close ---------------------------------------------------------------------------------------------- */
 
-/* The mean of the unpinned keys of a tile, all of them open. The sum runs in token order. */
+/* The reference of the page of a tile whose unpinned keys are all open. */
 static void make_reference(const aura_cache *cache, const struct aura_sequence *seq, uint64_t tile, uint32_t h, uint8_t *head)
 {
-    uint32_t dim = cache->config.k_dim, count = 0;
-    float mean[AURA_TILE_DIM] = {0}, y[AURA_TILE_DIM];
-    for (uint64_t t = tile * AURA_TILE; t < (tile + 1) * AURA_TILE; t++) {
-        if (t < cache->pinned)
-            continue;
-        aura_load_row(y, aura_row_of(cache, seq->k, dim, h, t), AURA_F16, 0, dim);
-        for (uint32_t d = 0; d < dim; d++)
-            mean[d] = mean[d] + y[d];
-        count++;
-    }
-    for (uint32_t d = 0; d < dim; d++)
-        mean[d] = mean[d] / (float)count;
-    aura_store_reference(cache, head, mean);
+    const uint16_t *rows[AURA_TILE];
+    uint32_t n = 0;
+    for (uint64_t t = tile * AURA_TILE; t < (tile + 1) * AURA_TILE; t++)
+        if (t >= cache->pinned)
+            rows[n++] = aura_row_of(cache, seq->k, cache->config.k_dim, h, t);
+    aura_mean_reference(cache, head, rows, n);
 }
 
 static void close_keys(const aura_cache *cache, const struct aura_sequence *seq, uint64_t tile, uint32_t h,
@@ -68,25 +63,24 @@ static void close_values(const aura_cache *cache, const struct aura_sequence *se
     aura_encode_values(cache, aura_tile_of(cache, seq, tile, h), first, end, rows);
 }
 
-/* Encodes the tokens [closed, end) of one head; they are of one tile. */
-static void close_tokens(const aura_cache *cache, const struct aura_sequence *seq, uint32_t h, uint64_t closed,
-                         uint64_t end)
+uint64_t aura_close_tokens(const aura_cache *cache, const struct aura_sequence *seq, uint32_t h, uint64_t closed, uint64_t len)
 {
+    uint64_t end = aura_closed_of(cache, closed, len); /* all of one tile */
     uint64_t tile = closed / AURA_TILE, first = closed > cache->pinned ? closed : cache->pinned;
     if (first >= end || !aura_has_page(cache, seq, (size_t)(tile / AURA_PAGE_TILES)))
-        return; /* pinned tokens only, which are never encoded; or tokens that have slid out of the window */
+        return end; /* pinned tokens only, which are never encoded; or tokens that have slid out of the window */
     uint32_t from = (uint32_t)(first - tile * AURA_TILE), to = (uint32_t)(end - tile * AURA_TILE);
     if (seq->k)
         close_keys(cache, seq, tile, h, closed, from, to);
     if (seq->v)
         close_values(cache, seq, tile, h, from, to);
+    return end;
 }
 
 /* ---- tokens ------------------------------------------------------------------------------------------------------- */
 
-/* Stores one vector where it comes first: in the tile of a plain side, else in a row. */
-static void store_row(const aura_cache *cache, const struct aura_sequence *seq, uint64_t token, uint32_t head, float *x,
-                      int values)
+void aura_store_vector(const aura_cache *cache, const struct aura_sequence *seq, uint64_t token, uint32_t head, float *x,
+                       int values)
 {
     uint32_t dim = values ? cache->config.v_dim : cache->config.k_dim;
     uint16_t *rows = values ? seq->v : seq->k;
@@ -96,6 +90,16 @@ static void store_row(const aura_cache *cache, const struct aura_sequence *seq, 
     }
     cache->ctx->kernels.rotate[0](x, x, values ? &cache->v.rotate : &cache->k.rotate, 1);
     aura_store_row(aura_row_of(cache, rows, dim, head, token), AURA_F16, 0, x, dim);
+}
+
+/* One vector of a job. Other heads may be marking the same token. */
+static void load_vector(float *x, const aura_cache *cache, const aura_append_job *job, size_t t, uint32_t head, int values)
+{
+    aura_load_vector(x, cache, values ? &job->v : &job->k, t, head, values);
+    if (!job->bad || !aura_is_bad_vector(cache, x, values))
+        return;
+    memset(x, 0, (values ? cache->config.v_dim : cache->config.k_dim) * sizeof *x);
+    __atomic_fetch_or(&job->bad[t], values ? 2 : 1, __ATOMIC_RELAXED);
 }
 
 static void append_item(void *work, size_t i)
@@ -108,14 +112,11 @@ static void append_item(void *work, size_t i)
     uint64_t closed = seq->closed;
     float x[AURA_TILE_DIM];
     for (size_t t = 0; t < job->tokens; t++) {
-        aura_load_vector(x, cache, &job->k, t, head, 0);
-        store_row(cache, seq, seq->len + t, head, x, 0);
-        aura_load_vector(x, cache, &job->v, t, head, 1);
-        store_row(cache, seq, seq->len + t, head, x, 1);
-        uint64_t end = aura_closed_of(cache, closed, seq->len + t + 1);
-        if (end > closed)
-            close_tokens(cache, seq, head, closed, end);
-        closed = end;
+        load_vector(x, cache, job, t, head, 0);
+        aura_store_vector(cache, seq, seq->len + t, head, x, 0);
+        load_vector(x, cache, job, t, head, 1);
+        aura_store_vector(cache, seq, seq->len + t, head, x, 1);
+        closed = aura_close_tokens(cache, seq, head, closed, seq->len + t + 1);
     }
 }
 
@@ -144,7 +145,7 @@ static aura_status check_job(struct aura_call call, const aura_cache *cache, con
 static struct aura_given given_of(const void *jobs, size_t i)
 {
     const aura_append_job *job = (const aura_append_job *)jobs + i;
-    struct aura_given in = {job->tokens, &job->k, &job->v};
+    struct aura_given in = {job->tokens, &job->k, &job->v, job->bad != NULL};
     return in;
 }
 
@@ -176,6 +177,9 @@ aura_status aura_append(aura_cache *cache, const aura_append_job *jobs, size_t n
     struct aura_sequence *list = list_of(&a);
     if ((status = aura_pages_grow(call, cache, list)))
         return status;
+    for (size_t i = 0; i < n_jobs; i++)
+        if (jobs[i].bad)
+            memset(jobs[i].bad, 0, jobs[i].tokens);
     aura_run(cache->ctx, n_jobs * cache->config.kv_heads, append_item, &a);
     pthread_mutex_lock(&cache->lock);
     for (struct aura_sequence *seq = list; seq; seq = seq->next) {

@@ -39,12 +39,14 @@ static struct aura_block block_of(const struct aura_attend *a, const struct aura
     b.first = unit % plan->blocks * a->block_rows;
     b.n = plan->rows - b.first < a->block_rows ? plan->rows - b.first : a->block_rows;
     b.row = plan->first_row + b.head * plan->rows + b.first;
-    b.begin = aura_row_begin(&b, 0); /* positions ascend with the rows */
-    b.end = aura_row_end(&b, b.n - 1);
-    b.all_begin = aura_row_begin(&b, b.n - 1);
-    b.all_end = aura_row_end(&b, 0);
-    b.kept = aura_kept_apart(a, b.begin);
-    if (!b.kept && a->cache->config.keep_first)
+    struct aura_span all, any;
+    any = aura_queries_span(a, plan->job, plan->len, aura_query_of(&b, 0), aura_query_of(&b, b.n - 1), &all);
+    b.begin = any.begin;
+    b.end = any.end;
+    b.all_begin = all.begin;
+    b.all_end = all.end;
+    b.kept = aura_kept_apart(a, plan->job, b.begin);
+    if (!b.kept && aura_kept_of(a, plan->job))
         b.begin = 0;
     return b;
 }
@@ -71,7 +73,7 @@ static void prepare_row(const struct aura_block *b, size_t i)
     const aura_config *c = &cache->config;
     size_t row = b->row + i;
     float *q = a->q + row * c->k_dim;
-    aura_view_load(q, &b->plan->job->q, aura_view_strides(&b->plan->job->q, c->q_heads, c->k_dim), aura_query_of(b, i),
+    aura_view_load(q, &b->plan->job->q, aura_view_strides(&b->plan->job->q, a->q_heads, c->k_dim), aura_query_of(b, i),
                    aura_q_head_of(b, i), c->k_dim);
     if (aura_is_packed(cache->layout.k.kind)) {
         for (uint32_t d = 0; cache->balance && d < c->k_dim; d++)
@@ -253,9 +255,9 @@ static void finish_row(const struct aura_block *b, size_t i)
     bad = aura_poison_row(out, dim, job->out.dtype);
     a->bad[b->row + i] = (uint8_t)bad;
     const aura_input place = aura_place_of(&job->out);
-    aura_view_store(&job->out, aura_view_strides(&place, cache->config.q_heads, dim), aura_query_of(b, i), head, out, dim);
+    aura_view_store(&job->out, aura_view_strides(&place, a->q_heads, dim), aura_query_of(b, i), head, out, dim);
     if (job->lse)
-        job->lse[aura_query_of(b, i) * cache->config.q_heads + head] =
+        job->lse[aura_query_of(b, i) * a->q_heads + head] =
             bad ? NAN : empty ? -INFINITY : all.max * AURA_LN_2 + logf(all.sum);
 }
 
@@ -303,7 +305,8 @@ static aura_status checked_attend(struct aura_call call, const aura_cache *cache
     struct aura_attend a = {.cache = cache, .jobs = jobs, .n_jobs = n_jobs};
     size_t bytes = 0;
     aura_status status;
-    if ((status = aura_attend_set(call, &a, options)) || (status = aura_attend_measure(call, &a, 0, 0, &bytes)))
+    if ((status = aura_attend_heads(call, &a)) || (status = aura_attend_set(call, &a, options)) ||
+        (status = aura_attend_measure(call, &a, 0, 0, &bytes)))
         return status;
     if (a.options.workspace && (a.options.workspace_bytes < bytes || (uintptr_t)a.options.workspace % 64))
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT,

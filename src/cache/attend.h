@@ -35,6 +35,7 @@ struct aura_attend {
     size_t n_jobs;
     aura_attend_options options;      /* with the defaults filled in */
     uint32_t k_planes, v_planes;
+    uint32_t q_heads;
     size_t block_rows;
     float unit;                       /* of logits: scale * log2 e */
     float limit_of_call;              /* see rules.h */
@@ -52,10 +53,12 @@ struct aura_attend {
     float *acc;                       /* [partials][v_dim] */
 };
 
+/* How many query heads the jobs have. Looks at nothing else in them. */
+aura_status aura_attend_heads(struct aura_call call, struct aura_attend *a);
 /* The options with their defaults, checked. NULL: all defaults. */
 aura_status aura_attend_set(struct aura_call call, struct aura_attend *a, const aura_attend_options *given);
 /* Fills everything but the workspace; *bytes is what that takes. `tokens` not 0 stands for the length of every sequence.
- * With plan_only, of the jobs only seq and queries are looked at. */
+ * With plan_only, of the jobs only seq, queries and q_heads are looked at. */
 aura_status aura_attend_measure(struct aura_call call, struct aura_attend *a, uint64_t tokens, int plan_only,
                                 size_t *bytes);
 /* Points into the workspace and fills the plans. */
@@ -76,7 +79,7 @@ struct aura_block {
 
 static inline uint32_t aura_ratio_of(const struct aura_attend *a)
 {
-    return a->cache->config.q_heads / a->cache->config.kv_heads;
+    return a->q_heads / a->cache->config.kv_heads;
 }
 
 /* Which query token and which query head row i of a block is. */
@@ -90,22 +93,41 @@ static inline uint32_t aura_q_head_of(const struct aura_block *b, size_t i)
     return b->head * aura_ratio_of(b->a) + (uint32_t)((b->first + i) % aura_ratio_of(b->a));
 }
 
-/* One past the newest key that row i may see; its position is the one before. */
-static inline uint64_t aura_row_end(const struct aura_block *b, size_t i)
+/* Tokens [begin, end); none where they are equal. */
+struct aura_span {
+    uint64_t begin, end;
+};
+
+/* What a query of a job sees, but for the first tokens that the cache keeps; its position is end - 1. */
+static inline struct aura_span aura_query_span(const struct aura_attend *a, const aura_attend_job *job, uint64_t len, size_t query)
 {
-    return aura_seen_end(b->plan->len, b->plan->job->queries, aura_query_of(b, i), b->a->options.not_causal);
+    struct aura_span s;
+    s.end = job->until ? job->until[query] : aura_seen_end(len, job->queries, query, a->options.not_causal);
+    s.begin = job->from ? job->from[query] : aura_seen_begin(s.end, a->options.window);
+    return s;
 }
 
-static inline uint64_t aura_row_begin(const struct aura_block *b, size_t i)
+static inline struct aura_span aura_row_span(const struct aura_block *b, size_t i)
 {
-    return aura_seen_begin(aura_row_end(b, i), b->a->options.window);
+    return aura_query_span(b->a, b->plan->job, b->plan->len, aura_query_of(b, i));
 }
 
-/* The tokens at the beginning that are seen from outside the window take tiles of their own, unless the window reaches into
- * them: then everything from 0 on is gone through, and what is between is hidden. */
-static inline uint64_t aura_kept_apart(const struct aura_attend *a, uint64_t begin)
+/* What queries [first, last] of a job see: together, from the first token to the last, or 0 to 0 where that is none; and, in
+ * *all, each of them. */
+struct aura_span aura_queries_span(const struct aura_attend *a, const aura_attend_job *job, uint64_t len, size_t first, size_t last,
+                                   struct aura_span *all);
+
+/* Tokens at the beginning that a job sees from outside the window. */
+static inline uint32_t aura_kept_of(const struct aura_attend *a, const aura_attend_job *job)
 {
-    uint64_t keep = a->cache->config.keep_first;
+    return job->from ? 0 : a->cache->config.keep_first;
+}
+
+/* They take tiles of their own, unless the window reaches into them: then everything from 0 on is gone through, and what is
+ * between is hidden. */
+static inline uint64_t aura_kept_apart(const struct aura_attend *a, const aura_attend_job *job, uint64_t begin)
+{
+    uint64_t keep = aura_kept_of(a, job);
     return begin / AURA_TILE * AURA_TILE >= keep ? keep : 0;
 }
 

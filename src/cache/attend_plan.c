@@ -17,6 +17,25 @@ static aura_status check_numbers(struct aura_call call, const char *what, const 
     return AURA_OK;
 }
 
+aura_status aura_attend_heads(struct aura_call call, struct aura_attend *a)
+{
+    const aura_config *c = &a->cache->config;
+    aura_status status;
+    a->q_heads = c->q_heads;
+    for (size_t i = 0; i < a->n_jobs; i++) {
+        const aura_attend_job *job = &a->jobs[i];
+        if ((status = aura_check_call(call, job, sizeof *job)))
+            return status;
+        uint32_t heads = job->q_heads ? job->q_heads : c->q_heads;
+        if (!heads || heads % c->kv_heads || heads > 1u << 16 || (i && heads != a->q_heads))
+            return aura_fail(call.ctx, AURA_BAD_ARGUMENT,
+                             "%s: jobs[%zu] has %u query heads for %u KV heads: a multiple, up to 65536, the same in all jobs",
+                             call.name, i, heads, c->kv_heads);
+        a->q_heads = heads;
+    }
+    return AURA_OK;
+}
+
 aura_status aura_attend_set(struct aura_call call, struct aura_attend *a, const aura_attend_options *given)
 {
     static const aura_attend_options defaults = AURA_ATTEND_OPTIONS_INIT;
@@ -25,7 +44,7 @@ aura_status aura_attend_set(struct aura_call call, struct aura_attend *a, const 
     aura_status status;
     if (!given)
         given = &defaults;
-    if ((status = aura_check_call(call, given, sizeof *given)) || (status = check_numbers(call, "alibi", given->alibi, c->q_heads)))
+    if ((status = aura_check_call(call, given, sizeof *given)) || (status = check_numbers(call, "alibi", given->alibi, a->q_heads)))
         return status;
     *o = *given;
     o->scale = aura_logit_scale(o->scale, c->k_dim);
@@ -75,25 +94,56 @@ static aura_status check_tiles(struct aura_call call, const aura_config *c, cons
     return AURA_OK;
 }
 
-/* The oldest token that a job sees, but for those of keep_first: that of its first query. */
-static uint64_t begin_of(const struct aura_attend *a, const aura_attend_job *job, uint64_t len)
+struct aura_span aura_queries_span(const struct aura_attend *a, const aura_attend_job *job, uint64_t len, size_t first, size_t last,
+                                   struct aura_span *all)
 {
-    uint64_t end = aura_seen_end(len, job->queries, 0, a->options.not_causal || job->queries == 0);
-    return aura_seen_begin(end, a->options.window);
+    struct aura_span any = {UINT64_MAX, 0};
+    const size_t step = job->from || job->until || first == last ? 1 : last - first; /* positions ascend with the queries */
+    all->begin = 0;
+    all->end = UINT64_MAX;
+    for (size_t i = first; i <= last; i += step) {
+        struct aura_span s = aura_query_span(a, job, len, i);
+        all->begin = s.begin > all->begin ? s.begin : all->begin;
+        all->end = s.end < all->end ? s.end : all->end;
+        if (s.begin >= s.end)
+            continue;
+        any.begin = s.begin < any.begin ? s.begin : any.begin;
+        any.end = s.end > any.end ? s.end : any.end;
+    }
+    any.begin = any.end ? any.begin : 0;
+    return any;
+}
+
+static struct aura_span job_span(const struct aura_attend *a, const aura_attend_job *job, uint64_t len)
+{
+    struct aura_span none = {0, 0}, all;
+    return job->queries ? aura_queries_span(a, job, len, 0, job->queries - 1, &all) : none;
+}
+
+/* The limits that a job has of its own. */
+static aura_status check_limits(struct aura_call call, const aura_attend_job *job, uint64_t len)
+{
+    for (uint32_t i = 0; i < job->queries && (job->from || job->until); i++) {
+        uint64_t until = job->until ? job->until[i] : len, from = job->from ? job->from[i] : 0;
+        if (from > until || until > len)
+            return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: query %u sees tokens [%llu, %llu) of %llu", call.name, i,
+                             (unsigned long long)from, (unsigned long long)until, (unsigned long long)len);
+    }
+    return AURA_OK;
 }
 
 static aura_status check_window(struct aura_call call, const struct aura_attend *a, const aura_attend_job *job,
                                 const struct aura_sequence *seq)
 {
     const aura_config *c = &a->cache->config;
-    uint64_t begin = begin_of(a, job, seq->len);
+    struct aura_span seen = job_span(a, job, seq->len);
     if (!aura_takes_at_once(c->window, c->max_queries, job->queries))
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: %u queries at once; a cache with a window takes max_queries = %u",
                          call.name, job->queries, c->max_queries);
-    if (job->queries && !aura_tokens_exist(a->cache, seq, begin, seq->len))
-        return aura_fail(call.ctx, AURA_BAD_ARGUMENT,
-                         "%s: %u queries would see token %llu; after tokens were taken back, those below %llu are gone",
-                         call.name, job->queries, (unsigned long long)begin, (unsigned long long)seq->pages.first * AURA_PAGE);
+    if (seen.begin < seen.end && !aura_tokens_exist(a->cache, seq, seen.begin, seen.end))
+        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: %u queries would see tokens from %llu on; those below %llu are gone",
+                         call.name, job->queries, (unsigned long long)seen.begin,
+                         (unsigned long long)seq->pages.first * AURA_PAGE);
     return AURA_OK;
 }
 
@@ -103,7 +153,9 @@ static aura_status check_job(struct aura_call call, const struct aura_attend *a,
     const aura_config *c = &a->cache->config;
     uint64_t len = len_of(a->cache, job, seq);
     aura_status status;
-    if (!a->options.not_causal && job->queries > len)
+    if ((status = check_limits(call, job, len)))
+        return status;
+    if (!a->options.not_causal && !job->until && job->queries > len)
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT,
                          "%s: %u queries at the newest positions of sequence %u, which has %llu tokens", call.name, job->queries,
                          job->seq, (unsigned long long)len);
@@ -119,9 +171,9 @@ static aura_status check_job(struct aura_call call, const struct aura_attend *a,
         return AURA_OK;
     const aura_input out = aura_place_of(&job->out);
     if ((status = aura_check_view(call, "q", &job->q)) || (status = aura_check_view(call, "out", &out)) ||
-        (status = aura_check_view_extent(call, "q", &job->q, job->queries, c->q_heads, c->k_dim)) ||
-        (status = aura_check_view_extent(call, "out", &out, job->queries, c->q_heads, c->v_dim)) ||
-        (status = aura_check_view_apart(call, "out", &out, job->queries, c->q_heads, c->v_dim)))
+        (status = aura_check_view_extent(call, "q", &job->q, job->queries, a->q_heads, c->k_dim)) ||
+        (status = aura_check_view_extent(call, "out", &out, job->queries, a->q_heads, c->v_dim)) ||
+        (status = aura_check_view_apart(call, "out", &out, job->queries, a->q_heads, c->v_dim)))
         return status;
     return AURA_OK;
 }
@@ -133,29 +185,35 @@ static size_t splits_of(uint64_t tokens)
     return (size_t)(tokens / AURA_SPLIT + (tokens % AURA_SPLIT > 0));
 }
 
-/* One job counted, without its place. */
+/* One job counted, without its place and its splits. */
 static struct aura_attend_plan plan_of(const struct aura_attend *a, const aura_attend_job *job,
                                        const struct aura_sequence *seq, uint64_t len)
 {
-    size_t rows = (size_t)job->queries * (a->cache->config.q_heads / a->cache->config.kv_heads);
+    size_t rows = (size_t)job->queries * aura_ratio_of(a);
     struct aura_attend_plan plan = {job, seq, len, rows, (rows + a->block_rows - 1) / a->block_rows, 0, 0, 0, 0, 0, 0, 0};
-    uint64_t begin = begin_of(a, job, len), kept = aura_kept_apart(a, begin);
-    if (!kept && a->cache->config.keep_first)
-        begin = 0;
-    plan.kept_splits = splits_of(kept);
-    plan.first_split = (size_t)(begin / AURA_SPLIT);
-    if (plan.first_split < plan.kept_splits)
-        plan.first_split = plan.kept_splits;
-    plan.splits = splits_of(len) > plan.first_split ? plan.kept_splits + splits_of(len) - plan.first_split : plan.kept_splits;
     return plan;
 }
 
-/* The most splits of a job whose sequence has `len` tokens or less. */
-static size_t most_splits_of(const struct aura_attend *a, const aura_attend_job *job, uint64_t len)
+static void find_splits(const struct aura_attend *a, struct aura_attend_plan *plan)
 {
-    const aura_config *c = &a->cache->config;
-    size_t all = splits_of(len), seen = splits_of(c->window + job->queries) + 1 + splits_of(c->keep_first);
-    return c->window && seen < all ? seen : all;
+    struct aura_span seen = job_span(a, plan->job, plan->len);
+    uint64_t kept = aura_kept_apart(a, plan->job, seen.begin);
+    if (!kept && aura_kept_of(a, plan->job))
+        seen.begin = 0;
+    plan->kept_splits = splits_of(kept);
+    plan->first_split = (size_t)(seen.begin / AURA_SPLIT);
+    if (plan->first_split < plan->kept_splits)
+        plan->first_split = plan->kept_splits;
+    size_t end = splits_of(seen.end);
+    plan->splits = plan->kept_splits + (end > plan->first_split ? end - plan->first_split : 0);
+}
+
+/* The most splits of a job whose sequence has `len` tokens or less: those of all tokens that can be there. */
+static size_t most_splits_of(const struct aura_attend *a, uint64_t len)
+{
+    const struct aura_page_window *w = &a->cache->window;
+    size_t all = splits_of(len), there = splits_of(w->span + AURA_PAGE) + 1 + splits_of((uint64_t)w->kept * AURA_PAGE);
+    return w->span && there < all ? there : all;
 }
 
 /* The arrays of the workspace, one after the other. A NULL base measures. */
@@ -192,15 +250,17 @@ static aura_status count_jobs(struct aura_call call, struct aura_attend *a, uint
     size_t split_partials = 0, most_splits = 0;
     for (size_t i = 0; i < a->n_jobs; i++) {
         const aura_attend_job *job = &a->jobs[i];
-        aura_status status = aura_check_call(call, job, sizeof *job);
-        const struct aura_sequence *seq = status ? NULL : seq_of(call, a->cache, job);
+        const struct aura_sequence *seq = seq_of(call, a->cache, job);
+        aura_status status;
         if (!seq)
             return AURA_BAD_ARGUMENT;
         if (!plan_only && (status = check_job(call, a, job, seq)))
             return status;
         struct aura_attend_plan plan = plan_of(a, job, seq, tokens ? tokens : len_of(a->cache, job, seq));
         if (plan_only)
-            plan.splits = most_splits_of(a, job, plan.len);
+            plan.splits = most_splits_of(a, plan.len);
+        else
+            find_splits(a, &plan);
         if (plan.rows > (most - a->rows) / heads || plan.splits > (most - split_partials) / heads / (plan.rows + 1))
             return aura_fail(call.ctx, AURA_TOO_LARGE, "%s: %u queries over %llu tokens", call.name, job->queries,
                              (unsigned long long)plan.len);
@@ -243,6 +303,7 @@ void aura_attend_place(struct aura_attend *a, void *workspace)
         const struct aura_sequence *seq = seq_of(call, a->cache, &a->jobs[i]);
         struct aura_attend_plan *plan = &a->plan[i];
         *plan = plan_of(a, &a->jobs[i], seq, len_of(a->cache, &a->jobs[i], seq));
+        find_splits(a, plan);
         plan->first_row = a->rows;
         plan->first_unit = a->units;
         plan->first_item = a->items;
@@ -264,5 +325,6 @@ aura_status aura_attend_workspace(const aura_cache *cache, const aura_attend_job
     struct aura_attend a = {.cache = cache, .jobs = jobs, .n_jobs = n_jobs};
     if (!cache || (!jobs && n_jobs) || !bytes)
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: %s is NULL", call.name, !cache ? "cache" : !bytes ? "bytes" : "jobs");
-    return aura_attend_measure(call, &a, tokens, 1, bytes);
+    aura_status status = aura_attend_heads(call, &a);
+    return status ? status : aura_attend_measure(call, &a, tokens, 1, bytes);
 }

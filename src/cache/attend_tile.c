@@ -243,7 +243,7 @@ void aura_apply_options(const struct aura_block *b, const struct aura_place *p, 
         for (uint32_t t = 0; cap > 0 && t < p->columns; t++)
             logit[t] = cap * tanhf(logit[t] / cap);
         float slope = o->alibi ? o->alibi[aura_q_head_of(b, i)] * AURA_LOG2_E : 0;
-        int64_t distance = (int64_t)(p->first - (aura_row_end(b, i) - 1));
+        int64_t distance = (int64_t)(p->first - (aura_row_span(b, i).end - 1));
         for (uint32_t t = 0; slope != 0 && t < p->columns; t++)
             logit[t] = logit[t] + slope * (float)(distance + t);
         if (!job->mask || p->first + p->columns <= b->plan->len - job->mask_keys)
@@ -258,11 +258,11 @@ void aura_apply_options(const struct aura_block *b, const struct aura_place *p, 
 /* Columns that a row may not see: by index, never by what is in them. */
 void aura_hide_columns(const struct aura_block *b, const struct aura_place *p, float (*logit)[AURA_TILE])
 {
-    uint32_t keep = b->a->cache->config.keep_first;
+    uint32_t keep = aura_kept_of(b->a, b->plan->job);
     for (size_t i = 0; i < b->n; i++) {
-        uint64_t begin = aura_row_begin(b, i), end = aura_row_end(b, i);
+        struct aura_span row = aura_row_span(b, i);
         for (uint64_t t = p->first; t < p->first + AURA_TILE; t++)
-            if (!aura_sees(t, begin, end, keep))
+            if (!aura_sees(t, row.begin, row.end, keep))
                 logit[i][t - p->first] = -INFINITY;
     }
 }

@@ -46,10 +46,11 @@ static aura_status complete_config(struct aura_call call, aura_config *c, const 
     c->max_queries = c->window && !c->max_queries ? 512 : c->max_queries;
     c->flags |= c->slots ? AURA_NO_PINNED | AURA_NO_OPEN : 0;
     if ((status = aura_check_format(call, c->format)) || (status = aura_check_cache_dims(call, c->k_dim, c->v_dim)) ||
-        (status = aura_check_heads(call, c->q_heads, c->kv_heads)))
+        (status = aura_check_heads(call, c->q_heads ? c->q_heads : c->kv_heads, c->kv_heads)))
         return status;
-    if (c->q_heads > 1u << 16)
-        return aura_fail(call.ctx, AURA_TOO_LARGE, "%s: %u query heads; at most 65536", call.name, c->q_heads);
+    if (c->q_heads > 1u << 16 || c->kv_heads > 1u << 16)
+        return aura_fail(call.ctx, AURA_TOO_LARGE, "%s: %u query heads, %u KV heads; at most 65536", call.name, c->q_heads,
+                         c->kv_heads);
     if (c->rollback > 32 || (c->flags & ~known))
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: rollback %u (1 to 32) or flags 0x%x (within 0x%x)", call.name,
                          c->rollback, c->flags, known);

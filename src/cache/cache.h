@@ -1,5 +1,6 @@
 /* The cache: what it is made of. cache.c makes and describes it, seq.c has its sequences, pool.c owns its memory, append.c
- * takes tokens, tile.c encodes them, slots.c is the cache without sequences, decode.c reads tokens back, attend.c attends. */
+ * takes tokens, tile.c encodes them, edit.c removes and changes them, slots.c is the cache without sequences, decode.c reads tokens
+ * back, attend.c attends. */
 #ifndef AURA_CACHE_H
 #define AURA_CACHE_H
 
@@ -108,6 +109,12 @@ aura_status aura_pages_add(struct aura_call call, aura_cache *cache, struct aura
 /* Pages below `end` that others have too become pages of its own, with whatever is in them. The lock is held. Fails, with
  * nothing changed, like aura_cache_alloc(). */
 aura_status aura_pages_own(struct aura_call call, aura_cache *cache, struct aura_sequence *seq, size_t end);
+/* Pages [begin, end) that others have too become pages of its own, with the same bytes. Fails, with nothing changed, like
+ * aura_cache_alloc(). */
+aura_status aura_pages_unshare(struct aura_call call, aura_cache *cache, struct aura_sequence *seq, size_t begin, size_t end);
+/* The pages [*begin, *end) that are written to when a sequence that is cut to `cut` tokens grows to `tokens`, of those it has. */
+void aura_pages_written(const aura_cache *cache, const struct aura_sequence *seq, uint64_t cut, uint64_t tokens, size_t *begin,
+                        size_t *end);
 /* Memory for the list of a sequence that ends with page end - 1; the lock is held. */
 aura_status aura_pages_table(struct aura_call call, aura_cache *cache, struct aura_sequence *seq, size_t end);
 /* Brings cache->tokens up to date; the lock is held. */
@@ -141,10 +148,44 @@ aura_status aura_seq_branch(struct aura_call call, aura_cache *cache, aura_seq f
 void aura_seq_discard(aura_cache *cache, struct aura_sequence *seq);
 /* That a sequence can be cut to so many tokens. */
 aura_status aura_check_cut(struct aura_call call, const aura_cache *cache, const struct aura_sequence *seq, uint64_t tokens);
+/* aura_truncate() to tokens that can be cut to. */
+void aura_seq_cut(aura_cache *cache, struct aura_sequence *seq, uint64_t tokens);
+/* That a sequence has these tokens, or had them before they slid out of the window. */
+aura_status aura_check_range(struct aura_call call, const struct aura_sequence *seq, uint64_t first, uint64_t tokens);
 /* All of them. */
 void aura_seqs_free(aura_cache *cache);
 /* Bytes of the places of so many sequences. Fails: AURA_TOO_LARGE. */
 aura_status aura_places_bytes(struct aura_call call, size_t seqs, size_t *bytes);
+
+/* ---- append.c ---- */
+
+/* One vector of a token to where it comes first: to the tile of a plain side, else, rotated, to its f16 row. A key has its balance.
+ * x is lost. */
+void aura_store_vector(const aura_cache *cache, const struct aura_sequence *seq, uint64_t token, uint32_t head, float *x,
+                       int values);
+/* Encodes what there is to encode when a head, of which tokens below `closed` are, has grown by one to `len`; returns the new
+ * `closed`. */
+uint64_t aura_close_tokens(const aura_cache *cache, const struct aura_sequence *seq, uint32_t head, uint64_t closed, uint64_t len);
+
+/* ---- decode.c ---- */
+
+/* One vector in model space, as attention sees it. */
+void aura_decode_vector(float *x, const aura_cache *cache, const struct aura_sequence *seq, uint64_t token, uint32_t head,
+                        int values);
+
+/* ---- edit.c ---- */
+
+/* What is to be done to a sequence: tokens [first, first + cut) go; then the keys of tokens [first, end) are mapped, up to the last
+ * where `end` is UINT64_MAX. */
+struct aura_edit {
+    uint64_t first, cut, end;
+    int maps; /* 0: no key is mapped */
+    aura_map_key_fn *map;
+    void *user;
+};
+/* In all these caches or in none. */
+aura_status aura_edit_layers(struct aura_call call, aura_cache *const *layers, uint32_t n, aura_seq id,
+                             const struct aura_edit *what);
 
 /* ---- slots.c ---- */
 
@@ -159,6 +200,17 @@ aura_status aura_check_slots(struct aura_call call, const aura_cache *cache, con
 static inline int aura_tokens_exist(const aura_cache *cache, const struct aura_sequence *seq, uint64_t first, uint64_t end)
 {
     return aura_window_has(&cache->window, seq->pages.first, first, end);
+}
+
+/* Tokens below have no f16 rows, but for the pinned ones. */
+static inline uint64_t aura_settled_of(const struct aura_sequence *seq)
+{
+    return aura_settled(seq->len, seq->closed, seq->k || seq->v);
+}
+
+static inline int aura_has_pinned(const aura_cache *cache, const struct aura_sequence *seq)
+{
+    return cache->pinned && (seq->k || seq->v);
 }
 
 /* Tokens below this are codes when the sequence has grown to `len`; those below `closed` were before. */

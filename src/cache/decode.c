@@ -59,6 +59,17 @@ static void decode_plain(float *x, const aura_cache *cache, const struct aura_se
     aura_load_row(x, tile, dtype, (size_t)(token % AURA_TILE) * side->dim, side->dim);
 }
 
+void aura_decode_vector(float *x, const aura_cache *cache, const struct aura_sequence *seq, uint64_t token, uint32_t head,
+                        int values)
+{
+    if (!aura_is_packed(values ? cache->layout.v.kind : cache->layout.k.kind))
+        decode_plain(x, cache, seq, token, head, values);
+    else if (values)
+        decode_value(x, cache, seq, token, head);
+    else
+        decode_key(x, cache, seq, token, head);
+}
+
 /* One call. */
 struct decode {
     const aura_cache *cache;
@@ -77,16 +88,11 @@ static void decode_item(void *work, size_t i)
     uint64_t token = d->slot ? d->slot[i / heads] : d->first + i / heads;
     float x[AURA_TILE_DIM];
     for (int values = 0; values < 2; values++) {
-        const struct aura_side *side = values ? &cache->layout.v : &cache->layout.k;
         if (!d->view[values])
             continue;
-        if (!aura_is_packed(side->kind))
-            decode_plain(x, cache, d->seq, token, head, values);
-        else if (values)
-            decode_value(x, cache, d->seq, token, head);
-        else
-            decode_key(x, cache, d->seq, token, head);
-        aura_view_store(d->view[values], d->strides[values], i / heads, head, x, side->dim);
+        aura_decode_vector(x, cache, d->seq, token, head, values);
+        uint32_t dim = values ? cache->config.v_dim : cache->config.k_dim;
+        aura_view_store(d->view[values], d->strides[values], i / heads, head, x, dim);
     }
 }
 

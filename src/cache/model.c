@@ -227,6 +227,35 @@ aura_status aura_model_seq_truncate(aura_model_cache *model, aura_seq seq, uint6
     return status;
 }
 
+static aura_status edit_model(struct aura_call call, aura_model_cache *model, aura_seq seq, const struct aura_edit *what)
+{
+    aura_status status = check_model(call, model);
+    return status ? status : aura_edit_layers(call, model->layer, model->layers, seq, what);
+}
+
+aura_status aura_model_seq_remove(aura_model_cache *model, aura_seq seq, uint64_t first, uint64_t tokens)
+{
+    struct aura_call call = {model ? model->ctx : NULL, "aura_model_seq_remove"};
+    struct aura_edit what = {first, tokens, UINT64_MAX, 0, NULL, NULL};
+    return edit_model(call, model, seq, &what);
+}
+
+aura_status aura_model_seq_shift(aura_model_cache *model, aura_seq seq, uint64_t first, uint64_t tokens, aura_map_key_fn *map,
+                                 void *user)
+{
+    struct aura_call call = {model ? model->ctx : NULL, "aura_model_seq_shift"};
+    struct aura_edit what = {first, tokens, UINT64_MAX, 1, map, user};
+    return edit_model(call, model, seq, &what);
+}
+
+aura_status aura_model_seq_map_keys(aura_model_cache *model, aura_seq seq, uint64_t first, uint64_t tokens, aura_map_key_fn *map,
+                                    void *user)
+{
+    struct aura_call call = {model ? model->ctx : NULL, "aura_model_seq_map_keys"};
+    struct aura_edit what = {first, 0, first + tokens, 1, map, user};
+    return edit_model(call, model, seq, &what);
+}
+
 /* Takes back the reservations of the first layers: before[i] pages were promised to layer i. */
 static void reserve_less(struct aura_call call, aura_model_cache *model, aura_seq seq, const size_t *before, uint32_t layers)
 {

@@ -425,6 +425,36 @@ aura_status aura_pages_own(struct aura_call call, aura_cache *cache, struct aura
     return status;
 }
 
+void aura_pages_written(const aura_cache *cache, const struct aura_sequence *seq, uint64_t cut, uint64_t tokens, size_t *begin,
+                        size_t *end)
+{
+    struct aura_sequence shorter = *seq;
+    struct aura_page_change c = {0};
+    shorter.len = cut;
+    shorter.closed = aura_closed_by_cut(seq->closed, cut);
+    written_pages(&c, cache, &shorter, tokens);
+    *begin = c.own >= cache->window.kept && c.own < seq->pages.first ? seq->pages.first : c.own;
+    *end = c.own_end;
+}
+
+aura_status aura_pages_unshare(struct aura_call call, aura_cache *cache, struct aura_sequence *seq, size_t begin, size_t end)
+{
+    const struct aura_page_window *w = &cache->window;
+    struct aura_page_list *list = &seq->pages;
+    struct aura_page_change c = {list->first, list->end, begin, end, 0};
+    pthread_mutex_lock(&cache->lock);
+    size_t wanted = aura_change_takes(w, list, &c);
+    aura_change_forget(w, list, &c);
+    aura_status status = wanted > cache->pool.n_free ? add_slabs(call, cache, wanted - cache->pool.n_free) : AURA_OK;
+    if (!status) {
+        aura_list_begin(&cache->pool, w, list, &c);
+        copy_pages(cache, seq, &c);
+        aura_list_commit(&cache->pool, w, list, &c);
+    }
+    pthread_mutex_unlock(&cache->lock);
+    return status;
+}
+
 static aura_status grow(struct aura_call call, aura_cache *cache, struct aura_sequence *list, size_t reserved)
 {
     for (struct aura_sequence *seq = list; seq; seq = seq->next) {

@@ -348,7 +348,7 @@ aura_status aura_seq_reserve(aura_cache *cache, aura_seq id, uint64_t tokens)
 
 /* ---- tokens that go, or come with shared pages ---------------------------------------------------------------------- */
 
-static void truncate_to(aura_cache *cache, struct aura_sequence *seq, uint64_t tokens)
+void aura_seq_cut(aura_cache *cache, struct aura_sequence *seq, uint64_t tokens)
 {
     seq->len = tokens;
     seq->closed = aura_closed_by_cut(seq->closed, tokens);
@@ -365,27 +365,16 @@ aura_status aura_truncate(aura_cache *cache, aura_seq id, uint64_t tokens)
     if (!seq)
         return AURA_BAD_ARGUMENT;
     if (!(status = aura_check_cut(call, cache, seq, tokens)))
-        truncate_to(cache, seq, tokens);
+        aura_seq_cut(cache, seq, tokens);
     return status;
 }
 
-/* Tokens below have no f16 rows, but for the pinned ones. */
-static uint64_t settled(const struct aura_sequence *seq)
-{
-    return aura_settled(seq->len, seq->closed, seq->k || seq->v);
-}
-
-static aura_status check_range(struct aura_call call, const struct aura_sequence *seq, uint64_t first, uint64_t tokens)
+aura_status aura_check_range(struct aura_call call, const struct aura_sequence *seq, uint64_t first, uint64_t tokens)
 {
     if (first > seq->len || tokens > seq->len - first)
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: %llu tokens from token %llu on; the sequence has %llu", call.name,
                          (unsigned long long)tokens, (unsigned long long)first, (unsigned long long)seq->len);
     return AURA_OK;
-}
-
-static int has_pinned(const aura_cache *cache, const struct aura_sequence *seq)
-{
-    return cache->pinned && (seq->k || seq->v);
 }
 
 /* That a range is of whole pages to which nobody will write. */
@@ -395,40 +384,11 @@ static aura_status check_whole_pages(struct aura_call call, const aura_cache *ca
     if (cache->config.window)
         return aura_fail(call.ctx, AURA_UNSUPPORTED, "%s: pages of a window stay in their order; decode and append instead",
                          call.name);
-    if (first % AURA_PAGE || tokens % AURA_PAGE || first + tokens > settled(seq))
+    if (first % AURA_PAGE || tokens % AURA_PAGE || first + tokens > aura_settled_of(seq))
         return aura_fail(call.ctx, AURA_UNSUPPORTED,
                          "%s: tokens [%llu, %llu); only whole pages of 256 tokens below token %llu can go from place to place; "
                          "decode and append instead", call.name, (unsigned long long)first,
-                         (unsigned long long)(first + tokens), (unsigned long long)settled(seq));
-    return AURA_OK;
-}
-
-aura_status aura_seq_remove(aura_cache *cache, aura_seq id, uint64_t first, uint64_t tokens)
-{
-    struct aura_call call = {cache ? cache->ctx : NULL, "aura_seq_remove"};
-    aura_status status = check_cache(call, cache);
-    struct aura_sequence *seq = status ? NULL : aura_find_seq(call, cache, id);
-    if (!seq)
-        return AURA_BAD_ARGUMENT;
-    if ((status = check_range(call, seq, first, tokens)) || !tokens)
-        return status;
-    if (first + tokens == seq->len) {
-        if (!(status = aura_check_cut(call, cache, seq, first)))
-            truncate_to(cache, seq, first);
-        return status;
-    }
-    if ((status = check_whole_pages(call, cache, seq, first, tokens)))
-        return status;
-    if (first == 0 && has_pinned(cache, seq))
-        return aura_fail(call.ctx, AURA_UNSUPPORTED, "%s: the first page has pinned tokens; decode what follows, truncate to 0 "
-                         "and append it", call.name);
-    size_t from = (size_t)(first / AURA_PAGE), pages = (size_t)(tokens / AURA_PAGE);
-    pthread_mutex_lock(&cache->lock);
-    aura_list_remove(&cache->pool, &cache->window, &seq->pages, from, from + pages);
-    seq->len -= tokens;
-    seq->closed -= seq->closed ? tokens : 0; /* it stays 0 where nothing is encoded */
-    aura_pages_trim(cache, seq);
-    pthread_mutex_unlock(&cache->lock);
+                         (unsigned long long)(first + tokens), (unsigned long long)aura_settled_of(seq));
     return AURA_OK;
 }
 
@@ -449,14 +409,14 @@ static aura_status check_copy(struct aura_call call, const aura_cache *cache, co
                               uint64_t tokens, const struct aura_sequence *to)
 {
     aura_status status;
-    if ((status = check_range(call, from, first, tokens)) || !tokens ||
+    if ((status = aura_check_range(call, from, first, tokens)) || !tokens ||
         (status = check_whole_pages(call, cache, from, first, tokens)))
         return status;
-    if (to->len % AURA_PAGE || settled(to) != to->len)
+    if (to->len % AURA_PAGE || aura_settled_of(to) != to->len)
         return aura_fail(call.ctx, AURA_UNSUPPORTED, "%s: to a sequence of %llu tokens, of which %llu are encoded; it takes pages "
                          "when all are, and a multiple of 256; truncate it, or decode and append instead", call.name,
-                         (unsigned long long)to->len, (unsigned long long)settled(to));
-    if (has_pinned(cache, to) && !first != !to->len)
+                         (unsigned long long)to->len, (unsigned long long)aura_settled_of(to));
+    if (aura_has_pinned(cache, to) && !first != !to->len)
         return aura_fail(call.ctx, AURA_UNSUPPORTED, "%s: from token %llu to %llu; pinned tokens stay at the beginning; decode and "
                          "append instead", call.name, (unsigned long long)first, (unsigned long long)to->len);
     return AURA_OK;

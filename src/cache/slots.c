@@ -95,7 +95,7 @@ static void write_item(void *work, size_t head)
 static struct aura_given given_of(const void *jobs, size_t i)
 {
     const aura_slot_job *job = (const aura_slot_job *)jobs + i;
-    struct aura_given in = {job->tokens, &job->k, &job->v};
+    struct aura_given in = {job->tokens, &job->k, &job->v, 0};
     return in;
 }
 
@@ -173,7 +173,7 @@ static void reference_item(void *work, size_t head)
 
 static struct aura_given one_key(const void *view, size_t i)
 {
-    struct aura_given in = {1, view, NULL};
+    struct aura_given in = {1, view, NULL, 0};
     (void)i;
     return in;
 }

@@ -32,9 +32,9 @@ void aura_load_vector(float *x, const aura_cache *cache, const aura_input *view,
 }
 
 /* A plain side takes any finite number that its type can hold. */
-static int bad_row(const aura_cache *cache, const float *x, uint32_t dim, int values)
+int aura_is_bad_vector(const aura_cache *cache, const float *x, int values)
 {
-    uint32_t kind = values ? cache->layout.v.kind : cache->layout.k.kind;
+    uint32_t kind = values ? cache->layout.v.kind : cache->layout.k.kind, dim = values ? cache->config.v_dim : cache->config.k_dim;
     if (aura_is_packed(kind))
         return !(length_of(x, dim) <= AURA_LONGEST); /* so that NaN is bad */
     float limit = aura_first_infinite(aura_dtype_of_kind(kind));
@@ -50,7 +50,7 @@ static size_t first_bad_token(const aura_cache *cache, const struct aura_given *
     float x[AURA_TILE_DIM];
     for (size_t t = 0; t < in->tokens && (in->v || !values); t++) {
         aura_load_vector(x, cache, values ? in->v : in->k, t, head, values);
-        if (bad_row(cache, x, values ? cache->config.v_dim : cache->config.k_dim, values))
+        if (aura_is_bad_vector(cache, x, values))
             return t;
     }
     return SIZE_MAX;
@@ -83,7 +83,7 @@ static void check_item(void *work, size_t i)
     struct check *c = work;
     uint32_t heads = c->cache->config.kv_heads;
     struct aura_given in = c->given_of(c->jobs, i / 2 / heads);
-    if (first_bad_token(c->cache, &in, (uint32_t)(i / 2 % heads), (int)(i % 2)) == SIZE_MAX)
+    if (in.zeros || first_bad_token(c->cache, &in, (uint32_t)(i / 2 % heads), (int)(i % 2)) == SIZE_MAX)
         return;
     size_t first = atomic_load(&c->bad);
     while (i < first && !atomic_compare_exchange_weak(&c->bad, &first, i))
@@ -133,6 +133,20 @@ void aura_store_reference(const aura_cache *cache, uint8_t *head, const float *m
     for (uint32_t d = 0; d < dim; d++)
         code[d] = (int8_t)aura_code_of_index(index[d], 8);
     *(uint16_t *)(void *)(head + cache->layout.reference_scale_at) = aura_f16_from_f32(scale);
+}
+
+void aura_mean_reference(const aura_cache *cache, uint8_t *head, const uint16_t *const *rows, uint32_t n)
+{
+    uint32_t dim = cache->config.k_dim;
+    float mean[AURA_TILE_DIM] = {0}, y[AURA_TILE_DIM];
+    for (uint32_t i = 0; i < n; i++) {
+        aura_load_row(y, rows[i], AURA_F16, 0, dim);
+        for (uint32_t d = 0; d < dim; d++)
+            mean[d] = mean[d] + y[d];
+    }
+    for (uint32_t d = 0; d < dim; d++)
+        mean[d] = mean[d] / (float)n;
+    aura_store_reference(cache, head, mean);
 }
 
 /* Codes of one vector, padded with zeros to whole runs. */

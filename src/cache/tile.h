@@ -9,22 +9,29 @@
 struct aura_given {
     uint32_t tokens;
     const aura_input *k, *v; /* v may be NULL: no values */
+    int zeros;               /* vectors that cannot be stored become zeros */
 };
 typedef struct aura_given aura_given_of(const void *jobs, size_t i);
 
 /* That the tensors of a job can be read. */
 aura_status aura_check_input(struct aura_call call, const aura_cache *cache, uint32_t tokens, const aura_input *k,
                              const aura_input *v);
-/* That every vector can be stored: AURA_BAD_VALUE and the first that cannot. */
+/* That every vector can be stored, or becomes zeros: AURA_BAD_VALUE and the first that cannot. */
 aura_status aura_check_vectors(struct aura_call call, const aura_cache *cache, aura_given_of *given_of, const void *jobs,
                                size_t n_jobs);
 
 /* One vector of the caller's, a key with its balance. */
 void aura_load_vector(float *x, const aura_cache *cache, const aura_input *view, size_t token, uint32_t head, int values);
 
+/* Whether it cannot be stored. NaN cannot. */
+int aura_is_bad_vector(const aura_cache *cache, const float *x, int values);
+
 /* The reference of a page, of which `head` is the part of one KV head: to numbers, and from them. */
 void aura_load_reference(float *r, const aura_cache *cache, const uint8_t *head);
 void aura_store_reference(const aura_cache *cache, uint8_t *head, const float *mean);
+
+/* The reference of a page: the mean of its first encoded keys, rows[n][k_dim] in token order, whose tile closes. */
+void aura_mean_reference(const aura_cache *cache, uint8_t *head, const uint16_t *const *rows, uint32_t n);
 
 /* Codes of tokens [first, end) of a tile from rows[][dim], f16, for those columns; the other columns keep theirs. Keys are
  * relative to r, or NULL: to nothing. */

@@ -298,6 +298,43 @@ static aura_status model_seq_reserve(struct world *w)
     return aura_model_seq_reserve(w->model, w->model_seq, 6000);
 }
 
+static void negate(void *user, uint32_t layer, uint64_t token, uint32_t head, float *key)
+{
+    (void)user, (void)layer, (void)token, (void)head;
+    for (int d = 0; d < 64; d++)
+        key[d] = -key[d];
+}
+
+static aura_status seq_remove(struct world *w)
+{
+    return aura_seq_remove(w->cache, w->seq[0], 5, 7);
+}
+
+static aura_status seq_map_keys(struct world *w)
+{
+    return aura_seq_map_keys(w->cache, w->seq[0], 5, 70, negate, NULL);
+}
+
+static aura_status seq_shift(struct world *w)
+{
+    return aura_seq_shift(w->cache, w->seq[0], 5, 7, negate, NULL);
+}
+
+static aura_status model_seq_remove(struct world *w)
+{
+    return aura_model_seq_remove(w->model, w->model_seq, TOKENS - 20, 7);
+}
+
+static aura_status model_seq_map_keys(struct world *w)
+{
+    return aura_model_seq_map_keys(w->model, w->model_seq, TOKENS - 20, 7, negate, NULL);
+}
+
+static aura_status model_seq_shift(struct world *w)
+{
+    return aura_model_seq_shift(w->model, w->model_seq, TOKENS - 20, 7, negate, NULL);
+}
+
 static aura_status model_save(struct world *w)
 {
     return aura_model_save(w->model, file_path("out"), NULL);
@@ -467,6 +504,9 @@ static const struct {
              {"aura_seq_reserve", 3, seq_reserve},
              {"aura_seq_copy", 1, seq_copy},
              {"aura_append", 3, append_three},
+             {"aura_seq_remove", 2, seq_remove},
+             {"aura_seq_map_keys", 2, seq_map_keys},
+             {"aura_seq_shift", 2, seq_shift},
              {"aura_attend", 1, attend},
              {"aura_calibration_create", 1, calibration_create},
              {"aura_profile_create", 1, profile_create},
@@ -482,6 +522,9 @@ static const struct {
              {"aura_model_seq_create", 4, model_seq_create},
              {"aura_model_seq_fork", 6, model_seq_fork},
              {"aura_model_seq_reserve", 3, model_seq_reserve},
+             {"aura_model_seq_remove", 1, model_seq_remove},
+             {"aura_model_seq_map_keys", 1, model_seq_map_keys},
+             {"aura_model_seq_shift", 1, model_seq_shift},
              {"aura_model_save", 4, model_save},
              {"aura_model_load", 12, model_load},
              {"aura_model_seq_save", 4, model_seq_save},
@@ -512,7 +555,7 @@ static const char *const others[] = {
     "aura_version", "aura_status_text", "aura_last_error", "aura_dtype_bytes", "aura_cpu_isas", "aura_ctx_destroy", "aura_ctx_isas",
     "aura_codebook_get", "aura_signs", "aura_undo", "aura_row_bytes", "aura_decode", "aura_format_parse", "aura_format_name",
     "aura_cache_destroy", "aura_cache_get_info", "aura_cache_bytes", "aura_seq_release", "aura_seq_get_info", "aura_truncate",
-    "aura_seq_remove", "aura_cache_decode", "aura_attend_workspace", "aura_slots_write", "aura_slots_reference", "aura_slots_clear",
+    "aura_cache_decode", "aura_attend_workspace", "aura_slots_write", "aura_slots_reference", "aura_slots_clear",
     "aura_slots_decode", "aura_merge", "aura_calibration_destroy", "aura_calibration_keys", "aura_calibration_queries",
     "aura_calibration_next_text", "aura_calibration_balance", "aura_profile_destroy", "aura_profile_get",
     "aura_snapshot_note", "aura_model_cache_destroy", "aura_cache_list", "aura_model_cache_list",

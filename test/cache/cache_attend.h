@@ -12,6 +12,7 @@ struct attention {
     float *mask;          /* [queries][mask_stride], or NULL */
     uint32_t mask_keys;
     size_t mask_stride;
+    uint64_t *from, *until; /* [queries], or NULL */
     aura_attend_options options;
     double *out;          /* [queries][q_heads][v_dim] */
     double *lse;          /* [queries][q_heads] */
@@ -81,14 +82,14 @@ static inline void oracle_signs(double *y, const struct aura_rotation_plan *plan
 static inline void visible(uint64_t *first, uint64_t *end, const struct attention *a, uint32_t i)
 {
     uint64_t window = a->options.window ? a->options.window : a->cache_window;
-    *end = a->options.not_causal ? a->model->len : a->model->len - a->queries + i + 1;
-    *first = window && window < *end ? *end - window : 0;
+    *end = a->until ? a->until[i] : a->options.not_causal ? a->model->len : a->model->len - a->queries + i + 1;
+    *first = a->from ? a->from[i] : window && window < *end ? *end - window : 0;
 }
 
 /* The first token at or after t that the query sees: for (t = 0; (t = next_visible(a, t, first)) < end; t++). */
 static inline uint64_t next_visible(const struct attention *a, uint64_t t, uint64_t first)
 {
-    return t < a->keep_first || t >= first ? t : first;
+    return (t < a->keep_first && !a->from) || t >= first ? t : first;
 }
 
 /* logit[t] for the tokens that query i sees through head h. */
@@ -228,7 +229,7 @@ static inline aura_cache *scene_cache(aura_ctx *in, const struct scene *s, aura_
 static inline struct attention attention_new(const struct model *m, uint32_t queries, uint32_t q_heads, uint64_t seed)
 {
     static const aura_attend_options defaults = AURA_ATTEND_OPTIONS_INIT;
-    struct attention a = {m, queries, q_heads, NULL, NULL, 0, 0, defaults, NULL, NULL, NULL, NULL, NULL, 0, 0, 0};
+    struct attention a = {m, queries, q_heads, NULL, NULL, 0, 0, NULL, NULL, defaults, NULL, NULL, NULL, NULL, NULL, 0, 0, 0};
     size_t count = (size_t)queries * q_heads * m->k.dim;
     a.q = malloc(count * sizeof *a.q + 1);
     for (size_t i = 0; i < count; i++)
@@ -245,8 +246,8 @@ static inline void attention_round(struct attention *a, aura_dtype dtype)
 
 static inline void attention_free(struct attention *a)
 {
-    free(a->q), free(a->mask), free(a->out), free(a->lse);
-    a->q = a->mask = NULL, a->out = a->lse = NULL;
+    free(a->q), free(a->mask), free(a->from), free(a->until), free(a->out), free(a->lse);
+    a->q = a->mask = NULL, a->from = a->until = NULL, a->out = a->lse = NULL;
 }
 
 /* ---- comparison -------------------------------------------------------------------------------------------------------- */
@@ -347,7 +348,7 @@ static inline struct call call_new(const struct attention *a, aura_seq seq, aura
     c.job = defaults;
     c.job.seq = seq, c.job.queries = a->queries;
     c.job.q = as_input(c.q.view), c.job.out = c.out.view, c.job.lse = c.lse;
-    c.job.mask = a->mask, c.job.mask_keys = a->mask_keys;
+    c.job.mask = a->mask, c.job.mask_keys = a->mask_keys, c.job.from = a->from, c.job.until = a->until;
     c.job.mask_stride = a->mask_stride == a->mask_keys && a->mask_keys % 2 ? 0 : a->mask_stride; /* 0 means the same */
     return c;
 }

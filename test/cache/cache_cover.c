@@ -12,7 +12,7 @@
 enum option {
     K_KIND, V_KIND, RATIO, K_DIM, V_DIM, CONTEXT, QUERIES, WINDOW, LAYOUT, OPEN, PLANES, SINKS, SOFTCAP, MASK, Q_DTYPE,
     OUT_DTYPE, KV_DTYPE,
-    ALIBI, CAUSAL, BALANCE, REFERENCE, FIRST_TOKENS, SEARCH, SCALE, ALWAYS, N_OPTIONS
+    LIMITS, ALIBI, CAUSAL, BALANCE, REFERENCE, FIRST_TOKENS, SEARCH, SCALE, HEADS_SAID, ALWAYS, N_OPTIONS
 };
 
 static const uint32_t ratios[] = {1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 20};
@@ -27,7 +27,7 @@ static const aura_dtype dtypes[] = {AURA_F32, AURA_F16, AURA_BF16};
 
 /* The last option has a single value: a triple with it is a pair of other options. */
 static const uint8_t levels[N_OPTIONS] = {N_KINDS, N_KINDS, 11, N_DIMS, N_DIMS, 8, 7, 5, N_LAYOUTS, 5, 3, 3, 3, 3, 3, 3, 3,
-                                          2, 2, 2, 2, 2, 2, 2, 1};
+                                          4, 2, 2, 2, 2, 2, 2, 2, 2, 1};
 
 /* Pairs of values that no cache can have, and one pair that takes too long. */
 static int impossible(int a, uint32_t x, int b, uint32_t y)
@@ -114,7 +114,7 @@ static uint32_t grow_row(struct row *row, size_t missing, uint64_t *seed)
                 row->value[b] = (uint8_t)(i / levels[c] % levels[b]), row->value[c] = (uint8_t)(i % levels[c]);
             }
     for (int turn = 0, start = (int)(random_bits(seed) % N_OPTIONS); turn < N_OPTIONS; turn++) {
-        int option = (start + turn * 7) % N_OPTIONS; /* 7 and 25 have no common factor */
+        int option = (start + turn * 7) % N_OPTIONS; /* 7 and 27 have no common factor */
         uint32_t best = 0, from = (uint32_t)(random_bits(seed) % levels[option]);
         int found = 0;
         for (uint32_t i = 0; !has[option] && i < levels[option]; i++) {
@@ -204,6 +204,21 @@ static void row_mask(struct attention *a, uint32_t how)
         a->mask[i] = random_bits(&seed) % 3 == 0 ? -INFINITY : how == 1 ? 0 : random_normal(&seed);
 }
 
+/* Tokens from some place on, up to some place, or both: among them none, one, and all. */
+static void row_limits(struct attention *a, uint32_t how)
+{
+    uint64_t seed = 7 + how, len = a->model->len;
+    a->from = how & 1 ? malloc(a->queries * sizeof *a->from) : NULL;
+    a->until = how & 2 ? malloc(a->queries * sizeof *a->until) : NULL;
+    for (uint32_t i = 0; i < a->queries && how; i++) {
+        uint64_t end = a->options.not_causal ? len : len - a->queries + i + 1;
+        if (a->until)
+            a->until[i] = end = i % 5 == 4 ? len : random_bits(&seed) % (len + 1);
+        if (a->from)
+            a->from[i] = i % 7 == 6 ? end : random_bits(&seed) % (end + 1);
+    }
+}
+
 static void row_options(struct attention *a, const uint8_t *value)
 {
     static float sinks[2][40], slopes[40];
@@ -220,14 +235,14 @@ static void row_options(struct attention *a, const uint8_t *value)
 
 static const char *row_text(void)
 {
-    static char text[300];
+    static char text[400];
     const uint8_t *v = now.row->value;
     snprintf(text, sizeof text,
              "row %zu: %s balance %d context %u queries %u window %u sinks %d softcap %g mask %d alibi %d causal %d "
-             "dtypes %d %d %d layout %d scale %d",
+             "limits %d dtypes %d %d %d layout %d scale %d heads said %d",
              now.number, config_text(&now.scene.config), v[BALANCE], contexts[v[CONTEXT]], query_counts[v[QUERIES]],
              (unsigned)windows[v[WINDOW]], v[SINKS], (double)softcaps[v[SOFTCAP]], v[MASK], v[ALIBI], v[CAUSAL],
-             v[KV_DTYPE], v[Q_DTYPE], v[OUT_DTYPE], v[LAYOUT], v[SCALE]);
+             v[LIMITS], v[KV_DTYPE], v[Q_DTYPE], v[OUT_DTYPE], v[LAYOUT], v[SCALE], v[HEADS_SAID]);
     return text;
 }
 
@@ -237,6 +252,7 @@ static void attend_row(void)
     aura_seq seq;
     aura_cache *cache = scene_cache(ctx, &now.scene, &seq);
     struct call c = call_new(&now.at, seq, dtypes[value[Q_DTYPE]], dtypes[value[OUT_DTYPE]], (enum layout)value[LAYOUT]);
+    c.job.q_heads = value[HEADS_SAID] ? now.at.q_heads : 0;
     aura_status status = seq ? aura_attend(cache, &c.job, 1, &now.at.options) : AURA_BAD_ARGUMENT;
     EXPECT(!status, "%s: %s", row_text(), aura_last_error());
     if (!status)
@@ -256,9 +272,11 @@ static void run_row(const struct row *row, size_t number)
     now.row = row, now.number = number;
     now.scene = scene_typed(config, tokens, keys, values, dtypes[value[KV_DTYPE]], (enum layout)((value[LAYOUT] + 3) % N_LAYOUTS));
     now.at = attention_new(now.scene.model, queries, config.q_heads, number);
+    now.scene.config.q_heads = value[HEADS_SAID] ? 0 : config.q_heads; /* the cache need not know */
     attention_round(&now.at, dtypes[value[Q_DTYPE]]);
     row_options(&now.at, value);
     row_mask(&now.at, value[MASK]);
+    row_limits(&now.at, value[LIMITS]);
     oracle_compute(&now.at);
     for (int isa = 0; use_isa(isa); isa++)
         attend_row();

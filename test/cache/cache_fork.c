@@ -302,10 +302,6 @@ static void pages_are_removed(void)
         expect_tokens(cache, seq, 512, whole, 1024, 366, what);
         EXPECT(!aura_seq_remove(cache, seq, 870, 8) && seq_tokens(cache, seq) == 870, "%s: the end: %s", what, aura_last_error());
         EXPECT(!aura_seq_remove(cache, seq, 300, 0) && seq_tokens(cache, seq) == 870, "%s: nothing: %s", what, aura_last_error());
-        aura_status first = aura_seq_remove(cache, seq, 0, 256);
-        EXPECT(first == (has_pinned(i) ? AURA_UNSUPPORTED : AURA_OK), "%s: the first page: %s", what, aura_status_text(first));
-        EXPECT(aura_seq_remove(cache, seq, 256, 100) == AURA_UNSUPPORTED &&
-               aura_seq_remove(cache, seq, 10, 256) == AURA_UNSUPPORTED, "%s: half a page", what);
         EXPECT(aura_seq_remove(cache, seq, 0, 5000) == AURA_BAD_ARGUMENT &&
                aura_seq_remove(cache, seq, UINT64_MAX, 2) == AURA_BAD_ARGUMENT, "%s: more", what);
         expect_pages(cache, cache_info(cache).pages - cache_info(cache).free_pages, cache_info(cache).shared_pages,

@@ -140,7 +140,6 @@ static void create_misuse(void)
     EXPECT(aura_cache_create(ctx, NULL, &cache) == AURA_BAD_ARGUMENT && !cache, "no config");
     EXPECT(aura_cache_create(ctx, &good, NULL) == AURA_BAD_ARGUMENT, "no place");
     NO_CACHE(size, sizeof(aura_config) - 1, AURA_BAD_ARGUMENT);
-    NO_CACHE(q_heads, 0, AURA_BAD_ARGUMENT);
     NO_CACHE(kv_heads, 0, AURA_BAD_ARGUMENT);
     NO_CACHE(q_heads, 5, AURA_BAD_ARGUMENT);
     NO_CACHE(flags, 32, AURA_BAD_ARGUMENT);

@@ -295,6 +295,46 @@ static inline void model_append(struct model *m, const float *k, const float *v,
     model_grow(m, n);
 }
 
+static inline void model_decode(float *out, const struct model *m, struct model_side *s, uint64_t first, uint64_t n);
+
+/* Encodes the keys of tokens [first, end) again, of those that are codes in a page. The page gets a new reference if all its codes
+ * are among them. */
+static inline void model_encode_again(struct model *m, uint64_t page, uint64_t first, uint64_t end)
+{
+    struct model_side *s = &m->k;
+    uint64_t start = page * PAGE > m->pinned ? page * PAGE : m->pinned;
+    uint64_t stop = (page + 1) * PAGE < m->closed ? (page + 1) * PAGE : m->closed;
+    uint64_t tile = page * PAGE + TILE < stop ? page * PAGE + TILE : stop;
+    first = first > start ? first : start, end = end < stop ? end : stop;
+    for (uint32_t h = 0; h < s->heads && first < end && !is_plain(s->kind); h++) {
+        float mean[AURA_MAX_DIM] = {0}, *r = model_reference(s, h, page);
+        for (uint32_t d = 0; d < s->dim && s->relative && first == start && end == stop; d++) {
+            for (uint64_t t = start; t < tile; t++)
+                mean[d] = mean[d] + model_half(s, h, t)[d];
+            mean[d] = mean[d] / (float)(tile - start);
+        }
+        if (s->relative && first == start && end == stop)
+            model_quantise(r, mean, &s->reference_codec);
+        memset(model_known(s, h, first), 0, (size_t)(end - first));
+    }
+}
+
+/* What aura_seq_map_keys() does. */
+static inline void model_map(struct model *m, uint64_t first, uint64_t n, aura_map_key_fn *map, void *user)
+{
+    struct model_side *s = &m->k;
+    float *keys = malloc(n * s->heads * s->dim * sizeof *keys + 1);
+    model_decode(keys, m, s, first, n);
+    for (uint64_t t = 0; t < n; t++) {
+        for (uint32_t h = 0; h < s->heads; h++)
+            map(user, 0, first + t, h, keys + (t * s->heads + h) * s->dim);
+        model_side_put(s, first + t, keys + t * s->heads * s->dim);
+    }
+    for (uint64_t page = first / PAGE; page * PAGE < first + n; page++)
+        model_encode_again(m, page, first, first + n);
+    free(keys);
+}
+
 static inline void model_truncate(struct model *m, uint64_t len)
 {
     m->len = len;

@@ -42,13 +42,12 @@ static void a_cache_is_what_plain_arrays_say(void)
         done += steps;
     }
     printf("  %ld operations, seeds %llu to %llu; the pool was full %ld times, an allocation failed %ld times; pages "
-           "copied %ld, slid "
-           "out %ld, removed %ld, joined %ld, reloaded %ld times\n",
+           "copied %ld, slid out %ld, removed %ld times, tokens moved %ld, keys mapped %ld, joined %ld, reloaded %ld times\n",
            done, (unsigned long long)first_seed, (unsigned long long)seed - 1, walked.full, walked.failed, walked.copied,
-           walked.slid,
-           walked.removed, walked.joined, walked.reloaded);
+           walked.slid, walked.removed, walked.moved, walked.mapped, walked.joined, walked.reloaded);
     if (done >= 10000)
-        EXPECT(walked.full && walked.failed && walked.copied && walked.slid && walked.removed && walked.joined && walked.reloaded,
+        EXPECT(walked.full && walked.failed && walked.copied && walked.slid && walked.removed && walked.joined && walked.reloaded &&
+                   walked.moved && walked.mapped,
                "something never happened");
 }
 

@@ -87,7 +87,7 @@ struct walk {
 
 /* Counts what all walks have met: a walk that never fills its pool tests little. */
 static struct {
-    long full, failed, copied, slid, removed, joined, reloaded;
+    long full, failed, copied, slid, removed, moved, mapped, joined, reloaded;
 } walked;
 
 static float walk_keys[TEXT_TOKENS * WIDEST], walk_values[TEXT_TOKENS * WIDEST];
@@ -625,36 +625,144 @@ static inline struct walker *walk_reserve(struct walk *w)
     return a;
 }
 
-static inline struct walker *walk_remove(struct walk *w)
+/* ---- tokens that go from the middle, keys that change ---- */
+
+/* Turns pairs of channels, by an angle for each token and head. A token that is `spoilt` becomes NaN. */
+static inline void turn_key(void *user, uint32_t layer, uint64_t token, uint32_t head, float *key)
 {
-    struct walker *a = any_walker(w);
+    uint64_t spoilt = *(const uint64_t *)user;
+    float c = cosf((float)(token % 97) + (float)head), s = sinf((float)(token % 97) + (float)head);
+    for (uint32_t d = 0; d < 32; d++) {
+        float x = key[d], y = key[d + 32];
+        key[d] = c * x - s * y, key[d + 32] = s * x + c * y;
+    }
+    if (token == spoilt || layer)
+        key[5] = NAN;
+}
+
+/* Copies the shared pages in which the keys of tokens [first, end) are changed. */
+static inline void own_keys(struct walk *w, struct walker *a, uint64_t first, uint64_t end)
+{
+    const struct model *m = a->model;
+    if (!is_plain(m->k.kind))
+        first = first > m->pinned ? first : m->pinned, end = end < m->closed ? end : m->closed;
+    for (size_t p = (size_t)(first / PAGE); first < end && p < pages_for(end); p++)
+        if (pool_of(w).sharers[a->page[p]] > 1)
+            a->page[p] = unused_page(w), walked.copied++;
+}
+
+/* Decodes the tokens after the range, cuts and appends them, mapped. */
+static inline void walker_move(struct walker *a, uint64_t first, uint64_t n, aura_map_key_fn *map, void *user)
+{
+    static float keys[CAPACITY * WIDEST], values[CAPACITY * WIDEST];
+    struct model *m = a->model;
+    uint64_t rest = m->len - first - n;
+    model_decode(keys, m, &m->k, first + n, rest), model_decode(values, m, &m->v, first + n, rest);
+    for (uint64_t i = 0; i < rest * m->k.heads && map; i++)
+        map(user, 0, first + i / m->k.heads, (uint32_t)(i % m->k.heads), keys + i * m->k.dim);
+    model_truncate(m, first);
+    model_append(m, keys, values, rest);
+}
+
+/* Removes some tokens, and maps the keys of those after them where `turn` is 1. */
+static inline struct walker *walk_cut_out(struct walk *w, int turn)
+{
+    struct walker *a = any_walker(w), before;
     if (!a)
         return NULL;
-    uint64_t len = a->model->len, step = once_in(&w->choices, 4) ? 1 : PAGE;
+    struct model *m = a->model;
+    uint64_t len = m->len, step = once_in(&w->choices, 2) ? 1 : PAGE, nobody = once_in(&w->choices, 9) ? len / 2 : UINT64_MAX;
     uint64_t first = choose(&w->choices, (uint32_t)(len / step) + 1) * step,
         n = choose(&w->choices, (uint32_t)((len - first) / step) + 2) * step;
-    int end = first + n == len, whole = first % PAGE == 0 && n % PAGE == 0 && first + n <= settled(w, a) && !w->config.window;
-    aura_status status = aura_seq_remove(w->cache, a->seq, first, n);
-    aura_status expected = first + n > len                                 ? AURA_BAD_ARGUMENT
-                           : !n                                            ? AURA_OK
-                           : end                                           ? (can_cut(w, a, first) ? AURA_OK : AURA_BAD_ARGUMENT)
-                           : whole && (first || !has_pinned(w))            ? AURA_OK
-                                                                           : AURA_UNSUPPORTED;
-    WALK_EXPECT(w, status == expected, "remove %llu + %llu of %llu: %s, not %s", (unsigned long long)first, (unsigned long long)n,
-                (unsigned long long)len, aura_status_text(status), aura_status_text(expected));
-    if (expected || !n)
-        return a;
-    if (end) {
-        walker_cut(w, a, first);
+    int end = first + n == len && n, good = first + n <= len;
+    int whole = first % PAGE == 0 && n % PAGE == 0 && first + n <= settled(w, a) && !w->config.window && (first || !has_pinned(w));
+    int moves = good && n && !end && !whole;
+    struct room room = room_of(w);
+    aura_status status = turn ? aura_seq_shift(w->cache, a->seq, first, n, turn_key, &nobody)
+                              : aura_seq_remove(w->cache, a->seq, first, n);
+    int gone = (end && !can_cut(w, a, first)) || (moves && (!can_cut(w, a, first) || !exist(w, a, first, len))) ||
+               (turn && !n && first < len && !exist(w, a, first, len));
+    int spoilt = good && !end && turn && nobody >= first && nobody < len - n;
+    aura_status expected = !good || gone ? AURA_BAD_ARGUMENT : spoilt ? AURA_BAD_VALUE : AURA_OK;
+    if (expected || (!n && !turn) || end) {
+        w->memory->fail_in = -1;
+        WALK_EXPECT(w, status == expected, "remove %llu + %llu of %llu: %s, not %s", (unsigned long long)first,
+                    (unsigned long long)n, (unsigned long long)len, aura_status_text(status), aura_status_text(expected));
+        if (end && !expected)
+            walker_cut(w, a, first);
         return a;
     }
-    walked.removed++;
-    model_move(a->model, first, a->model, first + n, len - first - n);
-    size_t from = (size_t)(first / PAGE), pages = (size_t)(n / PAGE);
-    memmove(a->page + from, a->page + from + pages, (a->end - from - pages) * sizeof *a->page);
-    a->end -= pages;
-    a->model->closed -= a->model->closed > n ? n : a->model->closed;
-    walker_cut(w, a, len - n);
+    before = *a;
+    size_t used = pool_of(w).used;
+    uint64_t closed = m->closed;
+    if (moves)
+        model_truncate(m, first), own_pages(w, a, len - n, 0), m->len = len, m->closed = closed;
+    else if (turn)
+        own_keys(w, a, first + n, len);
+    if (!went_well(w, status, room, pool_of(w).used - used, 0)) {
+        *a = before;
+        return a;
+    }
+    walked.removed++, walked.moved += moves;
+    if (moves) {
+        aura_cache_info info = AURA_CACHE_INFO_INIT;
+        aura_cache_get_info(w->cache, &info);
+        walker_move(a, first, n, turn ? turn_key : NULL, &nobody);
+        trim(w, a, info.pages - pool_of(w).used);
+        return a;
+    }
+    if (n) {
+        model_move(m, first, m, first + n, len - first - n);
+        size_t from = (size_t)(first / PAGE), pages = (size_t)(n / PAGE);
+        memmove(a->page + from, a->page + from + pages, (a->end - from - pages) * sizeof *a->page);
+        a->end -= pages;
+        m->closed -= m->closed > n ? n : m->closed;
+        walker_cut(w, a, len - n);
+    }
+    if (turn)
+        model_map(m, first, m->len - first, turn_key, &nobody);
+    return a;
+}
+
+static inline struct walker *walk_remove(struct walk *w)
+{
+    return walk_cut_out(w, 0);
+}
+
+static inline struct walker *walk_shift(struct walk *w)
+{
+    return walk_cut_out(w, 1);
+}
+
+static inline struct walker *walk_map(struct walk *w)
+{
+    struct walker *a = any_walker(w), before;
+    if (!a)
+        return NULL;
+    uint64_t len = a->model->len, step = once_in(&w->choices, 2) ? 1 : TILE;
+    uint64_t nobody = once_in(&w->choices, 9) ? len / 2 : UINT64_MAX;
+    uint64_t first = choose(&w->choices, (uint32_t)(len / step) + 1) * step, n = choose(&w->choices, (uint32_t)(len - first) + 2);
+    struct room room = room_of(w);
+    aura_status status = aura_seq_map_keys(w->cache, a->seq, first, n, turn_key, &nobody);
+    int gone = n && first + n <= len && !exist(w, a, first, first + n);
+    aura_status expected = first + n > len || gone                   ? AURA_BAD_ARGUMENT
+                           : nobody >= first && nobody < first + n ? AURA_BAD_VALUE
+                                                                   : AURA_OK;
+    if (expected) {
+        w->memory->fail_in = -1;
+        WALK_EXPECT(w, status == expected, "map %llu + %llu of %llu: %s, not %s", (unsigned long long)first, (unsigned long long)n,
+                    (unsigned long long)len, aura_status_text(status), aura_status_text(expected));
+        return a;
+    }
+    before = *a;
+    size_t used = pool_of(w).used;
+    own_keys(w, a, first, first + n);
+    if (!went_well(w, status, room, pool_of(w).used - used, 0)) {
+        *a = before;
+        return a;
+    }
+    walked.mapped++;
+    model_map(a->model, first, n, turn_key, &nobody);
     return a;
 }
 
@@ -867,7 +975,8 @@ static const struct {
     struct walker *(*step)(struct walk *w);
 } walk_steps[] = {{"append", 50, walk_append},    {"create", 4, walk_create},   {"fork", 8, walk_fork},
                   {"truncate", 10, walk_truncate}, {"release", 2, walk_release}, {"reserve", 3, walk_reserve},
-                  {"remove", 5, walk_remove},     {"copy", 5, walk_copy},       {"decode", 3, walk_decode},
+                  {"remove", 5, walk_remove},     {"shift", 3, walk_shift},     {"map", 3, walk_map},
+                  {"copy", 5, walk_copy},         {"decode", 3, walk_decode},
                   {"attend", 3, walk_attend},     {"stranger", 1, walk_stranger}, {"save", 1, walk_save},
                   {"reload", 1, walk_reload}};
 enum { N_WALK_STEPS = sizeof walk_steps / sizeof *walk_steps };

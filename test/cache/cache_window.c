@@ -448,7 +448,8 @@ static void what_is_gone_is_an_error(void)
     REFUSED(aura_truncate(cache, seq, 1735), AURA_BAD_ARGUMENT);
     REFUSED(aura_truncate(cache, seq, 300), AURA_BAD_ARGUMENT);
     REFUSED(aura_seq_fork(cache, seq, 1735, &child), AURA_BAD_ARGUMENT);
-    REFUSED(aura_seq_remove(cache, seq, 1536, 256), AURA_UNSUPPORTED);
+    REFUSED(aura_seq_remove(cache, seq, 1735, 100), AURA_BAD_ARGUMENT);
+    REFUSED(aura_seq_remove(cache, seq, 2, 1700), AURA_BAD_ARGUMENT);
     REFUSED(aura_seq_remove(cache, seq, 1000, 1000), AURA_BAD_ARGUMENT);
     REFUSED(aura_seq_copy(cache, seq, 1536, 256, seq), AURA_UNSUPPORTED);
     memset(x, 0, sizeof x), memset(y, 0xff, sizeof y);

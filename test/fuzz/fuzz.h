@@ -105,13 +105,13 @@ static inline void fuzz_use(aura_cache *cache, aura_seq seq)
     aura_attend_job attend = AURA_ATTEND_JOB_INIT;
     aura_append_job append = AURA_APPEND_JOB_INIT;
     MUST(!aura_cache_get_info(cache, &info) && !aura_seq_get_info(cache, seq, &about));
-    if (info.config.q_heads > 16)
+    if (info.config.q_heads > 16 || info.config.kv_heads > 16)
         return; /* more than our buffers take */
     aura_view k = {out[0], AURA_F32, 0, 0, NULL}, v = {out[1], AURA_F32, 0, 0, NULL};
     for (uint64_t t = about.first; t < about.tokens && t < about.first + 600; t += 4)
         MUST(!aura_cache_decode(cache, seq, t, about.tokens - t < 4 ? (uint32_t)(about.tokens - t) : 4, &k, &v));
     attend.seq = seq, attend.queries = about.tokens ? 1 : 0;
-    attend.q.data = fuzz_numbers, attend.out.data = out[0];
+    attend.q.data = fuzz_numbers, attend.out.data = out[0], attend.q_heads = info.config.q_heads ? 0 : info.config.kv_heads;
     aura_status status = aura_attend(cache, &attend, 1, NULL);
     MUST(!status || status == AURA_NOT_FINITE || status == AURA_OUT_OF_MEMORY);
     append.seq = seq, append.tokens = 1 + (uint32_t)(about.tokens % 3);

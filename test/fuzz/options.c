@@ -89,6 +89,12 @@ static aura_attend_job attend_of(struct source *s, aura_seq seq)
     job.tiles = how & 64 ? tiles : NULL;
     job.tokens = how & 128 ? take_u64(s) >> take_u8(s) % 64 : 0;
     job.tokens = job.tiles && job.tokens > 64 * 32 ? 64 * 32 : job.tokens;
+    static uint64_t limits[2][MOST_QUERIES];
+    uint8_t limited = take_u8(s);
+    for (int i = 0; i < MOST_QUERIES && limited & 3; i++)
+        limits[0][i] = take_u8(s), limits[1][i] = limited & 4 ? take_u64(s) >> take_u8(s) % 64 : take_u8(s);
+    job.from = limited & 1 ? limits[0] : NULL, job.until = limited & 2 ? limits[1] : NULL;
+    job.q_heads = limited & 8 ? take_u8(s) % (MOST_HEADS + 1) : 0;
     return job;
 }
 
@@ -125,7 +131,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (aura_cache_create(fuzz_ctx, &config, &cache))
         return 0;
     MUST(aura_cache_bytes(cache) <= FUZZ_BUDGET);
-    if (config.q_heads <= MOST_HEADS) {
+    if (config.q_heads <= MOST_HEADS && config.kv_heads <= MOST_HEADS) {
         aura_seq seq = fill(&s, cache, &config);
         aura_attend_job jobs[2] = {attend_of(&s, seq), attend_of(&s, seq)};
         aura_attend_options options = options_of(&s);

@@ -248,6 +248,11 @@ static void run_shared()
     TRY(aura_cuda_download(d.cache, d.seqs[0], f.cache, f.seqs[0]));
     if (!same_bytes(f.cache, copy, f.cache, fork) || !same_bytes(f.cache, copy, f.cache, f.seqs[0]))
         complain(s, "a fork changed");
+    aura_cuda_config headless = device_config(s, f);
+    aura_cuda_cache *none = NULL;
+    headless.cache.q_heads = 0; /* the CPU's cache learns it from the jobs */
+    if (aura_cuda_cache_create(f.ctx, &headless, &none) != AURA_UNSUPPORTED || !strstr(aura_last_error(), "q_heads is 0"))
+        complain(s, "create without query heads: %s", aura_last_error());
     for (int slots = 0; slots < 2; slots++) {
         aura_cuda_config config = device_config(s, f);
         aura_cuda_cache *refused = NULL;
