@@ -57,6 +57,14 @@ static void run_wrapped(void *user, size_t i)
     aura_fpmode_leave(mode);
 }
 
+void aura_run_here(size_t items, void (*item)(void *work, size_t i), void *work)
+{
+    uint64_t mode = aura_fpmode_enter();
+    for (size_t i = 0; i < items; i++)
+        item(work, i);
+    aura_fpmode_leave(mode);
+}
+
 void aura_run(const aura_ctx *ctx, size_t items, void (*item)(void *work, size_t i), void *work)
 {
     struct aura_workers *workers = ctx->workers;
@@ -67,10 +75,7 @@ void aura_run(const aura_ctx *ctx, size_t items, void (*item)(void *work, size_t
         aura_batch_run(&workers->batch, items, item, work);
         atomic_flag_clear(&workers->taken);
     } else {
-        uint64_t mode = aura_fpmode_enter();
-        for (size_t i = 0; i < items; i++)
-            item(work, i);
-        aura_fpmode_leave(mode);
+        aura_run_here(items, item, work);
     }
 }
 

@@ -23,4 +23,7 @@ void aura_workers_destroy(struct aura_workers *workers, const aura_allocator *al
  * are in. An item may call aura_run itself; its items then run on its own thread. */
 void aura_run(const aura_ctx *ctx, size_t items, void (*item)(void *work, size_t i), void *work);
 
+/* The same on this thread alone: for work that takes no longer than to hand it over, about a microsecond. */
+void aura_run_here(size_t items, void (*item)(void *work, size_t i), void *work);
+
 #endif

@@ -162,6 +162,18 @@ static struct aura_sequence *list_of(const struct append *a)
     return list;
 }
 
+/* Whether this is the step of few sequences, no tile of which closes: it takes no longer than to hand it to threads. */
+static int is_short(const aura_cache *cache, const struct aura_sequence *list)
+{
+    uint64_t tokens = 0;
+    for (const struct aura_sequence *seq = list; seq; seq = seq->next) {
+        tokens += seq->wanted - seq->len;
+        if (aura_closed_of(cache, seq->closed, seq->wanted) != seq->closed)
+            return 0;
+    }
+    return tokens * cache->config.kv_heads <= 16;
+}
+
 aura_status aura_append(aura_cache *cache, const aura_append_job *jobs, size_t n_jobs)
 {
     struct aura_call call = {cache ? cache->ctx : NULL, "aura_append"};
@@ -180,7 +192,10 @@ aura_status aura_append(aura_cache *cache, const aura_append_job *jobs, size_t n
     for (size_t i = 0; i < n_jobs; i++)
         if (jobs[i].bad)
             memset(jobs[i].bad, 0, jobs[i].tokens);
-    aura_run(cache->ctx, n_jobs * cache->config.kv_heads, append_item, &a);
+    if (is_short(cache, list))
+        aura_run_here(n_jobs * cache->config.kv_heads, append_item, &a);
+    else
+        aura_run(cache->ctx, n_jobs * cache->config.kv_heads, append_item, &a);
     pthread_mutex_lock(&cache->lock);
     for (struct aura_sequence *seq = list; seq; seq = seq->next) {
         seq->len = seq->wanted;

@@ -70,6 +70,8 @@ aura_status aura_check_input(struct aura_call call, const aura_cache *cache, uin
     return AURA_OK;
 }
 
+#define FEW_VECTORS 32 /* are checked sooner than handed over */
+
 /* One call. */
 struct check {
     const aura_cache *cache;
@@ -96,7 +98,13 @@ aura_status aura_check_vectors(struct aura_call call, const aura_cache *cache, a
     struct check c = {cache, given_of, jobs, 0};
     uint32_t heads = cache->config.kv_heads;
     atomic_init(&c.bad, SIZE_MAX);
-    aura_run(cache->ctx, n_jobs * heads * 2, check_item, &c);
+    size_t vectors = 0;
+    for (size_t i = 0; i < n_jobs; i++)
+        vectors += (size_t)given_of(jobs, i).tokens * heads * 2;
+    if (vectors <= FEW_VECTORS)
+        aura_run_here(n_jobs * heads * 2, check_item, &c);
+    else
+        aura_run(cache->ctx, n_jobs * heads * 2, check_item, &c);
     size_t bad = atomic_load(&c.bad);
     if (bad == SIZE_MAX)
         return AURA_OK;

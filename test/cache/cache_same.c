@@ -222,6 +222,44 @@ static void run_items(void *user, size_t items, void (*item)(void *work, size_t 
     }
 }
 
+static void count_run(void *user, size_t items, void (*item)(void *work, size_t i), void *work)
+{
+    ++*(size_t *)user;
+    for (size_t i = 0; i < items; i++)
+        item(work, i);
+}
+
+/* A step of one token is little work: threads are asked for it once. A step that closes a tile is not little. */
+static void try_short_step(void)
+{
+    enum { HEADS = 2, DIM = 64 };
+    static float x[64 * HEADS * DIM], out[HEADS * DIM];
+    aura_ctx_options options = AURA_CTX_OPTIONS_INIT;
+    aura_config config = AURA_CONFIG_INIT;
+    aura_append_job in = AURA_APPEND_JOB_INIT;
+    aura_attend_job ask = AURA_ATTEND_JOB_INIT;
+    aura_ctx *own = NULL;
+    aura_cache *cache = NULL;
+    size_t runs = 0, closing = 0;
+    for (size_t i = 0; i < sizeof x / sizeof *x; i++)
+        x[i] = (float)(i % 97) / 97 - 0.5f;
+    options.executor.run = count_run, options.executor.user = &runs;
+    config.q_heads = config.kv_heads = HEADS, config.k_dim = DIM;
+    EXPECT(!aura_ctx_create(&options, &own) && !aura_cache_create(own, &config, &cache) && !aura_seq_create(cache, &in.seq), "%s",
+           aura_last_error());
+    in.tokens = 1, ask.seq = in.seq, ask.queries = 1, ask.q.data = x, ask.out.data = out;
+    for (size_t t = 0; t < 64; t++) {
+        in.k.data = in.v.data = x + t * HEADS * DIM;
+        runs = 0;
+        EXPECT(!aura_append(cache, &in, 1), "%s", aura_last_error());
+        closing += runs > 0;
+        EXPECT(!aura_attend(cache, &ask, 1, NULL) && runs <= 2, "token %zu: %s, %zu runs", t, aura_last_error(), runs);
+    }
+    EXPECT(closing == 1, "%zu of 64 tokens were appended by threads; one tile closes", closing);
+    aura_cache_destroy(cache);
+    aura_ctx_destroy(own);
+}
+
 static void try_executor(struct batch *b)
 {
     aura_ctx_options options = AURA_CTX_OPTIONS_INIT;
@@ -249,6 +287,7 @@ static void executor_of_the_caller(void)
     batch_init(&b, batch_config(0));
     for (int isa = 0; use_isa(isa); isa++)
         try_executor(&b);
+    try_short_step();
     batch_free(&b);
 }
 
