@@ -75,6 +75,19 @@ static char *tokens_path(const char *path, char *error)
     return name;
 }
 
+/* A list of version 1 is out of date beside a new snapshot. Any other file of its name is somebody else's. */
+static void remove_list(const char *name)
+{
+    static const char begin[] = "aura conversation 1";
+    char text[sizeof begin] = "";
+    FILE *file = aura_open_regular(name);
+    const int is_list = file && fgets(text, sizeof text, file) && !strcmp(text, begin);
+    if (file)
+        fclose(file);
+    if (is_list)
+        remove(name);
+}
+
 int conversation_save(const struct conversation *c, const struct llm_state *state, struct conversation_model model,
                       const char *path, char error[LLM_ERROR_BYTES])
 {
@@ -88,7 +101,7 @@ int conversation_save(const struct conversation *c, const struct llm_state *stat
         at += (size_t)snprintf(note + at, room - at, "%" PRIu32 "%c", c->tokens[i], i + 1 == c->count || i % 20 == 19 ? '\n' : ' ');
     int failed = llm_state_save(state, path, note, at, error);
     if (!failed)
-        remove(name); /* of an older version, and out of date now */
+        remove_list(name);
     free(note), free(name);
     return failed;
 }

@@ -38,7 +38,7 @@ static const struct option options[] = {
     NUMBER(seed, "--seed", 0, UINT32_MAX, "N", "other signs (1)"),
     NUMBER(threads, "--threads", 1, 1024, "N", "that work on it (all processors)"),
     ISA(isa, "as if the machine had no better than NAME"),
-    PATH(out, "--out", "FILE", "write layer.N.o and layer.N.lse to a safetensors file"),
+    RESULT(out, "--out", "FILE", "write layer.N.o and layer.N.lse to a safetensors file"),
     FLAG(json, "--json", "as JSON"),
     LAST_OPTION};
 

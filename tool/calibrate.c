@@ -19,7 +19,7 @@ struct arguments {
 
 static const struct option options[] = {
     PATH(text, "--text", "FILE", "the text: like what the model will read, some pages"),
-    PATH(out, "-o, --out", "FILE", "the profile to be written"),
+    RESULT(out, "-o, --out", "FILE", "the profile to be written"),
     NUMBER(ctx, "--ctx", LEAST_TOKENS, 1 << 20, "N", "tokens that the model reads at a time (2048)"),
     NUMBER(tokens, "--tokens", LEAST_TOKENS, 1 << 30, "N", "at most so many of the text (16384)"),
     NUMBER(threads, "--threads", 1, 1024, "N", "(all processors)"),

@@ -13,7 +13,7 @@ static const char *long_name(const struct option *o)
 
 static int is_path(const struct option *o)
 {
-    return o->kind == OPTION_FILE || o->kind == OPTION_REST;
+    return o->kind == OPTION_FILE || o->kind == OPTION_RESULT || o->kind == OPTION_REST;
 }
 
 /* Prints a text between single quotes, with a backslash before each character of `special`. */

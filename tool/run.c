@@ -38,8 +38,8 @@ static const struct option options[] = {
     NUMBER(top_k, "--top-k", 0, 1 << 30, "K", "of the K most likely; 0: of all (40)"),
     REAL(top_p, "--top-p", 0, 1, "P", "of those that make up the share P (0.95)"),
     NUMBER(seed, "--seed", 0, UINT32_MAX, "N", "other choices (1)"),
-    PATH(save, "--save", "FILE", "keep the conversation in FILE and FILE.tokens"),
-    PATH(load, "--load", "FILE", "go on with one that was kept"),
+    RESULT(save, "--save", "FILE", "keep the conversation"),
+    RESULT(load, "--load", "FILE", "go on with one that was kept"), /* --save may replace it */
     TEXT(tokens, "--ids", "LIST", "numbers of tokens, 504,3575,282, instead of a prompt"),
     NUMBER(threads, "--threads", 1, 1024, "N", "(all processors)"),
     ISA(isa, "as if the machine had no better than NAME"),

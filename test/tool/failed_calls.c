@@ -48,7 +48,7 @@ static int ways(const struct line *line, const uint64_t *stack, long calls_made,
     for (long k = 1; k <= calls_made && (calls_made > 60 || quick); k++)
         if (k != i && stack[k] == stack[i])
             before += k < i, after += k > i;
-    if (quick && line->slow && i % 4)
+    if (quick && line->slow && i % 8)
         return 0;
     return !before ? once ? 1 : 2 : !after && !once;
 }

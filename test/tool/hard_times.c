@@ -80,13 +80,11 @@ static void a_base_is_full(void)
 /* Nothing that is printed ends in a file of the user's. Without standard output it is an error. */
 static void standard_files_are_closed(void)
 {
-    for (size_t i = 0; i < LINES; i++)
-        for (int closed = 1; closed < 8; closed++) {
-            put_old();
-            if (lines[i].slow && closed != 7)
-                continue;
-            struct outcome whole = run_line(lines[i].words, &(struct how){0});
-            struct bytes want = read_file(file_path("out"));
+    for (size_t i = 0; i < LINES; i++) {
+        put_old();
+        struct outcome whole = run_line(lines[i].words, &(struct how){0});
+        struct bytes want = read_file(file_path("out"));
+        for (int closed = lines[i].slow ? 7 : 1; closed < 8; closed++) {
             put_old();
             struct outcome o = run_line(lines[i].words, &(struct how){.closed = closed});
             struct bytes got = read_file(file_path("out"));
@@ -95,9 +93,12 @@ static void standard_files_are_closed(void)
             EXPECT(same_bytes(got, want) || out_is_old(), "%s: without files %d: it wrote something else", lines[i].words, closed);
             EXPECT(closed & 2 || same_bytes(o.out, whole.out), "%s: without files %d: it printed something else", lines[i].words,
                    closed);
-            free(want.data), free(got.data);
-            outcome_free(&whole), outcome_free(&o);
+            free(got.data);
+            outcome_free(&o);
         }
+        free(want.data);
+        outcome_free(&whole);
+    }
 }
 
 /* ---- JSON -------------------------------------------------------------------------------------------------------------------- */
@@ -249,6 +250,45 @@ static void things_in_place_of_results(void)
     }
 }
 
+/* ---- files that must stay ---------------------------------------------------------------------------------------------------- */
+
+static void expect_stays(const char *words, const char *name, int status)
+{
+    struct bytes before = read_file(file_path(name));
+    struct outcome o = run_line(words, &(struct how){0});
+    struct bytes after = read_file(file_path(name));
+    EXPECT(o.status == status && (!status || has_message(&o)), "%s: status %d: %.300s", words, o.status, o.err.data);
+    EXPECT(same_bytes(before, after) && !leftovers(), "%s: it changed %s", words, name);
+    free(before.data), free(after.data);
+    outcome_free(&o);
+}
+
+/* A result is refused where it would replace what the command reads. A conversation may be saved where it was. */
+static void a_result_replaces_no_input(void)
+{
+    EXPECT(!symlink("model.gguf", file_path("linked")), "%s", strerror(errno));
+    expect_stays("run model.gguf -p ab -n 1 --threads 1 --save model.gguf", "model.gguf", 2);
+    expect_stays("run model.gguf -p ab -n 1 --threads 1 --save linked", "model.gguf", 2);
+    expect_stays("run model.gguf -p ab -n 1 --threads 1 --profile profile --save ./profile", "profile", 2);
+    expect_stays("calibrate model.gguf --text text.txt --ctx 64 --threads 1 -o text.txt", "text.txt", 2);
+    expect_stays("calibrate linked --text text.txt --ctx 64 --threads 1 -o model.gguf", "model.gguf", 2);
+    expect_stays("eval model.gguf --text text.txt --ctx 16 --chunks 1 --cache k4v4 --threads 1 --html text.txt", "text.txt", 2);
+    expect_stays("attend recording.safetensors --threads 1 --out recording.safetensors", "recording.safetensors", 2);
+    expect_stays("demo recording.safetensors --quick --threads 1 --html recording.safetensors", "recording.safetensors", 2);
+    expect_stays("demo recording.safetensors --quick --threads 1 --model model.gguf --html model.gguf", "model.gguf", 2);
+    expect_made("run model.gguf --chat --load talk -p ab -n 2 --threads 1 --save talk", NULL);
+}
+
+/* Version 1 of a conversation had its tokens beside it. Another file of that name is the user's. */
+static void a_save_leaves_the_file_beside_it(void)
+{
+    write_file(file_path("out.tokens"), old, sizeof old);
+    expect_stays("run model.gguf -p ab -n 1 --threads 1 --save out", "out.tokens", 0);
+    write_file(file_path("out.tokens"), "aura conversation 1\nmodel 0\n", 28);
+    expect_made("run model.gguf -p ab -n 1 --threads 1 --save out", NULL);
+    EXPECT(access(file_path("out.tokens"), F_OK), "a list that is out of date is still there");
+}
+
 int __wrap_main(int argc, char **argv)
 {
     (void)argc, (void)argv;
@@ -262,6 +302,8 @@ int __wrap_main(int argc, char **argv)
     RUN(numbers_that_are_none);
     RUN(things_in_place_of_files);
     RUN(things_in_place_of_results);
+    RUN(a_result_replaces_no_input);
+    RUN(a_save_leaves_the_file_beside_it);
     commands_end();
     return test_result();
 }

@@ -197,7 +197,7 @@ static const struct option options[] = {
     PATH(model, "--model", "FILE", "decode with a model, GGUF, instead"),
     TEXT(depths, "--depth", "LIST", "of --model: tokens before those timed (0,2048,8192)"),
     TEXT(caches, "--cache", "LIST", "of --model: formats (kf16vf16,k8v8,k4v4,k3v3)"),
-    PATH(html, "--html", "FILE", "write a page with charts too: of the table, or of one shape"),
+    RESULT(html, "--html", "FILE", "write a page with charts too: of the table, or of one shape"),
     FLAG(json, "--json", "as JSON"),
     LAST_OPTION};
 

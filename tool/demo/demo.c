@@ -20,7 +20,7 @@ struct arguments {
 };
 
 static const struct option options[] = {
-    PATH(html, "--html", "FILE", "where the page is written (aura-demo.html; with --json nowhere)"),
+    RESULT(html, "--html", "FILE", "where the page is written (aura-demo.html; with --json nowhere)"),
     PATH(model, "--model", "FILE", "also what a model, GGUF, makes of it: `make model` fetches one"),
     TEXT(prompt, "--prompt", "TEXT", "what that model is asked"),
     FLAG(quick, "--quick", "one layer and short contexts: some seconds"),

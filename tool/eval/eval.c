@@ -28,7 +28,7 @@ static const struct option options[] = {
     NUMBER(seed, "--seed", 0, UINT32_MAX, "N", "other signs (1)"),
     NUMBER(threads, "--threads", 1, 1024, "N", "(all processors)"),
     FLAG(json, "--json", "as JSON"),
-    PATH(html, "--html", "FILE", "a page with charts: divergence against bits"),
+    RESULT(html, "--html", "FILE", "a page with charts: divergence against bits"),
     LAST_OPTION};
 
 /* All passes take about the same time, so the past ones tell how long the others will take. arg: when the first began. */

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "../../src/dispatch.h"
@@ -221,6 +222,27 @@ static const struct option *find_option(const struct option *options, const char
     return NULL;
 }
 
+static int same_file(const char *a, const char *b)
+{
+    struct stat x, y;
+    return a && b && !stat(a, &x) && !stat(b, &y) && S_ISREG(x.st_mode) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* A result must not replace what the command reads: a model, a text, a recording. */
+static int check_results(const struct command *command, const void *into, const char *operand)
+{
+    for (const struct option *o = command->options; o && o->kind != OPTION_END; o++) {
+        const char *result = o->kind == OPTION_RESULT ? *(const char *const *)(const void *)((const char *)into + o->to) : NULL;
+        const char *lost = result && !command->operands && same_file(result, operand) ? command->operand : NULL;
+        for (const struct option *in = command->options; result && in->kind != OPTION_END; in++)
+            if (in->kind == OPTION_FILE && same_file(result, *(const char *const *)(const void *)((const char *)into + in->to)))
+                lost = long_name(in);
+        if (lost)
+            return usage_error(command, "%s %s: is the file of %s, which is only read; give another", long_name(o), result, lost);
+    }
+    return 0;
+}
+
 int parse_options(const struct command *command, int argc, char **argv, void *into, const char **operand)
 {
     int only_operands = 0, status = 0;
@@ -247,7 +269,7 @@ int parse_options(const struct command *command, int argc, char **argv, void *in
             status = parse_value(command, o, value ? value : argv[++i], to);
         }
     }
-    return status;
+    return status ? status : check_results(command, into, operand ? *operand : NULL);
 }
 
 /* ---- instruction sets, processors ---------------------------------------------------------------------------------- */

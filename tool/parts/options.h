@@ -14,7 +14,8 @@ enum option_kind {
     OPTION_NUMBER, /* uint32_t: the argument after it, least to most */
     OPTION_REAL,   /* double: likewise */
     OPTION_TEXT,   /* const char *: the argument after it */
-    OPTION_FILE,   /* const char *: likewise, completed as a path */
+    OPTION_FILE,   /* const char *: likewise, completed as a path: a file that is read */
+    OPTION_RESULT, /* const char *: likewise, a file that is written: none that is read, nor the operand */
     OPTION_CHOICE, /* const char *: likewise, one of `choices` */
     OPTION_ISA,    /* const char *: likewise, the name of an instruction set */
     OPTION_FORMAT, /* aura_format: the name of a format or preset */
@@ -44,6 +45,7 @@ struct option {
     {OPTION_REAL, name, value, help, offsetof(struct arguments, field), least, most, NULL}
 #define TEXT(field, name, value, help) {OPTION_TEXT, name, value, help, offsetof(struct arguments, field), 0, 0, NULL}
 #define PATH(field, name, value, help) {OPTION_FILE, name, value, help, offsetof(struct arguments, field), 0, 0, NULL}
+#define RESULT(field, name, value, help) {OPTION_RESULT, name, value, help, offsetof(struct arguments, field), 0, 0, NULL}
 #define CHOICE(field, name, choices, value, help) \
     {OPTION_CHOICE, name, value, help, offsetof(struct arguments, field), 0, 0, choices}
 #define ISA(field, help) {OPTION_ISA, "--isa", "NAME", help, offsetof(struct arguments, field), 0, 0, NULL}
