@@ -3,7 +3,8 @@
  * doc/snapshot.md draws the files. Errors, structs, owners and floats are those of aura.h.
  *
  * Saving   replaces a file in one step: whoever reads it, also after a crash, finds the old one or the new one. A link stays
- *          a link and the file that it leads to is replaced; what is neither a file nor a link is refused.
+ *          a link and the file that it leads to is replaced; what is neither a file nor a link is refused. A file that is there
+ *          keeps its permissions, and one that is write-protected is refused.
  * Loading  checks every byte. Nobody may write to the file meanwhile; to rename another file over it is allowed.
  *
  * Every save fails with

@@ -1,5 +1,5 @@
 /* Where a path leads, and a file beside it. */
-#define _POSIX_C_SOURCE 200809L /* lstat, readlink, fsync, O_CLOEXEC */
+#define _POSIX_C_SOURCE 200809L /* lstat, readlink, fchmod, fsync, O_CLOEXEC */
 #include "../base/exact.h"
 #include "place.h"
 
@@ -47,13 +47,20 @@ int aura_find_target(const char *path, char target[AURA_TARGET_BYTES], enum aura
 
 int aura_open_temporary(const char *target, char *name, size_t bytes)
 {
-    for (int i = 0; i < MOST_TEMPORARIES; i++) {
+    struct stat old;
+    const int replaces = !stat(target, &old);
+    int file = -1;
+    snprintf(name, bytes, "%s", target);
+    if (replaces && access(target, W_OK)) /* a rename would not ask */
+        return -1;
+    errno = EEXIST;
+    for (int i = 0; i < MOST_TEMPORARIES && file < 0 && errno == EEXIST; i++) {
         snprintf(name, bytes, "%s.tmp-%ld-%d", target, (long)getpid(), i);
-        const int file = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (file >= 0 || errno != EEXIST)
-            return file;
+        file = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, replaces ? old.st_mode & 0600 : 0666);
     }
-    return -1;
+    if (file >= 0 && replaces)
+        fchmod(file, old.st_mode & 0777); /* where that cannot be, fewer may read it */
+    return file;
 }
 
 int aura_sync_directory(char *path)

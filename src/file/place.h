@@ -15,8 +15,9 @@ enum aura_place {
 /* Follows links, also to what is not there yet: a link stays a link, and its target is replaced. Returns 0, or an errno. */
 int aura_find_target(const char *path, char target[AURA_TARGET_BYTES], enum aura_place *place);
 
-/* Creates a file beside the target, and writes its name. It skips names that killed writers have left behind. Returns the file, or
- * -1 with errno. */
+/* Creates a file beside the target, and writes its name. Its permissions are the target's; a target that we may not write is
+ * refused. Names that killed writers have left behind are skipped. Returns the file, or -1 with errno and the name of what is in
+ * the way. */
 int aura_open_temporary(const char *target, char *name, size_t bytes);
 
 /* A rename is on disk when its directory is. Changes `path`, which is in that directory. Returns 0, or an errno. */

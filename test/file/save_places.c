@@ -1,4 +1,5 @@
-/* Where a file is saved: a link stays a link and its target is replaced; a pipe, a device or a directory stays what it is. */
+/* Where a file is saved: a link stays a link and its target is replaced; a pipe, a device or a directory stays what it is.
+ * Permissions stay too. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <sys/sysmacros.h>
@@ -90,6 +91,46 @@ static void a_device_is_refused(void)
     unlink(path);
 }
 
+static void permissions_stay(void)
+{
+    struct stat about;
+    char path[256];
+    snprintf(path, sizeof path, "%s", file_path("private"));
+    const mode_t mask = umask(022);
+    expect_saved(path, "a new file");
+    EXPECT(!stat(path, &about) && (about.st_mode & 0777) == 0644, "a new file has mode %o", about.st_mode & 0777);
+    static const mode_t modes[] = {0600, 0640, 0666, 0755};
+    for (int i = 0; i < 4; i++) {
+        EXPECT(!chmod(path, modes[i]), "%s", strerror(errno));
+        expect_saved(path, "a file with a mode");
+        EXPECT(!stat(path, &about) && (about.st_mode & 0777) == modes[i], "mode %o became %o", modes[i], about.st_mode & 0777);
+    }
+    umask(mask);
+    unlink(path);
+}
+
+/* In a child that is not root, since root may write everything. */
+static void a_protected_file_is_refused(void)
+{
+    char path[256];
+    int status = -1;
+    snprintf(path, sizeof path, "%s", file_path("protected"));
+    write_file(path, "old", 3);
+    EXPECT(!chmod(path, 0444) && !chmod(file_dir, 0777), "%s", strerror(errno));
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        if (!geteuid() && setuid(65534))
+            _exit(97);
+        _exit(aura_profile_save(profile, path) == AURA_IO && strstr(aura_last_error(), "denied") ? 0 : 98);
+    }
+    EXPECT(child > 0 && waitpid(child, &status, 0) == child && status == 0, "status 0x%x", status);
+    struct bytes now = read_file(path);
+    EXPECT(now.size == 3 && !memcmp(now.data, "old", 3), "it was replaced");
+    free(now.data);
+    unlink(path);
+}
+
 int main(void)
 {
     float balance[64];
@@ -102,6 +143,8 @@ int main(void)
     RUN(links_that_lead_nowhere_are_refused);
     RUN(what_is_no_file_is_refused);
     RUN(a_device_is_refused);
+    RUN(permissions_stay);
+    RUN(a_protected_file_is_refused);
     aura_profile_destroy(profile);
     aura_ctx_destroy(ctx);
     files_end();
