@@ -131,6 +131,14 @@ def cache():
           "    llama_kv_aura::next_batch = cparams.n_ubatch;\n    llama_kv_aura::next_full  = params.swa_full;\n\n")
 
 
+def states():
+    """A file that ends within a number is refused. Upstream reads what there is, and ends the process later."""
+    before("src/llama-context.cpp", "        file->read_raw(dst, size);\n",
+           "        if (size > file->size() - file->tell()) {\n"
+           "            throw std::runtime_error(\"the file of a state ends too early\");\n        }\n",
+           "class llama_io_read_file : public llama_io_read_i {")
+
+
 def graph():
     path = "src/llama-graph.cpp"
     after(path, '#include "llama-kv-cache.h"\n', '#include "llama-kv-aura.h"\n')
@@ -164,6 +172,7 @@ def main():
     names()
     build()
     cache()
+    states()
     graph()
     for folder, _, files in os.walk(source):
         for name in files:

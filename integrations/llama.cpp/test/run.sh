@@ -4,7 +4,7 @@
 # build/llama/. Without the network, and without an earlier build, it says that it is skipped.
 #
 #   --short   what `make test` runs: the glue's own tests, against a build that is there already
-#   PART      anchors walk archs state programs quality speed, and every test/NAME.py beside this file; none: all of them
+#   PART      anchors walk archs states programs server binding quality speed; none: all of them
 #
 #   PEERS_DIR   where llama.cpp is; MODEL  a model, SmolLM2 by default
 set -u
@@ -15,8 +15,8 @@ peers=${PEERS_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/aura-peers}
 dir=$peers/aura
 bin=$dir/build/bin
 tiny=$dir/tiny
-programs='llama llama-cli llama-completion llama-server llama-bench llama-perplexity llama-passkey llama-lookahead llama-speculative-simple
-    llama-batched-bench test-llama-archs test-save-load-state test-state-restore-fragmented'
+programs='llama llama-cli llama-completion llama-server llama-bench llama-perplexity llama-passkey llama-lookahead llama-speculative
+    llama-speculative-simple llama-batched-bench test-llama-archs test-save-load-state test-state-restore-fragmented'
 export OMP_WAIT_POLICY=passive
 status=0
 
@@ -86,25 +86,6 @@ part_archs() {
     [ $bad = 0 ] && echo "ok archs: $ran as llama.cpp's f32 cache to 1e-9, $back without aura: $out/archs.md" || status=1
 }
 
-part_state() {
-    local type
-    for type in aura4 aura8; do
-        try "state: test-save-load-state, $type" "$bin/test-save-load-state" -m "$model" -ctk $type -ctv $type -n 16
-    done
-    LLAMA_AURA=k4v4 try 'state: test-state-restore-fragmented' "$bin/test-state-restore-fragmented" -m "$model"
-}
-
-part_programs() {
-    local a='-ctk aura8 -ctv aura8'
-    try 'programs: passkey finds the key' sh -c "'$bin/llama-passkey' -m '$model' --junk 50 --keep 32 $a 2>&1 | grep -q 'passkey'"
-    try 'programs: lookahead' "$bin/llama-lookahead" -m "$model" -p 'The capital of France' -n 32 $a
-    try 'programs: speculative' "$bin/llama-speculative-simple" -m "$model" -md "$model" -p 'The capital of France' -n 32 $a
-    try 'programs: batched-bench' "$bin/llama-batched-bench" -m "$model" -c 4096 -npp 128 -ntg 16 -npl 1,4 $a
-    try 'programs: a kind beside another' "$bin/llama-completion" -m "$model" -p 'The capital of France' -n 8 -no-cnv -ctk aura5 -ctv aura3
-    LLAMA_AURA=k9v9 try 'programs: a format that is none is said, and f16 taken' \
-        sh -c "'$bin/llama-completion' -m '$model' -p A -n 1 -no-cnv 2>&1 | grep -q 'f16 instead'"
-}
-
 # What caches do to the model's predictions, by llama.cpp's own measure.
 part_quality() {
     local text=data/novel.txt type base=$out/base.kld
@@ -147,10 +128,11 @@ else
     tool/bench/peers/source.sh >/dev/null 2>$out/last.txt || { echo "skip llama: no source: $(tail -n 1 $out/last.txt)"; exit 0; }
     [ -e "$model" ] || make model >/dev/null 2>&1 || { echo "skip llama: no $model"; exit 0; }
     FLAGS=-DLLAMA_BUILD_TESTS=ON $here/build.sh $programs >/dev/null || { echo 'FAIL llama: it does not build'; exit 1; }
-    [ $# -gt 0 ] || set -- anchors walk archs state programs quality speed $(cd $here/test && ls ./*.py | grep -v speed | sed 's,./\(.*\)\.py,\1,')
+    [ $# -gt 0 ] || set -- anchors walk archs states programs server binding quality speed
 fi
 for part; do
-    if [ -e "$here/test/$part.py" ] && ! declare -F "part_$part" >/dev/null; then
+    [ "$part" != states ] || models
+    if ! declare -F "part_$part" >/dev/null; then
         python3 "$here/test/$part.py" "$bin" "$model" "$out" || status=1
     else
         "part_$part"
