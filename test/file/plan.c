@@ -122,6 +122,25 @@ static void many_slabs(void)
         }
 }
 
+/* The last slab is used up to its last page, or has one page less or more than are needed. */
+static void slabs_that_are_full(void)
+{
+    aura_config config = config_of(AURA_KIND_B4, AURA_KIND_B4, 128, 128, 8);
+    const size_t slab = ((size_t)16 << 20) / plan_for(&config, 0, 1, 1, 0).page_bytes;
+    size_t doubled = 1;
+    while (doubled < slab)
+        doubled *= 2;
+    for (size_t pages = doubled + 2 * slab - 1; pages <= doubled + 2 * slab + 1; pages++) {
+        aura_cache *cache = cache_new(ctx, &config);
+        EXPECT(!aura_seq_reserve(cache, seq_new(cache), pages * 256), "%s", aura_last_error());
+        const aura_plan_info plan = plan_for(&config, 0, 1, pages * 256, 0);
+        EXPECT(plan.bytes == aura_cache_bytes(cache) && !plan.idle_bytes == (pages == doubled + 2 * slab),
+               "%zu pages: %zu bytes were planned, %zu idle; %zu taken", pages, plan.bytes, plan.idle_bytes,
+               aura_cache_bytes(cache));
+        aura_cache_destroy(cache);
+    }
+}
+
 static void slots(void)
 {
     for (uint64_t n = 1; n < 200000; n = 7 * n + 200) {
@@ -240,6 +259,7 @@ int main(void)
     RUN(every_option);
     RUN(windows);
     RUN(many_slabs);
+    RUN(slabs_that_are_full);
     RUN(slots);
     RUN(models);
     RUN(what_does_not_fit);

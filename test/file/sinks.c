@@ -145,9 +145,9 @@ static void expect_same_everywhere(const struct world *w, int what, const aura_s
 static void files_and_sinks_get_the_same(void)
 {
     static const uint32_t lengths[] = {0, 1, 40, 300, 700};
-    float *balance = some_balance(2, 64);
-    for (size_t i = 0; i < 5 * N_KINDS; i += small_run() ? 7 : 1) {
-        aura_config config = config_of(kinds[i % N_KINDS], kinds[(i / 2 + 3) % N_KINDS], 64, 128, 2);
+    float *balance = some_balance(2, 80);
+    for (size_t i = 0; i < 5 * N_KINDS; i += small_run() ? 7 : 1) { /* dims of which rows are no multiple of 64 bytes */
+        aura_config config = config_of(kinds[i % N_KINDS], kinds[(i / 2 + 3) % N_KINDS], 80, 64, 2);
         aura_snapshot_options o = AURA_SNAPSHOT_OPTIONS_INIT;
         config.q_heads = 4, config.balance = i % 2 && config.format.k < AURA_KIND_F32 ? balance : NULL;
         config.window = i % 3 == 1 ? 200 : 0;
