@@ -298,11 +298,44 @@ static aura_status bad_rows(struct aura_call call, const struct aura_attend *a)
     return AURA_OK;
 }
 
+/* Memory from the first to the last byte of some views. */
+struct extent {
+    uintptr_t first, end;
+};
+
+static void widen(struct extent *all, const aura_input *view, size_t queries, uint32_t heads, uint32_t dim)
+{
+    const struct aura_strides s = aura_view_strides(view, heads, dim);
+    const size_t last = queries - 1, bytes = dim * aura_dtype_bytes(view->dtype);
+    for (size_t i = 0; i < queries; i += view->rows || !last ? 1 : last)
+        for (uint32_t h = 0; h < heads; h += heads > 1 ? heads - 1 : 1) {
+            const uintptr_t at = (uintptr_t)view->data + (uintptr_t)aura_view_at(view->dtype, view->rows, s, i, h);
+            all->first = at < all->first ? at : all->first;
+            all->end = at + bytes > all->end ? at + bytes : all->end;
+        }
+}
+
+/* Whether no output is among the queries: then it may be written while others are still to be read. */
+static int outputs_are_apart(const struct aura_attend *a)
+{
+    const aura_config *c = &a->cache->config;
+    struct extent q = {UINTPTR_MAX, 0}, out = q;
+    for (size_t i = 0; i < a->n_jobs; i++) {
+        const aura_attend_job *job = &a->jobs[i];
+        const aura_input place = aura_place_of(&job->out);
+        if (job->queries == 0)
+            continue;
+        widen(&q, &job->q, job->queries, a->q_heads, c->k_dim);
+        widen(&out, &place, job->queries, a->q_heads, c->v_dim);
+    }
+    return q.end <= out.first || out.end <= q.first;
+}
+
 static aura_status attend(struct aura_call call, struct aura_attend *a, void *workspace)
 {
     const aura_ctx *ctx = a->cache->ctx;
     aura_attend_place(a, workspace);
-    if (a->items == a->units) {
+    if (a->whole && outputs_are_apart(a)) {
         aura_run(ctx, a->units, unit_item, a);
     } else {
         aura_run(ctx, a->units, prepare_item, a);

@@ -42,6 +42,7 @@ struct aura_attend {
 
     size_t rows, units, items, partials;
     size_t splits_per_item;           /* 0: an item is a unit, and merges its splits as it goes */
+    int whole;                        /* every unit is one item */
     /* in the workspace */
     struct aura_attend_plan *plan;    /* [n_jobs] */
     struct aura_query *query;         /* [rows], packed keys */

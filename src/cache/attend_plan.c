@@ -299,6 +299,7 @@ void aura_attend_place(struct aura_attend *a, void *workspace)
     uint32_t heads = a->cache->config.kv_heads;
     carve(a, workspace);
     a->rows = a->units = a->items = a->partials = 0;
+    a->whole = 1;
     for (size_t i = 0; i < a->n_jobs; i++) {
         const struct aura_sequence *seq = seq_of(call, a->cache, &a->jobs[i]);
         struct aura_attend_plan *plan = &a->plan[i];
@@ -312,6 +313,7 @@ void aura_attend_place(struct aura_attend *a, void *workspace)
         a->rows += plan->rows * heads;
         a->units += plan->blocks * heads;
         a->items += plan->blocks * heads * runs;
+        a->whole &= runs == 1;
         a->partials += plan->rows * heads * (a->splits_per_item ? plan->splits : 1);
     }
 }

@@ -453,9 +453,18 @@ static void output_over_the_queries(void)
     in.seq = job.seq = seq_new(cache), in.tokens = TOKENS, in.k.data = in.v.data = kv;
     job.queries = QUERIES, job.q.data = q, job.out.data = out;
     EXPECT(!aura_append(cache, &in, 1) && !aura_attend(cache, &job, 1, NULL), "%s", aura_last_error());
-    job.out.data = q;
-    EXPECT(!aura_attend(cache, &job, 1, NULL), "%s", aura_last_error());
-    EXPECT(!memcmp(out, q, sizeof out), "in place the rows are others");
+    float *kept = malloc(sizeof q);
+    memcpy(kept, q, sizeof q);
+    for (int shift = -3; shift <= 3; shift++) { /* by so many heads: rows lie on queries of other heads and tokens */
+        float *space = malloc((QUERIES * HEADS + 6) * DIM * sizeof *space);
+        memcpy(space + 3 * DIM, kept, sizeof q);
+        job.q.data = space + 3 * DIM;
+        job.out.data = space + (3 + shift) * DIM;
+        EXPECT(!aura_attend(cache, &job, 1, NULL), "%s", aura_last_error());
+        EXPECT(!memcmp(out, job.out.data, sizeof out), "in place, %d heads on, the rows are others", shift);
+        free(space);
+    }
+    free(kept);
     aura_cache_destroy(cache);
 }
 
