@@ -272,7 +272,8 @@ typedef struct aura_plan_info {
 
 /* Fills the caller's *info, without making a cache.
  * Fails: as aura_cache_create() does for a configuration that is none; AURA_TOO_LARGE where it fits in no memory;
- * AURA_BAD_ARGUMENT also for more than max_queries queries, for sequences with slots, and for slots in a model. */
+ * AURA_BAD_ARGUMENT also for more than max_queries queries, for queries where q_heads is 0, for sequences with slots, and for
+ * slots in a model. */
 AURA_API aura_status aura_plan(aura_ctx *ctx, const aura_plan_job *job, aura_plan_info *info);
 
 #ifdef __cplusplus

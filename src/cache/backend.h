@@ -63,7 +63,7 @@ void aura_backend_set_lengths(const char *call, aura_cache *cache, aura_seq seq,
 
 /* ---- files: backend_file.c ---- */
 
-/* A snapshot of a cache like `shape`, from a path or, where that is not NULL, a source: the sequences that `options` name, or
+/* A snapshot of a cache like `shape`, from a path or, where that is NULL, a source: the sequences that `options` name, or
  * all. Everything in it has been checked. The shape and where it comes from must live as long as it is open. Fails as
  * aura_seq_load and aura_seq_read do. */
 struct aura_backend_file;

@@ -89,7 +89,8 @@ static aura_status workspace_bytes(struct aura_call call, aura_cache *shape, con
     struct aura_attend a = {.cache = shape, .jobs = jobs, .n_jobs = n};
     memset(&nobody, 0, sizeof nobody);
     shape->slots = &nobody;
-    status = aura_attend_measure(call, &a, tokens, 1, bytes);
+    if (!(status = aura_attend_heads(call, &a)))
+        status = aura_attend_measure(call, &a, tokens, 1, bytes);
     shape->slots = NULL;
     aura_give_memory(call.ctx, memory, n * sizeof one + 1);
     return status;

@@ -248,6 +248,8 @@ static void misuse(void)
     EXPECT(aura_plan(ctx, &other, &info) == AURA_BAD_ARGUMENT, "slots in a model");
     bad = config, bad.window = 100, bad.max_queries = 8, other = job, other.configs = &bad, other.queries = 9;
     EXPECT(aura_plan(ctx, &other, &info) == AURA_BAD_ARGUMENT, "more queries than a window takes");
+    bad = config, bad.q_heads = 0, other.queries = 1;
+    EXPECT(aura_plan(ctx, &other, &info) == AURA_BAD_ARGUMENT && strstr(aura_last_error(), "query heads"), "queries of no heads");
     EXPECT(!info.bytes, "something was written");
 }
 
