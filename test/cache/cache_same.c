@@ -468,9 +468,36 @@ static void output_over_the_queries(void)
     aura_cache_destroy(cache);
 }
 
+/* A job without work beside one whose tokens are two items: as many items as there are units, but not one of each. */
+static void nothing_to_see_beside_two_splits(void)
+{
+    enum { TOKENS = 1500, DIM = 64 };
+    static const uint64_t until = 0;
+    aura_config config = config_of(AURA_KIND_B4, AURA_KIND_B4, DIM, DIM, 1);
+    struct scene scene = scene_new(config, TOKENS);
+    aura_cache *cache = cache_new(ctx, &config);
+    float q[DIM], alone[DIM], beside[DIM], nothing[DIM];
+    uint64_t state = 6;
+    aura_attend_job jobs[2] = {AURA_ATTEND_JOB_INIT, AURA_ATTEND_JOB_INIT};
+    fill_vector(q, DIM, NORMAL, &state);
+    aura_append_job in = append_job(seq_new(cache), &scene.k, &scene.v, 0, TOKENS);
+    for (int i = 0; i < 2; i++)
+        jobs[i].seq = in.seq, jobs[i].queries = 1, jobs[i].q.data = q;
+    jobs[0].until = &until, jobs[0].out.data = nothing, jobs[1].out.data = alone;
+    EXPECT(!aura_append(cache, &in, 1) && !aura_attend(cache, jobs + 1, 1, NULL), "%s", aura_last_error());
+    jobs[1].out.data = beside;
+    EXPECT(!aura_attend(cache, jobs, 2, NULL), "%s", aura_last_error());
+    EXPECT(!memcmp(alone, beside, sizeof alone), "a job that sees nothing changed the row of another");
+    for (int d = 0; d < DIM; d++)
+        EXPECT(nothing[d] == 0, "a row that sees nothing has %g", (double)nothing[d]);
+    aura_cache_destroy(cache);
+    scene_free(&scene);
+}
+
 static void in_place(void)
 {
     RUN(output_over_the_queries);
+    RUN(nothing_to_see_beside_two_splits);
 }
 
 /* A workspace is also large enough for fewer queries and fewer tokens, however the work is then split. */
