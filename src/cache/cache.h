@@ -175,10 +175,10 @@ void aura_decode_vector(float *x, const aura_cache *cache, const struct aura_seq
 
 /* ---- edit.c ---- */
 
-/* What is to be done to a sequence: tokens [first, first + cut) go; then the keys of tokens [first, end) are mapped, up to the last
- * where `end` is UINT64_MAX. */
+/* What is to be done to a sequence: tokens [first, first + cut) go; then the keys of tokens [first, end) are mapped. */
 struct aura_edit {
     uint64_t first, cut, end;
+    int all;  /* 1: end is that of the sequence, without what goes */
     int maps; /* 0: no key is mapped */
     aura_map_key_fn *map;
     void *user;

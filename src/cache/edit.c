@@ -277,7 +277,7 @@ aura_status aura_edit_layers(struct aura_call call, aura_cache *const *layers, u
             struct edit e = {.cache = layers[i], .layer = i, .what = *what};
             if (!(e.seq = aura_find_seq(call, layers[i], id)))
                 return AURA_BAD_ARGUMENT; /* found out in the first step */
-            if (what->end == UINT64_MAX) /* all that follow */
+            if (what->all)
                 e.what.end = e.seq->len > what->cut ? e.seq->len - what->cut : 0;
             status = step == 0 ? check_edit(call, &e) : step == 1 ? prepare_edit(call, &e) : AURA_OK;
             if (step == 0 && !status)
@@ -304,20 +304,20 @@ static aura_status edit_one(struct aura_call call, aura_cache *cache, aura_seq s
 aura_status aura_seq_remove(aura_cache *cache, aura_seq seq, uint64_t first, uint64_t tokens)
 {
     struct aura_call call = {cache ? cache->ctx : NULL, "aura_seq_remove"};
-    struct aura_edit what = {first, tokens, UINT64_MAX, 0, NULL, NULL};
+    struct aura_edit what = {first, tokens, 0, 1, 0, NULL, NULL};
     return edit_one(call, cache, seq, &what);
 }
 
 aura_status aura_seq_shift(aura_cache *cache, aura_seq seq, uint64_t first, uint64_t tokens, aura_map_key_fn *map, void *user)
 {
     struct aura_call call = {cache ? cache->ctx : NULL, "aura_seq_shift"};
-    struct aura_edit what = {first, tokens, UINT64_MAX, 1, map, user};
+    struct aura_edit what = {first, tokens, 0, 1, 1, map, user};
     return edit_one(call, cache, seq, &what);
 }
 
 aura_status aura_seq_map_keys(aura_cache *cache, aura_seq seq, uint64_t first, uint64_t tokens, aura_map_key_fn *map, void *user)
 {
     struct aura_call call = {cache ? cache->ctx : NULL, "aura_seq_map_keys"};
-    struct aura_edit what = {first, 0, first + tokens, 1, map, user};
+    struct aura_edit what = {first, 0, first + tokens, 0, 1, map, user};
     return edit_one(call, cache, seq, &what);
 }

@@ -236,7 +236,7 @@ static aura_status edit_model(struct aura_call call, aura_model_cache *model, au
 aura_status aura_model_seq_remove(aura_model_cache *model, aura_seq seq, uint64_t first, uint64_t tokens)
 {
     struct aura_call call = {model ? model->ctx : NULL, "aura_model_seq_remove"};
-    struct aura_edit what = {first, tokens, UINT64_MAX, 0, NULL, NULL};
+    struct aura_edit what = {first, tokens, 0, 1, 0, NULL, NULL};
     return edit_model(call, model, seq, &what);
 }
 
@@ -244,7 +244,7 @@ aura_status aura_model_seq_shift(aura_model_cache *model, aura_seq seq, uint64_t
                                  void *user)
 {
     struct aura_call call = {model ? model->ctx : NULL, "aura_model_seq_shift"};
-    struct aura_edit what = {first, tokens, UINT64_MAX, 1, map, user};
+    struct aura_edit what = {first, tokens, 0, 1, 1, map, user};
     return edit_model(call, model, seq, &what);
 }
 
@@ -252,7 +252,7 @@ aura_status aura_model_seq_map_keys(aura_model_cache *model, aura_seq seq, uint6
                                     void *user)
 {
     struct aura_call call = {model ? model->ctx : NULL, "aura_model_seq_map_keys"};
-    struct aura_edit what = {first, 0, first + tokens, 1, map, user};
+    struct aura_edit what = {first, 0, first + tokens, 0, 1, map, user};
     return edit_model(call, model, seq, &what);
 }
 

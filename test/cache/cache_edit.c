@@ -126,7 +126,7 @@ static void keys_are_mapped(void)
     for (int i = 0; i < N_CASES; i++) {
         struct text t = case_text(i);
         aura_cache *cache = cache_new(ctx, &t.config);
-        aura_seq whole = seq_new(cache), seq, fresh = seq_new(cache), witness = seq_new(cache);
+        aura_seq whole = seq_new(cache), seq = 0, fresh = seq_new(cache), witness = seq_new(cache);
         struct rope rope = rope_of(-33);
         size_t bytes, half = (size_t)TOKENS * HEADS * DIM;
         const char *what = config_text(&t.config);
@@ -174,7 +174,7 @@ static void pages_go_and_keys_turn(void)
     for (int i = 0; i < N_CASES; i++) {
         struct text t = case_text(i);
         aura_cache *cache = cache_new(ctx, &t.config);
-        aura_seq whole = seq_new(cache), seq, twin, witness = seq_new(cache);
+        aura_seq whole = seq_new(cache), seq = 0, twin = 0, witness = seq_new(cache);
         struct rope rope = rope_of(-256);
         const char *what = config_text(&t.config);
         EXPECT(!text_append(cache, whole, &t, 0, 0, TOKENS) && !text_append(cache, witness, &t, 0, 0, TOKENS), "%s",
@@ -260,7 +260,8 @@ static void refused(void)
     EXPECT(aura_seq_map_keys(cache, seq, 0, 1, NULL, NULL) == AURA_BAD_ARGUMENT && aura_seq_shift(cache, seq, 0, 1, NULL, NULL) ==
            AURA_BAD_ARGUMENT && strstr(aura_last_error(), "map is NULL"), "no map: %s", aura_last_error());
     EXPECT(aura_seq_map_keys(cache, seq + 1, 0, 1, turn, &rope) == AURA_BAD_ARGUMENT, "no such sequence");
-    static const uint64_t bad[][2] = {{301, 0}, {0, 301}, {300, 1}, {UINT64_MAX, 2}, {2, UINT64_MAX}, {UINT64_MAX, UINT64_MAX}};
+    static const uint64_t bad[][2] = {{301, 0}, {0, 301}, {300, 1}, {UINT64_MAX, 2}, {2, UINT64_MAX}, {UINT64_MAX, UINT64_MAX},
+                                      {0, UINT64_MAX}, {1, UINT64_MAX - 1}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         EXPECT(aura_seq_map_keys(cache, seq, bad[i][0], bad[i][1], turn, &rope) == AURA_BAD_ARGUMENT &&
                aura_seq_shift(cache, seq, bad[i][0], bad[i][1], turn, &rope) == AURA_BAD_ARGUMENT &&
