@@ -170,6 +170,8 @@ aura_status aura_listing_get_layer(const aura_listing *l, uint32_t layer, aura_l
     if (status)
         return status;
     aura_listing_layer about = empty;
+    const float *balance;
+    uint32_t heads, dim;
     uint64_t bytes;
     const struct aura_file_config *f = config_of(l, layer);
     const struct aura_file_balance *b = find(l, layer, AURA_SECTION_BALANCE, &bytes);
@@ -179,9 +181,11 @@ aura_status aura_listing_get_layer(const aura_listing *l, uint32_t layer, aura_l
         aura_config_of_file(&about.config, f);
         about.pages = f->pages;
     }
-    if (b && !aura_reader_balance(&l->small, layer, &about.config.kv_heads, &about.config.k_dim, &about.config.balance) && f) {
-        about.config.kv_heads = f->kv_heads;
-        about.config.k_dim = f->k_dim;
+    if (b && !aura_reader_balance(&l->small, layer, &heads, &dim, &balance) &&
+        (!f || (heads == f->kv_heads && dim == f->k_dim))) { /* a caller goes by the configuration */
+        about.config.kv_heads = heads;
+        about.config.k_dim = dim;
+        about.config.balance = balance;
     }
     *info = about;
     return AURA_OK;

@@ -2,6 +2,8 @@
 #define _DEFAULT_SOURCE /* mkdtemp */
 #include "snapshot_tools.h"
 
+#include "../../src/file/snapshot.h"
+
 static aura_listing *listed(const char *path)
 {
     aura_listing *l = NULL;
@@ -232,6 +234,27 @@ static void hostile_files(void)
     free(file.data);
 }
 
+/* The configuration and the balance may speak of other sizes: a caller reads as many factors as the configuration says. */
+static void sizes_that_disagree(void)
+{
+    struct bytes file = small_file();
+    struct aura_file_config *f =
+        (struct aura_file_config *)(void *)(file.data + section_of(file, 0, AURA_SECTION_CONFIG)->offset);
+    for (int changed = 0; changed < 3; changed++) {
+        aura_source source = AURA_SOURCE_INIT;
+        aura_listing_layer layer = AURA_LISTING_LAYER_INIT;
+        aura_listing *l = NULL;
+        f->k_dim = changed == 1 ? 128 : 64, f->kv_heads = changed == 2 ? 2 : 1;
+        seal(file);
+        source.data = file.data, source.bytes = file.size;
+        EXPECT(!aura_list_source(ctx, &source, &l) && !aura_listing_get_layer(l, 0, &layer), "%s", aura_last_error());
+        EXPECT(layer.config.k_dim == f->k_dim && layer.config.kv_heads == f->kv_heads && !layer.config.balance == (changed > 0),
+               "%u heads of %u, %s balance", layer.config.kv_heads, layer.config.k_dim, layer.config.balance ? "a" : "no");
+        aura_listing_destroy(l);
+    }
+    free(file.data);
+}
+
 static void misuse(void)
 {
     struct bytes file = small_file();
@@ -268,6 +291,7 @@ int main(void)
     RUN(old_files);
     RUN(damage_is_said);
     RUN(hostile_files);
+    RUN(sizes_that_disagree);
     RUN(misuse);
     aura_ctx_destroy(ctx);
     files_end();
