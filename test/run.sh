@@ -848,9 +848,9 @@ pkg_config_user() {
     pkg_config_compile "$1" "$user/program" -std=c99 ${2-} && LD_LIBRARY_PATH=$(pkg-config --variable=libdir aura) "$user/program"
 }
 
-# pkg_config_compile SOURCE PROGRAM DIALECT [--static]
+# pkg_config_compile SOURCE PROGRAM DIALECT [--static]; $own: libraries that the source itself needs
 pkg_config_compile() {
-    gcc "$3" -Wall -Wextra -Werror $(pkg-config --cflags aura) "$1" -o "$2" ${4:+-static} $(pkg-config ${4-} --libs aura)
+    gcc "$3" -Wall -Wextra -Werror $(pkg-config --cflags aura) "$1" -o "$2" ${4:+-static} $(pkg-config ${4-} --libs aura) ${own-}
 }
 
 # picture FILE: the first drawing of how data flows.
@@ -943,7 +943,7 @@ job_install_engine_doc() {
          inside
          END { print "}" }' doc/engine.md >"$user/engine_doc.c"
     try 'engine.md: has C in it' test "$(grep -c '^{$' "$user/engine_doc.c")" -ge 15 || return
-    try 'engine.md: it compiles' pkg_config_compile "$user/engine_doc.c" "$user/engine_doc" -std=c11 || return
+    own=-lm try 'engine.md: it compiles' pkg_config_compile "$user/engine_doc.c" "$user/engine_doc" -std=c11 || return
     try 'engine.md: it runs' env -C "$user" ./engine_doc
 }
 
