@@ -85,7 +85,8 @@ static void pass_on(void **from)
             return;
         }
     }
-    emulate_switch(from, scheduler);
+    if (from != &scheduler) /* that is where it already is */
+        emulate_switch(from, scheduler);
 }
 
 static void wait_for(const uint32_t *count)
