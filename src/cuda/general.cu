@@ -2,6 +2,7 @@
 #include "cache.cuh"
 #include "general_codes.cuh"
 #include "general_numbers.cuh"
+#include "whole_rows.cuh"
 
 /* ---- queries and results ------------------------------------------------------------------------------------------------- */
 
@@ -32,23 +33,8 @@ __device__ __forceinline__ void general_query(const general_warp<S> &w, const st
 {
     const uint32_t lane = threadIdx.x % 32, dim = a.c.k_dim;
     row_info row = row_at(a, g, r);
-    float *y = (float *)w.mine, largest = 0;
-    const int64_t from = g.job * a.q.seq + row.query * a.q.token + row.head * a.q.head;
-    for (uint32_t d = lane; d < dim; d += 32) {
-        y[d] = row.there ? load_element(a.q.data, a.q.dtype, from + d) : 0;
-        if (a.c.inverse_balance)
-            y[d] = __fmul_rn(y[d], a.c.inverse_balance[(size_t)g.head * dim + d]);
-    }
-    __syncwarp();
-    if (a.c.k_rows)
-        rotate_shared(y, y + dim, a.c.k_sign, a.c.codecs->paley[0], a.c.codecs->k_inner, a.c.codecs->k_outer, a.c.k_norm);
-    bool bad = false;
-    for (uint32_t d = lane; d < dim; d += 32)
-        bad |= !(fabsf(y[d]) < INFINITY);
-    row.bad = __any_sync(~0u, bad);
-    for (uint32_t d = lane; d < dim; d += 32)
-        largest = fmaxf(largest, row.bad ? 0 : fabsf(y[d]));
-    largest = warp_largest(largest);
+    float *y = (float *)w.mine;
+    const float largest = query_to_shared(a, g.job, g.head, row, y);
     const bool tiny = largest < 0x1p-100f;
     const float factor = tiny ? 0 : __fdiv_rn(QUERY_TOP, largest), half_factor = tiny ? 0 : QUERY_HALF_TOP / largest;
     int hi_sum = 0, sum = 0, lower = 0;
@@ -78,27 +64,8 @@ struct finish_general {
     static __device__ __forceinline__ void row(const struct dev_attend &a, const struct split &g, const struct row_info &row,
                                                float *o, float m, float l)
     {
-        const uint32_t lane = threadIdx.x % 32, dim = a.c.v_dim;
-        const float keep = a.sinks ? merge_sink(m, l, a.sinks[row.head]) : 1;
-        const bool empty = l == 0;
-        bool bad = row.bad || g.seq >= a.c.n_seqs || !(empty || aura_is_good_sum(l));
-        for (uint32_t d = lane; d < dim; d += 32)
-            o[d] = empty ? 0 : o[d] * keep / l;
-        __syncwarp();
-        if (a.c.v_rows) {
-            float *space = o + sizeof(merge_space<S::D, S::ROWS, S::WARPS>::o[0]) / sizeof(float);
-            hadamard_shared(o, space, a.c.codecs->paley[2], a.c.codecs->v_inner, a.c.codecs->v_outer);
-            sign_and_scale(o, dim, a.c.v_sign, a.c.v_norm);
-        }
-        const float limit = aura_first_infinite(a.out.dtype);
-        for (uint32_t d = lane; d < dim; d += 32)
-            bad |= !(fabsf(o[d]) < limit);
-        bad = __any_sync(~0u, bad);
-        const int64_t to = g.job * a.out.seq + row.query * a.out.token + row.head * a.out.head;
-        for (uint32_t d = lane; d < dim; d += 32)
-            store_element(a.out.data, a.out.dtype, to + d, bad ? NAN : o[d]);
-        if (lane == 0)
-            finish_lse(a, g, row, m, l, bad);
+        float *space = o + sizeof(merge_space<S::D, S::ROWS, S::WARPS>::o[0]) / sizeof(float);
+        row_from_shared(a, g, row, o, space, m, l);
     }
 };
 

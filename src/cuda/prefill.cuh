@@ -21,7 +21,7 @@
 #define AURA_CUDA_PREFILL_CUH
 
 #include "image.cuh"
-#include "merge.cuh"
+#include "whole_rows.cuh"
 
 /* Heads whose parts are on their way at once; what is carried of a row besides its channels: two maxima, and the sums of four
  * lanes. */
@@ -341,29 +341,9 @@ __device__ __forceinline__ uint32_t carry_of_part(const struct dev_prefill &p, c
 __device__ __forceinline__ void finish_prefill(const struct dev_prefill &p, const struct prefill_work &w,
                                                const struct row_info &row, float *o, float *space, float m, float l)
 {
-    const struct dev_attend &a = p.a;
-    const uint32_t lane = threadIdx.x % 32, dim = a.c.v_dim;
     struct split g = {};
     g.job = w.job, g.seq = p.jobs[w.job].seq;
-    const float keep = a.sinks ? merge_sink(m, l, a.sinks[row.head]) : 1;
-    const bool empty = l == 0;
-    bool bad = row.bad || g.seq >= a.c.n_seqs || !(empty || aura_is_good_sum(l));
-    for (uint32_t d = lane; d < dim; d += 32)
-        o[d] = empty ? 0 : o[d] * keep / l;
-    __syncwarp();
-    if (a.c.v_rows) {
-        hadamard_shared(o, space, a.c.codecs->paley[2], a.c.codecs->v_inner, a.c.codecs->v_outer);
-        sign_and_scale(o, dim, a.c.v_sign, a.c.v_norm);
-    }
-    const float limit = aura_first_infinite(a.out.dtype);
-    for (uint32_t d = lane; d < dim; d += 32)
-        bad |= !(fabsf(o[d]) < limit);
-    bad = __any_sync(~0u, bad);
-    const int64_t to = g.job * a.out.seq + row.query * a.out.token + row.head * a.out.head;
-    for (uint32_t d = lane; d < dim; d += 32)
-        store_element(a.out.data, a.out.dtype, to + d, bad ? NAN : o[d]);
-    if (lane == 0)
-        finish_lse(a, g, row, m, l, bad);
+    row_from_shared(p.a, g, row, o, space, m, l);
 }
 
 #endif

@@ -57,23 +57,8 @@ __device__ __forceinline__ void prefill_query(const struct dev_prefill &p, prefi
     const uint32_t lane = threadIdx.x % 32, dim = a.c.k_dim;
     uint8_t *q = (uint8_t *)&s + queries_at<S>();
     row_info row = prefill_row(p, s.work, r);
-    float *y = (float *)((uint8_t *)&s + stages_at<S>(p.im) + threadIdx.x / 32 * prefill_turn_bytes(a.c)), largest = 0;
-    const int64_t from = s.work.job * a.q.seq + row.query * a.q.token + row.head * a.q.head;
-    for (uint32_t d = lane; d < dim; d += 32) {
-        y[d] = row.there ? load_element(a.q.data, a.q.dtype, from + d) : 0;
-        if (a.c.inverse_balance)
-            y[d] = __fmul_rn(y[d], a.c.inverse_balance[(size_t)s.work.head * dim + d]);
-    }
-    __syncwarp();
-    if (a.c.k_rows)
-        rotate_shared(y, y + dim, a.c.k_sign, a.c.codecs->paley[0], a.c.codecs->k_inner, a.c.codecs->k_outer, a.c.k_norm);
-    bool bad = false;
-    for (uint32_t d = lane; d < dim; d += 32)
-        bad |= !(fabsf(y[d]) < INFINITY);
-    row.bad = __any_sync(~0u, bad);
-    for (uint32_t d = lane; d < dim; d += 32)
-        largest = fmaxf(largest, row.bad ? 0 : fabsf(y[d]));
-    largest = warp_largest(largest);
+    float *y = (float *)((uint8_t *)&s + stages_at<S>(p.im) + threadIdx.x / 32 * prefill_turn_bytes(a.c));
+    const float largest = query_to_shared(a, s.work.job, s.work.head, row, y);
     const float factor = largest < 0x1p-100f ? 0 : PREFILL_QUERY_TOP / largest;
     for (uint32_t d = lane; d < p.im.groups * IMAGE_ROW; d += 32)
         *(__half *)(image_chunk(q + d / IMAGE_ROW * S::ROWS * 128, r, d % IMAGE_ROW / 8) + d % 8 * 2) =
