@@ -26,29 +26,50 @@ static void make_key(void)
     key[1] = (uint64_t)(uintptr_t)&now * 0xd6e8feb86659fd93u ^ (uint64_t)getpid();
 }
 
-static uint64_t mixed(uint64_t x)
+/* SipHash with one round a word and three at the end: whoever does not know the key cannot make two texts meet. */
+static uint64_t turned(uint64_t x, int bits)
 {
-    x = (x ^ x >> 32) * 0xd6e8feb86659fd93u;
-    return x ^ x >> 32;
+    return x << bits | x >> (64 - bits);
 }
 
-uint64_t hash_number(uint64_t x)
+static void rounds(uint64_t v[4], int n)
 {
-    pthread_once(&once, make_key);
-    return mixed(mixed(x ^ key[0]) ^ key[1]);
+    for (; n > 0; n--) {
+        v[0] += v[1], v[2] += v[3];
+        v[1] = turned(v[1], 13) ^ v[0], v[3] = turned(v[3], 16) ^ v[2];
+        v[0] = turned(v[0], 32);
+        v[2] += v[1], v[0] += v[3];
+        v[1] = turned(v[1], 17) ^ v[2], v[3] = turned(v[3], 21) ^ v[0];
+        v[2] = turned(v[2], 32);
+    }
+}
+
+static void take_word(uint64_t v[4], uint64_t word)
+{
+    v[3] ^= word;
+    rounds(v, 1);
+    v[0] ^= word;
 }
 
 uint64_t hash_text(const char *text, size_t size)
 {
-    uint64_t h = size, word;
     pthread_once(&once, make_key);
-    h ^= key[0];
-    for (; size >= 8; text += 8, size -= 8) {
-        memcpy(&word, text, 8);
-        h = mixed(h ^ word);
+    uint64_t v[4] = {key[0] ^ 0x736f6d6570736575u, key[1] ^ 0x646f72616e646f6du, key[0] ^ 0x6c7967656e657261u,
+                     key[1] ^ 0x7465646279746573u};
+    uint64_t word, last = (uint64_t)size << 56;
+    for (; size >= sizeof word; text += sizeof word, size -= sizeof word) {
+        memcpy(&word, text, sizeof word);
+        take_word(v, word);
     }
-    word = 0;
-    if (size)
-        memcpy(&word, text, size);
-    return mixed(mixed(h ^ word) ^ key[1]);
+    for (size_t i = 0; i < size; i++)
+        last |= (uint64_t)(unsigned char)text[i] << 8 * i;
+    take_word(v, last);
+    v[2] ^= 0xff;
+    rounds(v, 3);
+    return v[0] ^ v[1] ^ v[2] ^ v[3];
+}
+
+uint64_t hash_number(uint64_t x)
+{
+    return hash_text((const char *)&x, sizeof x);
 }
