@@ -16,7 +16,7 @@ unset CC CXX CFLAGS CXXFLAGS CPPFLAGS LDFLAGS MAKEFLAGS MAKELEVEL MFLAGS # each 
 export LC_ALL=C
 self=test/run.sh
 out=build/test
-jobs='asan neon isa plain device plant-neon gcc clang plant-x86 tool model quality install tsan drill llama symbols header tables style union' # long first
+jobs='asan neon isa plain device plant-neon gcc clang plant-x86 tool model quality install tsan drill llama python symbols header tables style union' # long first
 time_limit=1450 # seconds; a job that takes longer hangs, as all of them together take 25 minutes at most on two cores
 
 # ---- what jobs are made of ------------------------------------------------------------------------------------------
@@ -683,6 +683,25 @@ job_quality() {
 # Inside llama.cpp, where `make llama` has built it. `make test-llama` builds it and runs far more.
 job_llama() {
     integrations/llama.cpp/test/run.sh --short
+}
+
+# The wheel of aura-kv, from its source archive, installed where there is nothing but numpy, and used. `make test-python` has the rest.
+job_python() {
+    local dir=$PWD/$out/python status wheel
+    command -v python3 >/dev/null || { echo 'skip python: there is no python3'; return; }
+    gcc_build --target aura_shared || return
+    rm -rf "$dir/venv"
+    python/wheel.sh "$dir" $out/gcc/libaura.so
+    status=$?
+    [ $status != 3 ] || { echo 'skip python: pip cannot fetch what builds the wheel'; return; }
+    try 'python: make wheel' test $status = 0 || return
+    wheel=$(ls "$dir"/aura_kv-*.whl)
+    try 'python: the tag of the wheel' bash -c "echo $wheel | grep -E 'py3-none-manylinux_2_[0-9]+_$(uname -m)\.whl$'"
+    try 'python: less than 1 MB' test "$(stat -c %s "$wheel")" -lt 1000000
+    python3 -m venv "$dir/venv" && "$dir/venv/bin/pip" install --quiet numpy ||
+        { echo 'skip python: pip cannot fetch numpy'; return; }
+    try 'python: pip install' "$dir/venv/bin/pip" install --quiet --no-index "$wheel" || return
+    AURA_SOURCE=$PWD program tests env -C "$dir" venv/bin/python "$PWD/python/test/run.py" "$PWD"/python/test/test_{layout,cache}.py
 }
 
 # ---- what others see ------------------------------------------------------------------------------------------------

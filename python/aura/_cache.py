@@ -1,0 +1,646 @@
+"""Caches and sequences. Arrays are [tokens, heads, dim], or [batch, tokens, heads, dim] for several sequences in one call."""
+from __future__ import annotations
+
+import ctypes
+import enum
+import os
+from typing import Any, Callable, Iterator, Sequence as Many
+
+import numpy as np
+
+from . import _abi
+from ._arrays import NAMES, Tensor, empty, floats, is_torch, look, shaped
+from ._lib import Context, Handle, Owner, bad, check, context, lib, make
+
+Array = Any  # of numpy, of torch (CPU), or anything with __dlpack__: float32, float16 or bfloat16, strided or not
+
+
+class Flags(enum.IntFlag):
+    """Parts of the codec that can be switched off; `doc/numerics.md` shows what each is worth."""
+
+    NO_REFERENCE = _abi.AURA_NO_REFERENCE
+    NO_PINNED = _abi.AURA_NO_PINNED
+    NO_ROLLBACK = _abi.AURA_NO_ROLLBACK
+    NO_OPEN = _abi.AURA_NO_OPEN
+    NO_SEARCH = _abi.AURA_NO_SEARCH
+
+
+def format_of(name: str) -> Any:
+    out = _abi.aura_format()
+    check(lib.aura_format_parse(name.encode(), ctypes.byref(out)))
+    return out
+
+
+def name_of(format: Any) -> str:
+    name = ctypes.create_string_buffer(16)
+    check(lib.aura_format_name(format, name))
+    return name.value.decode()
+
+
+def config_of(q_heads: int, kv_heads: int, dim: int, format: str = "k4v4", *, v_dim: int = 0, window: int = 0, keep_first: int = 0,
+              max_queries: int = 0, rollback: int = 0, flags: int = 0, seed: int = 0, balance: Array | None = None,
+              budget_bytes: int = 0) -> tuple[Any, Any]:
+    """An aura_config, and what it points to."""
+    keep = None if balance is None else floats(balance, "balance", (kv_heads, dim))
+    for name, value in (("q_heads", q_heads), ("kv_heads", kv_heads), ("dim", dim), ("v_dim", v_dim), ("window", window),
+                        ("keep_first", keep_first), ("max_queries", max_queries), ("rollback", rollback)):
+        if not 0 <= value < 2**32:
+            raise bad(f"{name} is {value}")
+    config = make(_abi.aura_config, format=format_of(format), q_heads=q_heads, kv_heads=kv_heads, k_dim=dim, v_dim=v_dim, window=window,
+                  keep_first=keep_first, max_queries=max_queries, rollback=rollback, flags=int(flags), seed=seed,
+                  balance=None if keep is None else keep.ctypes.data, budget_bytes=budget_bytes)
+    return config, keep
+
+
+def _view(to: Any, t: Tensor, first: int) -> None:
+    """Fills an aura_input or aura_view from axes `first` (tokens) and `first` + 1 (heads) of a tensor."""
+    to.data, to.dtype = t.pointer, t.dtype
+    # 0 means contiguous, and any stride over one row is as good
+    to.token_stride = t.strides[first] if t.shape[first] > 1 else 0
+    to.head_stride = t.strides[first + 1] if t.shape[first + 1] > 1 else 0
+
+
+def _rows(x: Array | Many[Array], n: int, what: str, heads: int | None, dim: int, write: bool = False) -> list[Tensor]:
+    """n tensors [tokens, heads, dim] of a batch [n, tokens, heads, dim] or a list of n arrays."""
+    if isinstance(x, (list, tuple)):
+        if len(x) != n:
+            raise bad(f"{what} has {len(x)} arrays for {n} sequences")
+        return [shaped(look(a, f"{what}[{i}]"), f"{what}[{i}]", (None, heads, dim), write) for i, a in enumerate(x)]
+    t = shaped(look(x, what), what, (n, None, heads, dim), write)
+    step = t.strides[0] * (2 if t.dtype != _abi.AURA_F32 else 4)
+    return [Tensor(t.pointer + i * step, t.dtype, t.shape[1:], t.strides[1:], t.owner) for i in range(n)]
+
+
+def _snapshot(seqs: Many["Sequence"] | None, note: bytes = b"", budget_bytes: int = 0) -> tuple[Any, Any]:
+    ids = None if seqs is None else (ctypes.c_uint32 * max(1, len(seqs)))(*[s.id for s in seqs])
+    kept = ctypes.create_string_buffer(note, len(note)) if note else None
+    options = make(_abi.aura_snapshot_options, budget_bytes=budget_bytes, note_bytes=len(note),
+                   note=ctypes.addressof(kept) if kept else None)
+    if ids is not None:
+        options.seqs, options.n_seqs = ctypes.addressof(ids), len(seqs)
+    return options, (ids, kept)
+
+
+def _written(size: Callable, write: Callable, *arguments: Any) -> bytes:
+    """A snapshot in memory."""
+    *who, options = arguments
+    count = ctypes.c_size_t()
+    check(size(*who, options, ctypes.byref(count)))
+    data = ctypes.create_string_buffer(count.value)
+    sink = make(_abi.aura_sink, data=ctypes.addressof(data), bytes=count.value)
+    check(write(*who, ctypes.byref(sink), options))
+    return data.raw
+
+
+def _source(data: bytes) -> tuple[Any, Any]:
+    held = np.frombuffer(data, np.uint8)
+    return make(_abi.aura_source, data=held.ctypes.data, bytes=held.size), held
+
+
+class Sequence:
+    """A sequence of a cache: tokens that were appended, and what attends to them. It ends when nobody holds it any more."""
+
+    def __init__(self, cache: "Cache", id: int, owner: Any = None):
+        self.cache, self.id, self._owner = cache, id, owner  # owner: who releases it, if not this object
+
+    def __del__(self):
+        cache = getattr(self, "cache", None)
+        if cache is not None and self._owner is None and cache._handle.usable():
+            lib.aura_seq_release(cache._handle.pointer, self.id)
+
+    def __reduce__(self):
+        raise bad("a Sequence cannot be pickled: save() it to a file, or take its to_bytes()")
+
+    def __copy__(self):
+        return self.fork()
+
+    def __deepcopy__(self, memo: dict):
+        return self.fork()
+
+    def _info(self) -> Any:
+        info = make(_abi.aura_seq_info)
+        check(lib.aura_seq_get_info(self.cache._use(), self.id, ctypes.byref(info)))
+        return info
+
+    def __len__(self) -> int:
+        return self._info().tokens
+
+    def __repr__(self) -> str:
+        return f"<aura.Sequence {self.id} of {len(self)} tokens>"
+
+    @property
+    def closed(self) -> int:
+        """Tokens from here on are held in f16: truncate() to it or above loses nothing."""
+        return self._info().closed
+
+    @property
+    def first(self) -> int:
+        """Tokens from here on are there; with a window, those before are gone (except keep_first)."""
+        return self._info().first
+
+    def append(self, k: Array, v: Array) -> None:
+        """Appends tokens: k [tokens, kv_heads, dim], v [tokens, kv_heads, v_dim]."""
+        self.cache.append([self], [k], [v])
+
+    def attend(self, q: Array, out: Array | None = None, **options: Any) -> Array:
+        """The attention of q [tokens, q_heads, dim] to this sequence: [tokens, q_heads, v_dim], in q's dtype. The queries are those of
+        the newest tokens; options are those of Cache.attend()."""
+        if "mask" in options and options["mask"] is not None:
+            options["mask"] = [options["mask"]]
+        for name in ("since", "until"):
+            if options.get(name) is not None:
+                options[name] = [options[name]]
+        got = self.cache.attend([self], [q], None if out is None else [out], **options)
+        return (got[0][0], got[1][0]) if isinstance(got, tuple) else got[0]
+
+    def decode(self, first: int = 0, tokens: int | None = None, dtype: str = "float32", out: tuple | None = None) -> tuple:
+        """Tokens [first, first + tokens) as attention sees them: (k [tokens, kv_heads, dim], v [tokens, kv_heads, v_dim]), new arrays of
+        numpy, or `out`, a pair of arrays (either may be None) of numpy or torch."""
+        cache = self.cache
+        tokens = len(self) - first if tokens is None else tokens
+        if out is None:
+            if dtype not in ("float32", "float16"):
+                raise bad(f"dtype {dtype}: numpy has float32 and float16; give bfloat16 arrays as `out`")
+            out = (np.empty((tokens, cache.kv_heads, cache.dim), dtype), np.empty((tokens, cache.kv_heads, cache.v_dim), dtype))
+        views = []
+        for x, what, dim in zip(out, "kv", (cache.dim, cache.v_dim)):
+            view = _abi.aura_view()
+            if x is not None:
+                _view(view, shaped(look(x, what), what, (tokens, cache.kv_heads, dim), write=True), 0)
+            views.append(view)
+        if tokens:
+            check(lib.aura_cache_decode(cache._use(), self.id, first, tokens, ctypes.byref(views[0]), ctypes.byref(views[1])))
+        return out
+
+    def fork(self, tokens: int | None = None) -> "Sequence":
+        """A sequence that begins with the first `tokens` tokens of this one (None: all) and shares their memory."""
+        return self.cache._fork(self, len(self) if tokens is None else tokens)
+
+    def truncate(self, tokens: int) -> None:
+        """Cuts the sequence to its first `tokens` tokens."""
+        check(lib.aura_truncate(self.cache._use(), self.id, tokens))
+
+    def remove(self, first: int, tokens: int) -> None:
+        """Removes tokens [first, first + tokens); those after them move down."""
+        check(lib.aura_seq_remove(self.cache._use(), self.id, first, tokens))
+
+    def reserve(self, tokens: int) -> None:
+        """Takes the memory for `tokens` tokens in all now."""
+        check(lib.aura_seq_reserve(self.cache._use(), self.id, tokens))
+
+    def save(self, path: str | os.PathLike, note: bytes = b"") -> None:
+        """Saves the sequence to a file, with a note of the caller's."""
+        options, kept = _snapshot(None, note)
+        check(lib.aura_seq_save(self.cache._use(), self.id, os.fsencode(path), ctypes.byref(options)))
+
+    def to_bytes(self) -> bytes:
+        """The bytes of the file that save() would write."""
+        options, kept = _snapshot(None)
+        return _written(lib.aura_seq_size, lib.aura_seq_write, self.cache._use(), self.id, ctypes.byref(options))
+
+
+class Cache(Owner):
+    """The keys and values of one attention layer, for any number of sequences.
+
+    q_heads, kv_heads, dim: of the model; dim is 64, 80, 96, 112, 128, 192, 256 or 512. q_heads 0: every call of attend() says it.
+    format: "k4v4", "k8v4", "kf16v3" ... or a preset, "balanced"; `aura.formats()` lists them.
+    v_dim: of the values; 0: dim.
+    window: a token is seen by itself and by the window - 1 tokens after it, and memory beyond is used again. 0: all stay.
+    max_queries: with a window, most tokens of a call and sequence; 0: 512. keep_first: tokens that all see, however old.
+    rollback: tokens that truncate() can take back without loss, 1 to 32; 0: 16.
+    balance: [kv_heads, dim] factors on keys, from `aura.calibrate`.
+    budget_bytes: what the cache may allocate; 0: no limit.
+    threads: how many work on a call (None: all that this process may use), or an `aura.Context`.
+
+    Calls release the GIL. On one sequence, several threads may read at once, or one may change it. Results do not depend on threads.
+    """
+
+    def __init__(self, q_heads: int, kv_heads: int, dim: int, format: str = "k4v4", *, threads: int | Context | None = None,
+                 **options: Any):
+        config, kept = config_of(q_heads, kv_heads, dim, format, **options)
+        self._context = context(threads)
+        parent = self._context._handle
+        self._handle = Handle(lib.aura_cache_create, parent.use(), ctypes.byref(config), destroy=lib.aura_cache_destroy, parent=parent)
+        self._read_config()
+
+    @classmethod
+    def _of(cls, ctx: Context, handle: Handle) -> "Cache":
+        cache = cls.__new__(cls)
+        cache._context, cache._handle = ctx, handle
+        cache._read_config()
+        return cache
+
+    def _use(self) -> int:
+        return self._handle.use()
+
+    def _get_info(self) -> Any:
+        info = make(_abi.aura_cache_info)
+        check(lib.aura_cache_get_info(self._use(), ctypes.byref(info)))
+        return info
+
+    def _read_config(self) -> None:
+        config = self._get_info().config
+        self.q_heads, self.kv_heads, self.dim, self.v_dim = config.q_heads, config.kv_heads, config.k_dim, config.v_dim
+        self.format, self.window, self.max_queries = name_of(config.format), config.window, config.max_queries
+
+    def __repr__(self) -> str:
+        return f"<aura.Cache {self.format}, {self.q_heads}/{self.kv_heads} heads of {self.dim}, {self.bytes} bytes>"
+
+    @property
+    def bytes(self) -> int:
+        """What the cache has allocated in all."""
+        return lib.aura_cache_bytes(self._use())
+
+    @property
+    def bits_per_value(self) -> float:
+        """Of a full page, scales and reference included."""
+        return self._get_info().bits_per_value
+
+    def info(self) -> dict:
+        """The numbers of aura_cache_info: bytes, pages, seqs, tokens ..."""
+        info = self._get_info()
+        return {name: getattr(info, name) for name, _ in info._fields_ if name not in ("size", "config")}
+
+    def sequences(self) -> list[int]:
+        """The ids of the sequences that there are, in the order in which a file has them."""
+        n = ctypes.c_size_t(0)
+        check(lib.aura_cache_list(self._use(), None, ctypes.byref(n)))
+        ids = (ctypes.c_uint32 * max(1, n.value))()
+        check(lib.aura_cache_list(self._use(), ids, ctypes.byref(n)))
+        return list(ids[: n.value])
+
+    def sequence(self) -> Sequence:
+        """A new sequence without tokens."""
+        id = ctypes.c_uint32()
+        check(lib.aura_seq_create(self._use(), ctypes.byref(id)))
+        return Sequence(self, id.value)
+
+    def _fork(self, seq: Sequence, tokens: int) -> Sequence:
+        id = ctypes.c_uint32()
+        check(lib.aura_seq_fork(self._use(), seq.id, tokens, ctypes.byref(id)))
+        return Sequence(self, id.value)
+
+    def _mine(self, seqs: Many[Sequence]) -> list[Sequence]:
+        seqs = list(seqs)
+        for seq in seqs:
+            if seq.cache is not self:
+                raise bad("a sequence of another cache")
+        return seqs
+
+    def append(self, seqs: Many[Sequence], k: Array | Many[Array], v: Array | Many[Array]) -> None:
+        """Appends tokens to several sequences: to all of them or to none.
+
+        k, v: [batch, tokens, kv_heads, dim], or a list of arrays [tokens, kv_heads, dim], one for each sequence.
+        """
+        seqs = self._mine(seqs)
+        n = len(seqs)
+        ks, vs = _rows(k, n, "k", self.kv_heads, self.dim), _rows(v, n, "v", self.kv_heads, self.v_dim)
+        jobs = (_abi.aura_append_job * n)()
+        for job, seq, key, value in zip(jobs, seqs, ks, vs):
+            if key.shape[0] != value.shape[0]:
+                raise bad(f"k has {key.shape[0]} tokens, v has {value.shape[0]}")
+            job.size, job.seq, job.tokens = ctypes.sizeof(job), seq.id, key.shape[0]
+            _view(job.k, key, 0)
+            _view(job.v, value, 0)
+        check(lib.aura_append(self._use(), jobs, n))
+
+    def attend(self, seqs: Many[Sequence], q: Array | Many[Array], out: Array | Many[Array] | None = None, *, scale: float = 0,
+               softcap: float = 0, window: int = 0, sinks: Array | None = None, alibi: Array | None = None, causal: bool = True,
+               mask: Many[Array] | None = None, since: Many | None = None, until: Many | None = None, planes: int = 0,
+               return_lse: bool = False) -> Any:
+        """The attention of queries to several sequences, in one call.
+
+        q: [batch, tokens, q_heads, dim], or a list of arrays [tokens, q_heads, dim]: the queries of each sequence's newest tokens.
+        out: where the result goes, [batch, tokens, q_heads, v_dim] or a list; None: new arrays like q.
+        scale: of logits; 0: 1 / sqrt(dim). softcap: 0: none. window: of this call; 0: the cache's.
+        sinks, alibi: [q_heads] each. causal: False: every query sees all keys.
+        mask: for each sequence [tokens, keys], added to the logits of its last `keys` keys, or of bool: True where a key is seen.
+        since, until: for each sequence [tokens]: query i sees tokens [since[i], until[i]) and no others.
+        return_lse: also the log-sum-exp, a list of arrays [tokens, q_heads].
+        Returns out, a batch where q is one, otherwise a list. A row that sees nothing is 0.
+        """
+        seqs = self._mine(seqs)
+        n = len(seqs)
+        qs = _rows(q, n, "q", self.q_heads or None, self.dim)
+        heads = qs[0].shape[1] if qs else 0
+        result, outs = self._outs(q, qs, out, n)
+        jobs, keep = (_abi.aura_attend_job * n)(), []
+        for i, (job, seq, query, to) in enumerate(zip(jobs, seqs, qs, outs)):
+            if to.shape[:2] != query.shape[:2]:
+                raise bad(f"out has shape {list(to.shape)} for queries of shape {list(query.shape)}")
+            job.size, job.seq, job.queries, job.q_heads = ctypes.sizeof(job), seq.id, query.shape[0], heads
+            _view(job.q, query, 0)
+            _view(job.out, to, 0)
+            if mask is not None:
+                keep.append(_mask(job, mask[i], query.shape[0]))
+            for name, given in (("from", since), ("until", until)):
+                if given is not None:
+                    tokens = np.ascontiguousarray(np.broadcast_to(np.asarray(given[i], np.uint64), (query.shape[0],)))
+                    keep.append(tokens)
+                    setattr(job, name, tokens.ctypes.data)
+        lse = [np.empty((query.shape[0], heads), np.float32) for query in qs] if return_lse else []
+        for job, array in zip(jobs, lse):
+            job.lse = array.ctypes.data
+        options = make(_abi.aura_attend_options, scale=scale, softcap=softcap, window=window, not_causal=int(not causal), planes=planes)
+        for name, given in (("sinks", sinks), ("alibi", alibi)):
+            if given is not None:
+                keep.append(floats(given, name, (heads,)))
+                setattr(options, name, keep[-1].ctypes.data)
+        check(lib.aura_attend(self._use(), jobs, n, ctypes.byref(options)))
+        return (result, lse) if return_lse else result
+
+    def _outs(self, q: Any, qs: list[Tensor], out: Any, n: int) -> tuple[Any, list[Tensor]]:
+        if out is not None:
+            return out, _rows(out, n, "out", self.q_heads or None, self.v_dim, write=True)
+        if isinstance(q, (list, tuple)):
+            made = [empty(x, t.dtype, (*t.shape[:2], self.v_dim)) for x, t in zip(q, qs)]
+            return [array for array, _ in made], [tensor for _, tensor in made]
+        array, _ = empty(q, qs[0].dtype if qs else 0, (n, *(qs[0].shape[:2] if qs else (0, 0)), self.v_dim))
+        return array, _rows(array, n, "out", None, self.v_dim, write=True)
+
+    def save(self, path: str | os.PathLike, seqs: Many[Sequence] | None = None, note: bytes = b"") -> None:
+        """Saves the cache, or some of its sequences, to a file, in one step; with a note of the caller's."""
+        options, kept = _snapshot(seqs, note)
+        check(lib.aura_cache_save(self._use(), os.fsencode(path), ctypes.byref(options)))
+
+    def to_bytes(self, seqs: Many[Sequence] | None = None) -> bytes:
+        """The bytes of the file that save() would write."""
+        options, kept = _snapshot(seqs)
+        return _written(lib.aura_cache_size, lib.aura_cache_write, self._use(), ctypes.byref(options))
+
+    @classmethod
+    def load(cls, file: str | os.PathLike | bytes, *, threads: int | Context | None = None,
+             budget_bytes: int = 0) -> tuple["Cache", list[Sequence]]:
+        """The cache of a file, or of the bytes of one, and its sequences in the order in which they were saved."""
+        ctx = context(threads)
+        options, kept = _snapshot(None, budget_bytes=budget_bytes)
+        if isinstance(file, bytes):
+            source, held = _source(file)
+            create, where = lib.aura_cache_read, ctypes.byref(source)
+        else:
+            create, where = lib.aura_cache_load, os.fsencode(file)
+        handle = Handle(create, ctx._handle.use(), where, ctypes.byref(options), destroy=lib.aura_cache_destroy, parent=ctx._handle)
+        cache = cls._of(ctx, handle)
+        return cache, [Sequence(cache, id) for id in cache.sequences()]
+
+    def load_sequence(self, file: str | os.PathLike | bytes) -> Sequence:
+        """A new sequence from a file that Sequence.save() wrote, or from its to_bytes()."""
+        id, options = ctypes.c_uint32(), make(_abi.aura_snapshot_options)
+        if isinstance(file, bytes):
+            source, held = _source(file)
+            check(lib.aura_seq_read(self._use(), ctypes.byref(source), ctypes.byref(options), ctypes.byref(id)))
+        else:
+            check(lib.aura_seq_load(self._use(), os.fsencode(file), ctypes.byref(options), ctypes.byref(id)))
+        return Sequence(self, id.value)
+
+
+def _mask(job: Any, mask: Array, queries: int) -> np.ndarray:
+    if is_torch(mask):
+        mask = (mask if mask.dtype.is_floating_point else mask.bool()).detach().cpu()
+        mask = mask.float().numpy() if mask.dtype.is_floating_point else mask.numpy()
+    mask = np.asarray(mask)
+    if mask.dtype == bool:
+        mask = np.where(mask, np.float32(0), np.float32(-np.inf))
+    if mask.ndim != 2 or mask.shape[0] != queries:
+        raise bad(f"mask has shape {list(mask.shape)}: [{queries}, keys] was expected")
+    mask = np.ascontiguousarray(mask, np.float32)
+    job.mask, job.mask_keys = mask.ctypes.data, mask.shape[1]
+    return mask
+
+
+# ---- models --------------------------------------------------------------------------------------------------------
+
+class _Layer(Cache):
+    """The cache of a layer, which its model owns."""
+
+    def __init__(self, model: "ModelCache", layer: int):
+        self._model, self._context, self._handle = model, model._context, model._handle
+        self._pointer = lib.aura_model_cache_layer(model._handle.use(), layer)
+        self._read_config()
+
+    def __del__(self):
+        pass
+
+    def _use(self) -> int:
+        self._handle.use()
+        return self._pointer
+
+    def sequence(self) -> Sequence:
+        raise bad("a layer of a model: ModelCache.sequence() makes a sequence in all layers")
+
+    def _fork(self, seq: Sequence, tokens: int) -> Sequence:
+        raise bad("a layer of a model: ModelSequence.fork() forks in all layers")
+
+
+class ModelSequence:
+    """A sequence in all layers of a model: seq[i] is the Sequence of layer i, for append() and attend()."""
+
+    def __init__(self, model: "ModelCache", id: int):
+        self.model, self.id = model, id
+
+    def __del__(self):
+        model = getattr(self, "model", None)
+        if model is not None and model._handle.usable():
+            lib.aura_model_seq_release(model._handle.pointer, self.id)
+
+    def __reduce__(self):
+        raise bad("a ModelSequence cannot be pickled: save() it to a file")
+
+    def __copy__(self):
+        return self.fork()
+
+    def __deepcopy__(self, memo: dict):
+        return self.fork()
+
+    def __getitem__(self, layer: int) -> Sequence:
+        return Sequence(self.model.layers[layer], self.id, owner=self)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return (self[i] for i in range(len(self.model.layers)))
+
+    def __len__(self) -> int:
+        """Tokens in layer 0."""
+        return len(self[0])
+
+    def fork(self, tokens: int | None = None) -> "ModelSequence":
+        """As Sequence.fork(), in all layers."""
+        id = ctypes.c_uint32()
+        tokens = len(self) if tokens is None else tokens
+        check(lib.aura_model_seq_fork(self.model._handle.use(), self.id, tokens, ctypes.byref(id)))
+        return ModelSequence(self.model, id.value)
+
+    def truncate(self, tokens: int) -> None:
+        """As Sequence.truncate(), in all layers or in none."""
+        check(lib.aura_model_seq_truncate(self.model._handle.use(), self.id, tokens))
+
+    def remove(self, first: int, tokens: int) -> None:
+        """As Sequence.remove(), in all layers or in none."""
+        check(lib.aura_model_seq_remove(self.model._handle.use(), self.id, first, tokens))
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Saves the sequence of all layers to one file."""
+        check(lib.aura_model_seq_save(self.model._handle.use(), self.id, os.fsencode(path), None))
+
+
+class ModelCache(Owner):
+    """The caches of all layers of a model, in one budget; a sequence is in all of them.
+
+    layers: a list of dicts, one for each layer, with the arguments of Cache: [dict(q_heads=32, kv_heads=8, dim=128, format="k4v4"), ...].
+    profile: an `aura.Profile` with the balance of layers that have none of their own.
+    """
+
+    def __init__(self, layers: Many[dict], *, profile: "Profile | None" = None, budget_bytes: int = 0,
+                 threads: int | Context | None = None):
+        made = [config_of(**layer) for layer in layers]
+        configs = (_abi.aura_config * max(1, len(made)))(*[config for config, _ in made])
+        config = make(_abi.aura_model_config, layers=len(made), configs=ctypes.addressof(configs), budget_bytes=budget_bytes,
+                      profile=profile._handle.use() if profile else None)
+        self._context = context(threads)
+        parent = self._context._handle
+        self._handle = Handle(lib.aura_model_cache_create, parent.use(), ctypes.byref(config), destroy=lib.aura_model_cache_destroy,
+                              parent=parent)
+
+    @property
+    def layers(self) -> list[Cache]:
+        """The caches of the layers."""
+        info = self._get_info()
+        return [_Layer(self, i) for i in range(info.layers)]
+
+    def _get_info(self) -> Any:
+        info = make(_abi.aura_model_cache_info)
+        check(lib.aura_model_cache_get_info(self._handle.use(), ctypes.byref(info)))
+        return info
+
+    @property
+    def bytes(self) -> int:
+        """What all layers have allocated."""
+        return self._get_info().bytes
+
+    def sequence(self) -> ModelSequence:
+        """A new sequence without tokens."""
+        id = ctypes.c_uint32()
+        check(lib.aura_model_seq_create(self._handle.use(), ctypes.byref(id)))
+        return ModelSequence(self, id.value)
+
+    def sequences(self) -> list[int]:
+        """The ids of the sequences that there are."""
+        n = ctypes.c_size_t(0)
+        check(lib.aura_model_cache_list(self._handle.use(), None, ctypes.byref(n)))
+        ids = (ctypes.c_uint32 * max(1, n.value))()
+        check(lib.aura_model_cache_list(self._handle.use(), ids, ctypes.byref(n)))
+        return list(ids[: n.value])
+
+    def save(self, path: str | os.PathLike, note: bytes = b"") -> None:
+        """Saves all layers to one file."""
+        options, kept = _snapshot(None, note)
+        check(lib.aura_model_save(self._handle.use(), os.fsencode(path), ctypes.byref(options)))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike, *, threads: int | Context | None = None) -> tuple["ModelCache", list[ModelSequence]]:
+        """The caches of a file, and their sequences in the order in which they were saved."""
+        ctx, options = context(threads), make(_abi.aura_snapshot_options)
+        model = cls.__new__(cls)
+        model._context = ctx
+        model._handle = Handle(lib.aura_model_load, ctx._handle.use(), os.fsencode(path), ctypes.byref(options),
+                               destroy=lib.aura_model_cache_destroy, parent=ctx._handle)
+        return model, [ModelSequence(model, id) for id in model.sequences()]
+
+    def load_sequence(self, path: str | os.PathLike) -> ModelSequence:
+        """A new sequence from a file that ModelSequence.save() wrote."""
+        id = ctypes.c_uint32()
+        check(lib.aura_model_seq_load(self._handle.use(), os.fsencode(path), None, ctypes.byref(id)))
+        return ModelSequence(self, id.value)
+
+
+# ---- calibration, experiments ----------------------------------------------------------------------------------------
+
+class Profile(Owner):
+    """What calibration found out about the layers of a model: profile[i] is the balance of layer i, [kv_heads, dim], or None."""
+
+    def __init__(self, layers: int, *, threads: int | Context | None = None):
+        self._context = context(threads)
+        parent = self._context._handle
+        self._handle = Handle(lib.aura_profile_create, parent.use(), layers, destroy=lib.aura_profile_destroy, parent=parent)
+
+    def _get(self, layer: int) -> Any:
+        info = make(_abi.aura_profile_layer)
+        check(lib.aura_profile_get(self._handle.use(), layer, ctypes.byref(info)))
+        return info
+
+    def __len__(self) -> int:
+        return self._get(0).layers
+
+    def __getitem__(self, layer: int) -> np.ndarray | None:
+        info = self._get(layer)
+        if not info.balance:
+            return None
+        n = info.kv_heads * info.k_dim
+        held = (ctypes.c_float * n).from_address(info.balance)
+        return np.array(held, np.float32).reshape(info.kv_heads, info.k_dim)
+
+    def __setitem__(self, layer: int, balance: Array | None) -> None:
+        if balance is None:
+            check(lib.aura_profile_set(self._handle.use(), layer, 0, 0, None))
+            return
+        kept = floats(balance, "balance", np.shape(balance) if len(np.shape(balance)) == 2 else (1, 1))
+        check(lib.aura_profile_set(self._handle.use(), layer, *kept.shape, kept.ctypes.data))
+
+    def save(self, path: str | os.PathLike) -> None:
+        check(lib.aura_profile_save(self._handle.use(), os.fsencode(path)))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike) -> "Profile":
+        ctx, profile = context(None), cls.__new__(cls)
+        profile._context = ctx
+        profile._handle = Handle(lib.aura_profile_load, ctx._handle.use(), os.fsencode(path), destroy=lib.aura_profile_destroy,
+                                 parent=ctx._handle)
+        return profile
+
+
+def calibrate(texts: Any, q_heads: int, kv_heads: int, dim: int) -> np.ndarray:
+    """The balance of a layer, [kv_heads, dim], for Cache(balance=...).
+
+    texts: pairs (k [tokens, kv_heads, dim], q [any, q_heads, dim]): the keys of a text from its beginning, queries of any positions.
+    """
+    ctx = context(None)
+    config = make(_abi.aura_calibration_config, q_heads=q_heads, kv_heads=kv_heads, k_dim=dim)
+    handle = Handle(lib.aura_calibration_create, ctx._handle.use(), ctypes.byref(config), destroy=lib.aura_calibration_destroy,
+                    parent=ctx._handle)
+    try:
+        for k, q in texts:
+            for x, what, heads, call in ((k, "k", kv_heads, lib.aura_calibration_keys), (q, "q", q_heads, lib.aura_calibration_queries)):
+                t, view = shaped(look(x, what), what, (None, heads, dim)), _abi.aura_input()
+                _view(view, t, 0)
+                check(call(handle.use(), t.shape[0], ctypes.byref(view)))
+            check(lib.aura_calibration_next_text(handle.use()))
+        balance = np.empty((kv_heads, dim), np.float32)
+        check(lib.aura_calibration_balance(handle.use(), balance.ctypes.data))
+        return balance
+    finally:
+        handle.close()
+
+
+def quantize_dequantize(k: Array, v: Array, format: str = "k4v4", **options: Any) -> tuple:
+    """What a format makes of keys [tokens, kv_heads, dim] and values [tokens, kv_heads, v_dim]: both as attention would see them, new arrays
+    of the same kind and dtype. Options are those of Cache. Every token is encoded, also those at the end that a cache would still
+    hold in f16: the text is continued with its last token until they are. (The pinned first tokens stay plain; Flags.NO_PINNED.)"""
+    key, value = shaped(look(k, "k"), "k", (None, None, None)), shaped(look(v, "v"), "v", (None, None, None))
+    tokens, heads, dim = key.shape
+    if value.shape[:2] != (tokens, heads):
+        raise bad(f"k has shape {list(key.shape)}, v has {list(value.shape)}")
+    made = [empty(x, t.dtype, t.shape)[0] for x, t in ((k, key), (v, value))]
+    if not tokens:
+        return tuple(made)
+    cache = Cache(heads, heads, dim, format, v_dim=value.shape[2], **options)
+    seq = cache.sequence()
+    seq.append(k, v)
+    while seq.closed < tokens and len(seq) < tokens + 128:
+        seq.append(*([x[tokens - 1 :] for x in (k, v)]))
+    return seq.decode(0, tokens, out=tuple(made))
+
+
+def formats(dim: int = 128) -> dict[str, float]:
+    """Every format, and the bits that it needs for a number of a head of `dim`, scales and references included."""
+    kinds = [value for name, value in vars(_abi).items() if name.startswith("AURA_KIND_")]
+    names = [name_of(_abi.aura_format(k, v)) for k in kinds for v in kinds]
+    return {name: Cache(1, 1, dim, name, threads=1).bits_per_value for name in names}
