@@ -437,6 +437,37 @@ typedef struct aura_attend_options {
 AURA_API aura_status aura_attend(const aura_cache *cache, const aura_attend_job *jobs, size_t n_jobs,
                                  const aura_attend_options *options);
 
+/* aura_append() and then aura_attend(), in one call that hands its work to threads once where that is short. The same bits.
+ * Fails as both do, with nothing appended and nothing written, but AURA_NOT_FINITE: then all was done. */
+AURA_API aura_status aura_append_attend(aura_cache *cache, const aura_append_job *in, size_t n_in, const aura_attend_job *ask,
+                                        size_t n_ask, const aura_attend_options *options);
+
+/* The next tokens of a batch of sequences, in tensors that have them all: keys and values are appended, and each token asks. */
+typedef struct aura_step_args {
+    size_t size;
+    const aura_seq *seqs;      /* [n_seqs], all different */
+    size_t n_seqs;
+    uint32_t tokens;           /* of every sequence, with its padding */
+    const uint32_t *starts;    /* [n_seqs] the first starts[i] tokens of seqs[i] are padding: neither read nor stored, and their
+                                  outputs are 0. NULL: none */
+    aura_input k, v, q;        /* [n_seqs][tokens][heads][dim]. data of k and v NULL: nothing is appended, the tokens are there */
+    aura_view out;             /* may overlap the others */
+    ptrdiff_t k_seq_stride, v_seq_stride, q_seq_stride, out_seq_stride; /* elements from sequence to sequence; 0: as far as the
+                                  larger of tokens * token_stride and heads * head_stride. rows are the same in each */
+    float *lse;                /* [n_seqs][tokens][q_heads], or NULL */
+    const uint64_t *from, *until; /* [n_seqs][tokens] each, or NULL: as in aura_attend_job; tokens of a sequence are counted
+                                  without its padding */
+    uint32_t q_heads;          /* 0: those of the cache */
+    uint8_t *bad;              /* [n_seqs][tokens], or NULL: as in aura_append_job */
+} aura_step_args;
+#define AURA_STEP_ARGS_INIT \
+    {sizeof(aura_step_args), NULL, 0, 0, NULL, AURA_INPUT_INIT, AURA_INPUT_INIT, AURA_INPUT_INIT, AURA_VIEW_INIT, 0, 0, 0, 0, \
+     NULL, NULL, NULL, 0, NULL}
+
+/* Does it as aura_append_attend() does. With a workspace and up to 16 sequences it allocates nothing but pages.
+ * Fails as that does, and AURA_BAD_ARGUMENT where a start is beyond `tokens`. */
+AURA_API aura_status aura_step(aura_cache *cache, const aura_step_args *step, const aura_attend_options *options);
+
 /* Says how many bytes of workspace these jobs need. They are enough for fewer queries of each job too. Of a job the call
  * reads only seq, queries and q_heads; with slots, also tokens. `tokens` is the most that any sequence will have, to plan
  * ahead; 0: what each has now. It reads the sequences. Fails: AURA_BAD_ARGUMENT, AURA_TOO_LARGE. */
@@ -599,6 +630,12 @@ AURA_API aura_status aura_model_seq_fork(aura_model_cache *model, aura_seq from,
 AURA_API aura_status aura_model_seq_release(aura_model_cache *model, aura_seq seq);
 AURA_API aura_status aura_model_seq_truncate(aura_model_cache *model, aura_seq seq, uint64_t tokens);
 AURA_API aura_status aura_model_seq_reserve(aura_model_cache *model, aura_seq seq, uint64_t tokens);
+
+/* For beams: to[i] becomes from[which[i]]. A sequence that is chosen keeps its id in the first place that has it and is forked,
+ * whole, for the others; those that nobody chose are released. `to` may be `from`.
+ * Fails, with nothing changed, as aura_model_seq_fork() does; AURA_BAD_ARGUMENT also where `from` has one twice. */
+AURA_API aura_status aura_model_seqs_select(aura_model_cache *model, const aura_seq *from, size_t n_from, const uint32_t *which,
+                                            size_t n, aura_seq *to);
 
 /* aura_seq_remove(), aura_seq_map_keys() and aura_seq_shift() in all layers. Fail as those do, then in no layer. */
 AURA_API aura_status aura_model_seq_remove(aura_model_cache *model, aura_seq seq, uint64_t first, uint64_t tokens);

@@ -245,18 +245,12 @@ aura_status aura_check_view(struct aura_call call, const char *what, const aura_
     return AURA_OK;
 }
 
-/* |stride| without the overflow of -PTRDIFF_MIN. */
-static size_t magnitude(ptrdiff_t stride)
-{
-    return stride < 0 ? (size_t)0 - (size_t)stride : (size_t)stride;
-}
-
 aura_status aura_check_view_extent(struct aura_call call, const char *what, const aura_input *v, size_t tokens,
                                    uint32_t heads, uint32_t dim)
 {
     size_t limit = PTRDIFF_MAX / aura_dtype_bytes(v->dtype) / 4; /* three such sums still fit */
-    size_t head = v->head_stride ? magnitude(v->head_stride) : dim;
-    size_t token = v->token_stride ? magnitude(v->token_stride) : aura_times(head, heads), given = tokens;
+    size_t head = v->head_stride ? aura_magnitude(v->head_stride) : dim;
+    size_t token = v->token_stride ? aura_magnitude(v->token_stride) : aura_times(head, heads), given = tokens;
     for (size_t i = 0; v->rows && i < given; i++)
         tokens = v->rows[i] >= tokens ? (size_t)v->rows[i] + 1 : tokens;
     if (aura_times(head, heads) > limit || aura_times(token, tokens) > limit)
@@ -268,8 +262,8 @@ aura_status aura_check_view_extent(struct aura_call call, const char *what, cons
 aura_status aura_check_view_apart(struct aura_call call, const char *what, const aura_input *v, size_t tokens,
                                   uint32_t heads, uint32_t dim)
 {
-    size_t head = v->head_stride ? magnitude(v->head_stride) : dim;
-    size_t token = v->token_stride ? magnitude(v->token_stride) : head * heads;
+    size_t head = v->head_stride ? aura_magnitude(v->head_stride) : dim;
+    size_t token = v->token_stride ? aura_magnitude(v->token_stride) : head * heads;
     for (size_t i = 1; v->rows && i < tokens; i++)
         if (v->rows[i] <= v->rows[i - 1])
             return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: %s.rows[%zu] is %u after %u; rows of an output ascend", call.name,

@@ -56,6 +56,12 @@ aura_status aura_check_view(struct aura_call call, const char *what, const aura_
 aura_status aura_check_view_extent(struct aura_call call, const char *what, const aura_input *view, size_t tokens,
                                    uint32_t heads, uint32_t dim);
 
+/* |stride| without the overflow of -PTRDIFF_MIN. */
+static inline size_t aura_magnitude(ptrdiff_t stride)
+{
+    return stride < 0 ? (size_t)0 - (size_t)stride : (size_t)stride;
+}
+
 /* A product of sizes. Where it does not fit: SIZE_MAX, which aura_check_rows() refuses. */
 static inline size_t aura_times(size_t a, size_t b)
 {

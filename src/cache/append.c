@@ -11,13 +11,6 @@
 
 #include "../base/dtype.h"
 
-/* One call. */
-struct append {
-    aura_cache *cache;
-    const aura_append_job *jobs;
-    size_t n_jobs;
-};
-
 static struct aura_sequence *seq_of(const aura_cache *cache, aura_seq id)
 {
     struct aura_call call = {cache->ctx, "aura_append"};
@@ -102,9 +95,9 @@ static void load_vector(float *x, const aura_cache *cache, const aura_append_job
     __atomic_fetch_or(&job->bad[t], values ? 2 : 1, __ATOMIC_RELAXED);
 }
 
-static void append_item(void *work, size_t i)
+void aura_append_item(void *work, size_t i)
 {
-    struct append *a = work;
+    const struct aura_append *a = work;
     const aura_cache *cache = a->cache;
     uint32_t heads = cache->config.kv_heads, head = (uint32_t)(i % heads);
     const aura_append_job *job = &a->jobs[i / heads];
@@ -149,17 +142,31 @@ static struct aura_given given_of(const void *jobs, size_t i)
     return in;
 }
 
-/* The sequences of all jobs, in their order, each with the length it is to have. */
-static struct aura_sequence *list_of(const struct append *a)
+aura_status aura_append_check(struct aura_call call, struct aura_append *a)
 {
-    struct aura_sequence *list = NULL;
+    aura_status status;
+    a->list = NULL;
+    for (size_t i = 0; i < a->n_jobs; i++)
+        if ((status = check_job(call, a->cache, a->jobs, i)))
+            return status;
+    if ((status = aura_check_vectors(call, a->cache, given_of, a->jobs, a->n_jobs)))
+        return status;
     for (size_t i = a->n_jobs; i-- > 0;) {
         struct aura_sequence *seq = seq_of(a->cache, a->jobs[i].seq);
-        seq->next = list;
+        seq->next = a->list;
         seq->wanted = seq->len + a->jobs[i].tokens;
-        list = seq;
+        a->list = seq;
     }
-    return list;
+    return AURA_OK;
+}
+
+aura_status aura_append_begin(struct aura_call call, const struct aura_append *a)
+{
+    aura_status status = aura_pages_grow(call, a->cache, a->list);
+    for (size_t i = 0; !status && i < a->n_jobs; i++)
+        if (a->jobs[i].bad)
+            memset(a->jobs[i].bad, 0, a->jobs[i].tokens);
+    return status;
 }
 
 /* Whether this is the step of few sequences, no tile of which closes: it takes no longer than to hand it to threads. */
@@ -174,34 +181,37 @@ static int is_short(const aura_cache *cache, const struct aura_sequence *list)
     return tokens * cache->config.kv_heads <= 16;
 }
 
-aura_status aura_append(aura_cache *cache, const aura_append_job *jobs, size_t n_jobs)
+void aura_append_run(const struct aura_append *a)
 {
-    struct aura_call call = {cache ? cache->ctx : NULL, "aura_append"};
-    struct append a = {cache, jobs, n_jobs};
-    aura_status status = AURA_OK;
-    if (!cache || (!jobs && n_jobs))
-        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: %s is NULL", call.name, cache ? "jobs" : "cache");
-    for (size_t i = 0; i < n_jobs; i++)
-        if ((status = check_job(call, cache, jobs, i)))
-            return status;
-    if ((status = aura_check_vectors(call, cache, given_of, jobs, n_jobs)))
-        return status;
-    struct aura_sequence *list = list_of(&a);
-    if ((status = aura_pages_grow(call, cache, list)))
-        return status;
-    for (size_t i = 0; i < n_jobs; i++)
-        if (jobs[i].bad)
-            memset(jobs[i].bad, 0, jobs[i].tokens);
-    if (is_short(cache, list))
-        aura_run_here(n_jobs * cache->config.kv_heads, append_item, &a);
+    const size_t items = a->n_jobs * a->cache->config.kv_heads;
+    if (is_short(a->cache, a->list))
+        aura_run_here(items, aura_append_item, (void *)a);
     else
-        aura_run(cache->ctx, n_jobs * cache->config.kv_heads, append_item, &a);
+        aura_run(a->cache->ctx, items, aura_append_item, (void *)a);
+}
+
+void aura_append_end(const struct aura_append *a)
+{
+    aura_cache *cache = a->cache;
     pthread_mutex_lock(&cache->lock);
-    for (struct aura_sequence *seq = list; seq; seq = seq->next) {
+    for (struct aura_sequence *seq = a->list; seq; seq = seq->next) {
         seq->len = seq->wanted;
         seq->closed = aura_closed_of(cache, seq->closed, seq->len);
         aura_count_tokens(cache, seq);
     }
     pthread_mutex_unlock(&cache->lock);
+}
+
+aura_status aura_append(aura_cache *cache, const aura_append_job *jobs, size_t n_jobs)
+{
+    struct aura_call call = {cache ? cache->ctx : NULL, "aura_append"};
+    struct aura_append a = {cache, jobs, n_jobs, NULL};
+    aura_status status;
+    if (!cache || (!jobs && n_jobs))
+        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: %s is NULL", call.name, cache ? "jobs" : "cache");
+    if ((status = aura_append_check(call, &a)) || (status = aura_append_begin(call, &a)))
+        return status;
+    aura_append_run(&a);
+    aura_append_end(&a);
     return AURA_OK;
 }

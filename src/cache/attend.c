@@ -315,58 +315,99 @@ static void widen(struct extent *all, const aura_input *view, size_t queries, ui
         }
 }
 
-/* Whether no output is among the queries: then it may be written while others are still to be read. */
+/* Whether no output is among what is read: then it may be written while other inputs are still to be read. */
 static int outputs_are_apart(const struct aura_attend *a)
 {
     const aura_config *c = &a->cache->config;
-    struct extent q = {UINTPTR_MAX, 0}, out = q;
+    struct extent in = {UINTPTR_MAX, 0}, out = in;
     for (size_t i = 0; i < a->n_jobs; i++) {
         const aura_attend_job *job = &a->jobs[i];
         const aura_input place = aura_place_of(&job->out);
         if (job->queries == 0)
             continue;
-        widen(&q, &job->q, job->queries, a->q_heads, c->k_dim);
+        widen(&in, &job->q, job->queries, a->q_heads, c->k_dim);
         widen(&out, &place, job->queries, a->q_heads, c->v_dim);
     }
-    return q.end <= out.first || out.end <= q.first;
+    for (size_t i = 0; a->first && i < a->first->n_jobs; i++) {
+        const aura_append_job *job = &a->first->jobs[i];
+        if (job->tokens == 0)
+            continue;
+        widen(&in, &job->k, job->tokens, c->kv_heads, c->k_dim);
+        widen(&in, &job->v, job->tokens, c->kv_heads, c->v_dim);
+    }
+    return in.end <= out.first || out.end <= in.first;
 }
 
-static aura_status attend(struct aura_call call, struct aura_attend *a, void *workspace)
+/* Whether job i asks the sequence that job i appends to, and nobody asks another: a KV head then depends on itself alone. */
+static int jobs_are_pairs(const struct aura_attend *a)
+{
+    size_t i = 0;
+    while (a->first && i < a->n_jobs && i < a->first->n_jobs && a->jobs[i].seq == a->first->jobs[i].seq)
+        i++;
+    return a->first && i == a->n_jobs;
+}
+
+/* A KV head of a job, from its new tokens to its outputs. */
+static void step_item(void *work, size_t i)
+{
+    const struct aura_attend *a = work;
+    const size_t heads = a->cache->config.kv_heads, job = i / heads;
+    aura_append_item((void *)a->first, i);
+    if (job < a->n_jobs && a->plan[job].blocks)
+        unit_item(work, a->plan[job].first_unit + i % heads);
+}
+
+static void attend_rounds(struct aura_attend *a, int apart)
 {
     const aura_ctx *ctx = a->cache->ctx;
-    aura_attend_place(a, workspace);
-    if (a->whole && outputs_are_apart(a)) {
+    if (a->whole && apart) {
         aura_run(ctx, a->units, unit_item, a);
     } else {
         aura_run(ctx, a->units, prepare_item, a);
         aura_run(ctx, a->items, attend_item, a);
         aura_run(ctx, a->units, finish_item, a);
     }
-    return bad_rows(call, a);
 }
 
-static aura_status checked_attend(struct aura_call call, const aura_cache *cache, const aura_attend_job *jobs,
-                                  size_t n_jobs, const aura_attend_options *options)
+static aura_status attend(struct aura_call call, struct aura_attend *a, void *workspace)
 {
-    struct aura_attend a = {.cache = cache, .jobs = jobs, .n_jobs = n_jobs};
+    aura_status status = a->first ? aura_append_begin(call, a->first) : AURA_OK;
+    if (status)
+        return status;
+    if (a->rows)
+        aura_attend_place(a, workspace);
+    const int apart = a->rows && outputs_are_apart(a);
+    if (apart && a->whole && a->one_block && jobs_are_pairs(a)) {
+        aura_run(a->cache->ctx, a->first->n_jobs * a->cache->config.kv_heads, step_item, a);
+    } else {
+        if (a->first)
+            aura_append_run(a->first);
+        if (a->rows)
+            attend_rounds(a, apart);
+    }
+    if (a->first)
+        aura_append_end(a->first);
+    return a->rows ? bad_rows(call, a) : AURA_OK;
+}
+
+aura_status aura_attend_all(struct aura_call call, struct aura_attend *a, const aura_attend_options *options)
+{
     size_t bytes = 0;
     aura_status status;
-    if ((status = aura_attend_heads(call, &a)) || (status = aura_attend_set(call, &a, options)) ||
-        (status = aura_attend_measure(call, &a, 0, 0, &bytes)))
+    if ((status = aura_attend_heads(call, a)) || (status = aura_attend_set(call, a, options)) ||
+        (status = aura_attend_measure(call, a, 0, 0, &bytes)))
         return status;
-    if (a.options.workspace && (a.options.workspace_bytes < bytes || (uintptr_t)a.options.workspace % 64))
+    if (a->options.workspace && (a->options.workspace_bytes < bytes || (uintptr_t)a->options.workspace % 64))
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT,
                          "%s: a workspace of %zu bytes; these jobs need %zu, aligned to 64; ask aura_attend_workspace",
-                         call.name, a.options.workspace_bytes, bytes);
-    if (!a.rows)
-        return AURA_OK;
-    if (a.options.workspace)
-        return attend(call, &a, a.options.workspace);
-    const aura_allocator *allocator = &cache->ctx->allocator;
+                         call.name, a->options.workspace_bytes, bytes);
+    if (a->options.workspace || !a->rows)
+        return attend(call, a, a->options.workspace);
+    const aura_allocator *allocator = &a->cache->ctx->allocator;
     void *workspace = allocator->alloc(allocator->user, bytes, 64);
     if (!workspace)
         return aura_fail(call.ctx, AURA_OUT_OF_MEMORY, "%s: the allocator has no %zu bytes", call.name, bytes);
-    status = attend(call, &a, workspace);
+    status = attend(call, a, workspace);
     allocator->free(allocator->user, workspace, bytes);
     return status;
 }
@@ -375,10 +416,11 @@ aura_status aura_attend(const aura_cache *cache, const aura_attend_job *jobs, si
                         const aura_attend_options *options)
 {
     struct aura_call call = {cache ? cache->ctx : NULL, "aura_attend"};
+    struct aura_attend a = {.cache = cache, .jobs = jobs, .n_jobs = n_jobs};
     if (!cache || (!jobs && n_jobs))
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: %s is NULL", call.name, cache ? "jobs" : "cache");
     uint64_t mode = aura_fpmode_enter();
-    aura_status status = checked_attend(call, cache, jobs, n_jobs, options);
+    aura_status status = aura_attend_all(call, &a, options);
     aura_fpmode_leave(mode);
     return status;
 }

@@ -16,7 +16,7 @@ enum {
 struct aura_attend_plan {
     const aura_attend_job *job;
     const struct aura_sequence *seq;
-    uint64_t len;
+    uint64_t len, closed;
     size_t rows;        /* of one KV head */
     size_t blocks;      /* of one KV head */
     size_t splits;      /* that any row sees something of: the first kept_splits, and those from first_split on */
@@ -33,6 +33,7 @@ struct aura_attend {
     const aura_cache *cache;
     const aura_attend_job *jobs;
     size_t n_jobs;
+    const struct aura_append *first;  /* what is appended before; NULL: nothing */
     aura_attend_options options;      /* with the defaults filled in */
     uint32_t k_planes, v_planes;
     uint32_t q_heads;
@@ -43,6 +44,7 @@ struct aura_attend {
     size_t rows, units, items, partials;
     size_t splits_per_item;           /* 0: an item is a unit, and merges its splits as it goes */
     int whole;                        /* every unit is one item */
+    int one_block;                    /* every KV head of a job is one unit at most */
     /* in the workspace */
     struct aura_attend_plan *plan;    /* [n_jobs] */
     struct aura_query *query;         /* [rows], packed keys */
@@ -64,6 +66,8 @@ aura_status aura_attend_measure(struct aura_call call, struct aura_attend *a, ui
                                 size_t *bytes);
 /* Points into the workspace and fills the plans. */
 void aura_attend_place(struct aura_attend *a, void *workspace);
+/* The call, with cache, jobs and `first` filled in; `first` was checked. */
+aura_status aura_attend_all(struct aura_call call, struct aura_attend *a, const aura_attend_options *options);
 
 /* Some rows of one KV head: a unit of work. */
 struct aura_block {

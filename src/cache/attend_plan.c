@@ -76,9 +76,21 @@ static const struct aura_sequence *seq_of(struct aura_call call, const aura_cach
     return NULL;
 }
 
-static uint64_t len_of(const aura_cache *cache, const aura_attend_job *job, const struct aura_sequence *seq)
+/* Whether the call appends to the sequence of job i before it attends: most often with its own job i. */
+static int grows(const struct aura_attend *a, size_t i)
 {
-    return cache->slots ? job->tokens : seq->len;
+    const struct aura_append *first = a->first;
+    if (!first || (i < first->n_jobs && first->jobs[i].seq == a->jobs[i].seq))
+        return first != NULL;
+    for (size_t j = 0; j < first->n_jobs; j++)
+        if (first->jobs[j].seq == a->jobs[i].seq)
+            return 1;
+    return 0;
+}
+
+static uint64_t len_of(const struct aura_attend *a, size_t i, const struct aura_sequence *seq)
+{
+    return a->cache->slots ? a->jobs[i].tokens : grows(a, i) ? seq->wanted : seq->len;
 }
 
 static aura_status check_tiles(struct aura_call call, const aura_config *c, const aura_attend_job *job)
@@ -132,26 +144,29 @@ static aura_status check_limits(struct aura_call call, const aura_attend_job *jo
     return AURA_OK;
 }
 
-static aura_status check_window(struct aura_call call, const struct aura_attend *a, const aura_attend_job *job,
-                                const struct aura_sequence *seq)
+static aura_status check_window(struct aura_call call, const struct aura_attend *a, size_t i, const struct aura_sequence *seq,
+                                uint64_t len)
 {
     const aura_config *c = &a->cache->config;
-    struct aura_span seen = job_span(a, job, seq->len);
+    const aura_attend_job *job = &a->jobs[i];
+    struct aura_span seen = job_span(a, job, len);
+    size_t first = seq->pages.first, slid = grows(a, i) ? aura_window_first(&a->cache->window, len) : first;
+    first = slid > first ? slid : first;
     if (!aura_takes_at_once(c->window, c->max_queries, job->queries))
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: %u queries at once; a cache with a window takes max_queries = %u",
                          call.name, job->queries, c->max_queries);
-    if (seen.begin < seen.end && !aura_tokens_exist(a->cache, seq, seen.begin, seen.end))
+    if (seen.begin < seen.end && !aura_window_has(&a->cache->window, first, seen.begin, seen.end))
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: %u queries would see tokens from %llu on; those below %llu are gone",
                          call.name, job->queries, (unsigned long long)seen.begin,
-                         (unsigned long long)seq->pages.first * AURA_PAGE);
+                         (unsigned long long)first * AURA_PAGE);
     return AURA_OK;
 }
 
-static aura_status check_job(struct aura_call call, const struct aura_attend *a, const aura_attend_job *job,
-                             const struct aura_sequence *seq)
+static aura_status check_job(struct aura_call call, const struct aura_attend *a, size_t i, const struct aura_sequence *seq)
 {
     const aura_config *c = &a->cache->config;
-    uint64_t len = len_of(a->cache, job, seq);
+    const aura_attend_job *job = &a->jobs[i];
+    uint64_t len = len_of(a, i, seq);
     aura_status status;
     if ((status = check_limits(call, job, len)))
         return status;
@@ -165,7 +180,7 @@ static aura_status check_job(struct aura_call call, const struct aura_attend *a,
     if (job->mask && aura_times(job->mask_stride, job->queries) > PTRDIFF_MAX / sizeof(float))
         return aura_fail(call.ctx, AURA_TOO_LARGE, "%s: a mask of %u queries with stride %zu does not fit in memory", call.name,
                          job->queries, job->mask_stride);
-    if ((c->slots && (status = check_tiles(call, c, job))) || (c->window && (status = check_window(call, a, job, seq))))
+    if ((c->slots && (status = check_tiles(call, c, job))) || (c->window && (status = check_window(call, a, i, seq, len))))
         return status;
     if (job->queries == 0)
         return AURA_OK;
@@ -186,11 +201,13 @@ static size_t splits_of(uint64_t tokens)
 }
 
 /* One job counted, without its place and its splits. */
-static struct aura_attend_plan plan_of(const struct aura_attend *a, const aura_attend_job *job,
-                                       const struct aura_sequence *seq, uint64_t len)
+static struct aura_attend_plan plan_of(const struct aura_attend *a, size_t i, const struct aura_sequence *seq, uint64_t tokens)
 {
-    size_t rows = (size_t)job->queries * aura_ratio_of(a);
-    struct aura_attend_plan plan = {job, seq, len, rows, (rows + a->block_rows - 1) / a->block_rows, 0, 0, 0, 0, 0, 0, 0};
+    const aura_attend_job *job = &a->jobs[i];
+    const size_t rows = (size_t)job->queries * aura_ratio_of(a), blocks = (rows + a->block_rows - 1) / a->block_rows;
+    const uint64_t len = tokens ? tokens : len_of(a, i, seq);
+    const uint64_t closed = grows(a, i) ? aura_closed_of(a->cache, seq->closed, len) : seq->closed;
+    struct aura_attend_plan plan = {job, seq, len, closed, rows, blocks, 0, 0, 0, 0, 0, 0, 0};
     return plan;
 }
 
@@ -254,9 +271,9 @@ static aura_status count_jobs(struct aura_call call, struct aura_attend *a, uint
         aura_status status;
         if (!seq)
             return AURA_BAD_ARGUMENT;
-        if (!plan_only && (status = check_job(call, a, job, seq)))
+        if (!plan_only && (status = check_job(call, a, i, seq)))
             return status;
-        struct aura_attend_plan plan = plan_of(a, job, seq, tokens ? tokens : len_of(a->cache, job, seq));
+        struct aura_attend_plan plan = plan_of(a, i, seq, tokens);
         if (plan_only)
             plan.splits = most_splits_of(a, plan.len);
         else
@@ -299,11 +316,11 @@ void aura_attend_place(struct aura_attend *a, void *workspace)
     uint32_t heads = a->cache->config.kv_heads;
     carve(a, workspace);
     a->rows = a->units = a->items = a->partials = 0;
-    a->whole = 1;
+    a->whole = a->one_block = 1;
     for (size_t i = 0; i < a->n_jobs; i++) {
         const struct aura_sequence *seq = seq_of(call, a->cache, &a->jobs[i]);
         struct aura_attend_plan *plan = &a->plan[i];
-        *plan = plan_of(a, &a->jobs[i], seq, len_of(a->cache, &a->jobs[i], seq));
+        *plan = plan_of(a, i, seq, 0);
         find_splits(a, plan);
         plan->first_row = a->rows;
         plan->first_unit = a->units;
@@ -314,6 +331,7 @@ void aura_attend_place(struct aura_attend *a, void *workspace)
         a->units += plan->blocks * heads;
         a->items += plan->blocks * heads * runs;
         a->whole &= runs == 1;
+        a->one_block &= plan->blocks <= 1;
         a->partials += plan->rows * heads * (a->splits_per_item ? plan->splits : 1);
     }
 }

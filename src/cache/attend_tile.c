@@ -42,7 +42,7 @@ static const uint8_t *tile_at(const struct aura_block *b, uint64_t tile)
 static void find_columns(struct aura_place *p, const struct aura_block *b)
 {
     const aura_cache *cache = b->a->cache;
-    uint64_t left = b->plan->len - p->first, closed = b->plan->seq->closed > p->first ? b->plan->seq->closed - p->first : 0;
+    uint64_t left = b->plan->len - p->first, closed = b->plan->closed > p->first ? b->plan->closed - p->first : 0;
     p->full = p->first >= cache->pinned && closed >= AURA_TILE && left >= AURA_TILE;
     p->packed = 0;
     p->packed_end = p->columns = AURA_TILE;
@@ -100,7 +100,7 @@ static void page_bias(const struct aura_block *b, float *bias, uint64_t page)
     const uint8_t *head = aura_head_of(cache, b->plan->seq, (size_t)page, b->head);
     int32_t product[AURA_BLOCK_ROWS];
     memset(bias, 0, b->n * sizeof *bias);
-    if (!aura_has_reference(cache, b->plan->seq->closed, page))
+    if (!aura_has_reference(cache, b->plan->closed, page))
         return;
     float scale = aura_f32_from_f16(*(const uint16_t *)(const void *)(head + cache->layout.reference_scale_at));
     cache->ctx->kernels.reference[0](product, a->query + b->row, (const int8_t *)(head + cache->layout.reference_at),

@@ -159,6 +159,20 @@ aura_status aura_places_bytes(struct aura_call call, size_t seqs, size_t *bytes)
 
 /* ---- append.c ---- */
 
+/* A call that appends, in the order of its steps: what can be wrong is, before anything changes; pages; the work, as an item for
+ * every KV head of every job; and what others see of it. */
+struct aura_append {
+    aura_cache *cache;
+    const aura_append_job *jobs;
+    size_t n_jobs;
+    struct aura_sequence *list; /* those of the jobs, in their order, with the lengths that are wanted; the check makes it */
+};
+aura_status aura_append_check(struct aura_call call, struct aura_append *a);
+aura_status aura_append_begin(struct aura_call call, const struct aura_append *a); /* all or nothing: aura_pages_grow() */
+void aura_append_item(void *append, size_t item); /* job item / kv_heads, KV head item % kv_heads */
+void aura_append_run(const struct aura_append *a); /* all items */
+void aura_append_end(const struct aura_append *a);
+
 /* One vector of a token to where it comes first: to the tile of a plain side, else, rotated, to its f16 row. A key has its balance.
  * x is lost. */
 void aura_store_vector(const aura_cache *cache, const struct aura_sequence *seq, uint64_t token, uint32_t head, float *x,

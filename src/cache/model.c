@@ -292,3 +292,85 @@ aura_status aura_model_seq_reserve(aura_model_cache *model, aura_seq seq, uint64
     aura_give_memory(call.ctx, before, model->layers * sizeof *before);
     return status;
 }
+
+/* ---- beams --------------------------------------------------------------------------------------------------------- */
+
+/* That all are there, once each, and that a choice is one of them. */
+static aura_status check_choice(struct aura_call call, const aura_model_cache *model, const aura_seq *from, size_t n_from,
+                                const uint32_t *which, size_t n)
+{
+    for (size_t i = 0; i < n_from; i++) {
+        if (!aura_find_seq(call, model->layer[0], from[i]))
+            return AURA_BAD_ARGUMENT;
+        for (size_t j = 0; j < i; j++)
+            if (from[j] == from[i])
+                return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: from[%zu] and from[%zu] are both %u", call.name, j, i, from[i]);
+    }
+    for (size_t i = 0; i < n; i++)
+        if (which[i] >= n_from)
+            return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: which[%zu] is %u of %zu", call.name, i, which[i], n_from);
+    return AURA_OK;
+}
+
+/* A whole sequence once more, in all layers or in none. The lock is held. */
+static aura_status fork_whole(struct aura_call call, aura_model_cache *model, aura_seq from, aura_seq *id)
+{
+    aura_status status = AURA_OK;
+    uint32_t made = 0;
+    *id = 0;
+    for (; !status && made < model->layers; made += !status)
+        status = aura_seq_branch(call, model->layer[made], from, aura_find_seq(call, model->layer[made], from)->len, id);
+    if (status)
+        aura_model_discard(model, *id, made);
+    return status;
+}
+
+/* The first place with a choice; n: it is in none. */
+static size_t place_of(const uint32_t *which, size_t n, size_t choice)
+{
+    size_t i = 0;
+    while (i < n && which[i] != choice)
+        i++;
+    return i;
+}
+
+/* made[n] of from[]: the lock is held. */
+static aura_status select_seqs(struct aura_call call, aura_model_cache *model, const aura_seq *from, size_t n_from,
+                               const uint32_t *which, size_t n, aura_seq *made)
+{
+    aura_status status = check_choice(call, model, from, n_from, which, n);
+    size_t done = 0;
+    for (; !status && done < n; done += !status) {
+        made[done] = from[which[done]];
+        if (place_of(which, n, which[done]) < done)
+            status = fork_whole(call, model, from[which[done]], &made[done]);
+    }
+    for (size_t i = 0; status && i < done; i++)
+        if (place_of(which, n, which[i]) < i)
+            aura_model_discard(model, made[i], model->layers);
+    for (size_t i = 0; !status && i < n_from; i++)
+        if (place_of(which, n, i) == n)
+            aura_model_discard(model, from[i], model->layers);
+    return status;
+}
+
+aura_status aura_model_seqs_select(aura_model_cache *model, const aura_seq *from, size_t n_from, const uint32_t *which, size_t n,
+                                   aura_seq *to)
+{
+    struct aura_call call = {model ? model->ctx : NULL, "aura_model_seqs_select"};
+    aura_status status = check_model(call, model);
+    void *memory = NULL;
+    if (!status && ((n_from && !from) || (n && (!which || !to))))
+        status = aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: %s is NULL", call.name,
+                           n_from && !from ? "from" : which ? "to" : "which");
+    const size_t bytes = aura_times(n + 1, sizeof *to);
+    if (status || (status = aura_take_memory(call, bytes, &memory)))
+        return status;
+    pthread_mutex_lock(&model->lock);
+    status = select_seqs(call, model, from, n_from, which, n, memory);
+    pthread_mutex_unlock(&model->lock);
+    if (!status && n)
+        memcpy(to, memory, n * sizeof *to);
+    aura_give_memory(call.ctx, memory, bytes);
+    return status;
+}

@@ -519,6 +519,75 @@ static void misuse(void)
     aura_model_cache_destroy(model), texts_free(&t);
 }
 
+/* Sequences of every layer's tokens in `to` are those of the choice; the bytes of a sequence do not depend on its id. */
+static void expect_choice(aura_model_cache *model, const aura_seq *to, size_t n, uint8_t *const *want, const size_t *bytes,
+                          const uint32_t *which)
+{
+    for (size_t i = 0; i < n; i++) {
+        aura_sink sink = AURA_SINK_INIT;
+        sink.data = malloc(1 << 22), sink.bytes = 1 << 22;
+        EXPECT(!aura_model_seq_write(model, to[i], &sink, NULL), "%s", aura_last_error());
+        EXPECT(sink.used == bytes[which[i]] && !memcmp(sink.data, want[which[i]], sink.used), "place %zu is not choice %u", i,
+               which[i]);
+        free(sink.data);
+    }
+}
+
+/* Beams: kept, forked and released in one call, and then on their own. */
+static void beams_are_selected(void)
+{
+    enum { BEAMS = 4 };
+    struct texts t = texts_new();
+    struct counting c;
+    aura_ctx *in = counting_ctx(&c, 0xff, 1);
+    aura_model_cache *model = model_new(in, 0);
+    aura_model_cache_info info = AURA_MODEL_CACHE_INFO_INIT;
+    aura_seq seqs[BEAMS], to[BEAMS + 2];
+    uint8_t *want[BEAMS];
+    size_t bytes[BEAMS];
+    for (uint32_t i = 0; i < BEAMS; i++) {
+        aura_sink sink = AURA_SINK_INIT;
+        EXPECT(!aura_model_seq_create(model, &seqs[i]), "%s", aura_last_error());
+        grow_model(model, seqs[i], &t, 300 + 7 * i, 50 * i);
+        EXPECT(!aura_model_seq_size(model, seqs[i], NULL, &bytes[i]), "%s", aura_last_error());
+        sink.data = want[i] = malloc(bytes[i]), sink.bytes = bytes[i];
+        EXPECT(!aura_model_seq_write(model, seqs[i], &sink, NULL), "%s", aura_last_error());
+    }
+    static const uint32_t wrong[] = {0, 4}, more[] = {2, 0, 2, 2, 3, 0}, fewer[] = {3, 1};
+    const aura_seq twice[] = {seqs[0], seqs[1], seqs[0]}, none[] = {seqs[0], 12345};
+    EXPECT(aura_model_seqs_select(model, seqs, BEAMS, wrong, 2, to) == AURA_BAD_ARGUMENT, "a choice of none");
+    EXPECT(aura_model_seqs_select(model, twice, 3, fewer + 1, 1, to) == AURA_BAD_ARGUMENT, "one twice");
+    EXPECT(aura_model_seqs_select(model, none, 2, fewer + 1, 1, to) == AURA_BAD_ARGUMENT, "no such sequence");
+    EXPECT(aura_model_seqs_select(model, NULL, 1, more, 1, to) == AURA_BAD_ARGUMENT, "NULL");
+    EXPECT(aura_model_seqs_select(model, seqs, BEAMS, more, 1, NULL) == AURA_BAD_ARGUMENT, "NULL");
+    EXPECT(aura_model_seqs_select(NULL, seqs, BEAMS, more, 1, to) == AURA_BAD_ARGUMENT, "NULL");
+    static const uint32_t same[BEAMS] = {0, 1, 2, 3};
+    for (long fail = 0, failed = 1; failed && fail < 200; fail++) { /* what was made is taken back */
+        c.fail_in = fail, c.failed = 0;
+        aura_status status = aura_model_seqs_select(model, seqs, BEAMS, more, 6, to);
+        failed = c.failed, c.fail_in = -1;
+        EXPECT(failed ? status == AURA_OUT_OF_MEMORY : !status && fail > 3 * LAYERS, "%d: %s", status, aura_last_error());
+        EXPECT(!aura_model_cache_get_info(model, &info) && info.seqs == (failed ? BEAMS : 6), "%zu sequences", info.seqs);
+        if (failed)
+            expect_choice(model, seqs, BEAMS, want, bytes, same);
+    }
+    expect_choice(model, to, 6, want, bytes, more);
+    EXPECT(to[0] == seqs[2] && to[1] == seqs[0] && to[4] == seqs[3], "the first keep their ids");
+    grow_model(model, to[0], &t, 9, 0);
+    expect_choice(model, to + 1, 5, want, bytes, more + 1);
+    EXPECT(!aura_model_seqs_select(model, to, 6, fewer, 2, to) && !aura_model_cache_get_info(model, &info) && info.seqs == 2, "%s",
+           aura_last_error());
+    static const uint32_t left[] = {2, 0};
+    expect_choice(model, to, 2, want, bytes, left);
+    EXPECT(!aura_model_seqs_select(model, to, 2, NULL, 0, NULL) && !aura_model_cache_get_info(model, &info) && !info.seqs &&
+           info.pages == info.free_pages, "all released");
+    for (int i = 0; i < BEAMS; i++)
+        free(want[i]);
+    aura_model_cache_destroy(model);
+    aura_ctx_destroy(in);
+    texts_free(&t);
+}
+
 int main(void)
 {
     if (aura_ctx_create(NULL, &ctx) || !files_begin())
@@ -534,6 +603,7 @@ int main(void)
     RUN(damaged_models);
     RUN(failed_allocations_lose_nothing);
     RUN(misuse);
+    RUN(beams_are_selected);
     aura_ctx_destroy(ctx);
     files_end();
     return test_result();
