@@ -583,6 +583,7 @@ void llama_kv_aura::apply(const std::vector<std::vector<uint32_t>> & in_cells, c
     now.until.reserve(u.n_tokens), now.from.reserve(u.n_tokens);
     now.bad.resize(all);
     for (const auto & b : now.before) {
+        now.longest = std::max<uint64_t>(now.longest, seqs[b.first].tokens.size());
         plan(b.first, groups[b.first].rows, groups[b.first].asks, b.second);
     }
     size_t at = 0;
@@ -644,28 +645,26 @@ void llama_kv_aura::lead(ggml_tensor * dst, layer & l) {
         place(now.ask[i].q,   q,   now.ask_row[i], q->nb[1], q->nb[2]);
         place(now.ask[i].out, dst, now.ask_row[i], l.dim_v*sizeof(float), dst->nb[1]);
     }
-    if (o.keys) {
-        MUST(aura_append(l.cache, now.in.data(), now.in.size()));
-        now.layers++;
-        if (!said_bad && std::any_of(now.bad.begin(), now.bad.end(), [](uint8_t b) { return b != 0; })) {
-            said_bad = true;
-            LLAMA_LOG_WARN("%s: layer %u: keys or values that are not finite are stored as zeros\n", __func__, l.il);
-        }
-    }
     aura_attend_options how = AURA_ATTEND_OPTIONS_INIT;
     how.scale = o.scale, how.softcap = l.softcap, how.not_causal = !o.causal;
     how.alibi = l.alibi.empty() ? nullptr : l.alibi.data();
     how.sinks = o.sinks ? (const float *) sinks->data : nullptr;
     size_t bytes = 0;
-    MUST(aura_attend_workspace(l.cache, now.ask.data(), now.ask.size(), 0, &bytes));
+    MUST(aura_attend_workspace(l.cache, now.ask.data(), now.ask.size(), now.longest, &bytes));
     if (workspace.size() < bytes + 64) {
         workspace.resize(bytes + bytes/4 + 64);
     }
     how.workspace = (void *) (((uintptr_t) workspace.data() + 63) & ~(uintptr_t) 63);
     how.workspace_bytes = workspace.size() - 64;
-    const aura_status status = aura_attend(l.cache, now.ask.data(), now.ask.size(), &how);
+    const aura_status status = aura_append_attend(l.cache, now.in.data(), o.keys ? now.in.size() : 0, now.ask.data(),
+        now.ask.size(), &how);
     if (status && status != AURA_NOT_FINITE) {
         GGML_ABORT("%s: %s", __func__, aura_last_error());
+    }
+    now.layers += o.keys;
+    if (o.keys && !said_bad && std::any_of(now.bad.begin(), now.bad.end(), [](uint8_t b) { return b != 0; })) {
+        said_bad = true;
+        LLAMA_LOG_WARN("%s: layer %u: keys or values that are not finite are stored as zeros\n", __func__, l.il);
     }
 }
 

@@ -107,7 +107,8 @@ private:
         std::vector<uint64_t>        from, until;
         std::vector<uint8_t>         bad;
         std::vector<std::pair<llama_seq_id, size_t>> before; // tokens of the sequences before it
-        size_t layers = 0; // that have appended
+        uint64_t longest = 0; // of them, with its tokens
+        size_t layers = 0;    // that have appended
     };
 
     // tokens [first, first + n) of a sequence of aura's

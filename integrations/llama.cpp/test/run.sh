@@ -91,7 +91,7 @@ part_quality() {
     local text=data/novel.txt type base=$out/base.kld
     "$bin/llama-perplexity" -m "$model" -f $text -c 512 --chunks "${CHUNKS:-20}" --kl-divergence-base $base >$out/quality.log 2>&1
     { echo '| cache | mean KLD | same top |'; echo '|---|---|---|'; } >$out/quality.md
-    for type in f16 aura8 q8_0 aura6 aura5 q5_0 aura4 q4_0 aura3 aura2; do
+    for type in f16 aura8 q8_0 aura6 q5_1 aura5 q5_0 aura4 q4_0 aura3 aura2; do
         "$bin/llama-perplexity" -m "$model" -f $text -c 512 --chunks "${CHUNKS:-20}" --kl-divergence-base $base --kl-divergence -fa on \
             -ctk $type -ctv $type >$out/quality.$type.txt 2>&1
         echo "| $type | $(sed -n 's/^Mean *KLD: *\([^ ]*\).*/\1/p' $out/quality.$type.txt) |" \
