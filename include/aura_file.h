@@ -178,6 +178,108 @@ AURA_API aura_status aura_model_seq_save(const aura_model_cache *model, aura_seq
 AURA_API aura_status aura_model_seq_load(aura_model_cache *model, const char *path, const aura_snapshot_options *options,
                                          aura_seq *seq);
 
+/* ---- sequences that travel -----------------------------------------------------------------------------------------
+ *
+ * A sequence as pieces of memory, for RDMA or any other transport: prefill here, decode there. What travels is the snapshot of the
+ * sequence, byte for byte, cut in two: a header, some hundred bytes and 16 for each page, and the pages and rows.
+ *
+ *     here     aura_seq_extents()                       the header, and where the pieces are: pages are not copied
+ *     there    aura_seq_expect() with the same header   as many pieces of the same lengths: pages of the cache, to be written to
+ *              ... every piece is moved ...
+ *              aura_seq_adopt()                         checks all bytes; the sequence is there
+ *
+ * Threads: making extents reads the sequence, which must not change until they are destroyed. Expecting and adopting are like
+ * creating a sequence. One call at a time for each aura_extents.
+ */
+typedef struct aura_extents aura_extents;
+
+typedef enum aura_piece_kind {
+    AURA_PIECE_PAGE = 1, /* 256 tokens of the KV heads that travel, of one layer */
+    AURA_PIECE_ROWS = 2  /* the pinned and open tokens of a layer, in f16 */
+} aura_piece_kind;
+
+/* Where some of the bytes are, or are to be. */
+typedef struct aura_piece {
+    void *data; /* of a sequence that leaves: nobody may write there */
+    size_t bytes;
+    aura_piece_kind what;
+    uint32_t layer;
+} aura_piece;
+
+typedef struct aura_extents_info {
+    size_t size;
+    const void *header;
+    size_t header_bytes;
+    const aura_piece *pieces; /* [n]: piece i of one side is for piece i of the other. Header and pieces are the extents' until
+                                 they are destroyed, the pieces of one that is expected until it is adopted */
+    size_t n;
+    uint64_t bytes;           /* of all pieces */
+    size_t copied;            /* pieces that are no memory of the cache: rows, and pages that hold other bytes than a snapshot
+                                 would: the first where tokens are pinned, the last two, all where AURA_NO_REFERENCE is set */
+} aura_extents_info;
+#define AURA_EXTENTS_INFO_INIT {sizeof(aura_extents_info), NULL, 0, NULL, 0, 0, 0}
+
+/* Makes the extents of a sequence of a cache, or of all layers of a model; of the options, heads and note count. The caller owns
+ * *extents. Fail: AURA_BAD_ARGUMENT (no such sequence or head), AURA_OUT_OF_MEMORY. */
+AURA_API aura_status aura_seq_extents(const aura_cache *cache, aura_seq seq, const aura_snapshot_options *options,
+                                      aura_extents **extents);
+AURA_API aura_status aura_model_seq_extents(const aura_model_cache *model, aura_seq seq, const aura_snapshot_options *options,
+                                            aura_extents **extents);
+
+/* Fills the caller's *info. Fails: AURA_BAD_ARGUMENT. */
+AURA_API aura_status aura_extents_get_info(const aura_extents *extents, aura_extents_info *info);
+
+/* Takes pages for the sequence of a header out of the budget. The cache or model must be like the one that it left, as for
+ * aura_seq_load(). Nobody finds the sequence before it is adopted. The caller owns *extents, and destroys them before the cache.
+ * A header of n bytes asks for n / 16 pages at most: a cache that takes headers from strangers should have a budget.
+ * Fail, with nothing changed: AURA_BAD_FILE (a header that is damaged or makes no sense), AURA_BAD_ARGUMENT (other
+ * configurations: the message says in what), AURA_UNSUPPORTED, AURA_OUT_OF_PAGES, AURA_OUT_OF_MEMORY. */
+AURA_API aura_status aura_seq_expect(aura_cache *cache, const void *header, size_t bytes, aura_extents **extents);
+AURA_API aura_status aura_model_seq_expect(aura_model_cache *model, const void *header, size_t bytes, aura_extents **extents);
+
+/* Checks what was written to the pieces, and makes the sequence, under a new id. The pages are its pages from then on. Destroy the
+ * extents afterwards, also where it fails: the pages went back to the cache then.
+ * Fails, with no sequence made: AURA_BAD_FILE (bytes that are not those that left), AURA_OUT_OF_PAGES, AURA_OUT_OF_MEMORY,
+ * AURA_TOO_LARGE, AURA_BAD_ARGUMENT (extents of one that leaves; a second time). */
+AURA_API aura_status aura_seq_adopt(aura_extents *extents, aura_seq *seq);
+
+/* Frees extents; those of a sequence that was not adopted give its pages back. NULL is allowed. Never fails. */
+AURA_API void aura_extents_destroy(aura_extents *extents);
+
+/* ---- pages for tiers -----------------------------------------------------------------------------------------------
+ *
+ * For stores that keep a cache in host memory or on disk, page by page: numbers [2][layers][tokens][kv_heads * dim], keys first,
+ * become pages of one size and numbers again, without a cache. A page holds 256 tokens of all layers, [layers][kv_heads], as
+ * doc/format.md draws it: byte for byte the page of a cache with AURA_NO_PINNED all of whose tokens are encoded. In the last one,
+ * columns without a token are 0.
+ *
+ * Threads: any number may use a codec at once.
+ */
+typedef struct aura_page_codec aura_page_codec;
+
+/* Makes a codec for `layers` layers of one configuration, of which format, heads, dim, flags, seed and balance count; k_dim and
+ * v_dim are equal, and there is no window, slots or budget. AURA_NO_SEARCH makes encoding three times as fast. The caller owns
+ * *codec.
+ * Fails: as aura_cache_create(); AURA_BAD_ARGUMENT also for another configuration than that, and for no or too many layers. */
+AURA_API aura_status aura_page_codec_create(aura_ctx *ctx, const aura_config *config, uint32_t layers, aura_page_codec **codec);
+
+/* Frees a codec; NULL is allowed. Never fails. */
+AURA_API void aura_page_codec_destroy(aura_page_codec *codec);
+
+/* Bytes of the pages of so many tokens: ceil(tokens / 256) times those of one. 0 for NULL. Never fails. */
+AURA_API size_t aura_page_codec_bytes(const aura_page_codec *codec, uint32_t tokens);
+
+/* Encodes numbers into pages[bytes], aligned to 4. Works with the threads of the context.
+ * Fails, with nothing written: AURA_BAD_VALUE (NaN, Inf, or a vector longer than 60 000 after balance), AURA_BAD_ARGUMENT (also:
+ * bytes that are not aura_page_codec_bytes(), arrays that overlap), AURA_UNSUPPORTED (dtype), AURA_TOO_LARGE. */
+AURA_API aura_status aura_pages_encode(const aura_page_codec *codec, const void *numbers, aura_dtype dtype, uint32_t tokens,
+                                       void *pages, size_t bytes);
+
+/* Decodes pages to numbers, as aura_cache_decode() would. There are no checksums in pages: a store has its own.
+ * Fails, with nothing written: AURA_BAD_FILE (a number that nobody can have stored), and as aura_pages_encode(). */
+AURA_API aura_status aura_pages_decode(const aura_page_codec *codec, const void *pages, size_t bytes, uint32_t tokens,
+                                       void *numbers, aura_dtype dtype);
+
 /* ---- what is in a file ---------------------------------------------------------------------------------------------
  *
  * A listing says what a profile or a snapshot holds, without loading it: it is what the file says, and a load checks that it makes

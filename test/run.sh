@@ -247,7 +247,7 @@ job_neon() {
         -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DCMAKE_EXE_LINKER_FLAGS=-static || return
     # An emulated second is thirty: of the cache, what depends on the instruction set, its bytes and its attention.
     local except='alloc_fail cache_cover cache_edges cache_fork cache_misuse cache_pool cache_same cache_slots cache_threads
-        cache_truncate cache_walk cache_window calibrate conversation cuda_cut eval format_names import llm merge mlx_kernels model_cache model_threads
+        cache_truncate cache_walk cache_window calibrate conversation cuda_cut eval extents format_names import llm merge mlx_kernels model_cache model_threads
         failed_calls hard_times killed_commands killed_saves page_table profile quality recorded safetensors
         snapshot snapshot_parts team team_model threads threads_model threads_start view'
     except=$(echo $except)

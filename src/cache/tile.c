@@ -140,6 +140,7 @@ void aura_store_reference(const aura_cache *cache, uint8_t *head, const float *m
     memset(code, 0, cache->layout.reference_scale_at - cache->layout.reference_at);
     for (uint32_t d = 0; d < dim; d++)
         code[d] = (int8_t)aura_code_of_index(index[d], 8);
+    memset(head + cache->layout.reference_scale_at, 0, cache->layout.head_bytes - cache->layout.reference_scale_at);
     *(uint16_t *)(void *)(head + cache->layout.reference_scale_at) = aura_f16_from_f32(scale);
 }
 

@@ -90,6 +90,19 @@ void aura_canonical_head(uint8_t *to, const uint8_t *head, const struct aura_lay
     memset(to + l->reference_scale_at + 2, 0, l->head_bytes - l->reference_scale_at - 2);
 }
 
+int aura_is_canonical_head(const uint8_t *head, const struct aura_layout *l, const struct aura_page_span *span)
+{
+    const int k_packed = aura_is_packed(l->k.kind), v_packed = aura_is_packed(l->v.kind);
+    uint32_t rest = 0;
+    if ((k_packed || v_packed) && (span->coded > 0 || span->coded_end < AURA_PAGE))
+        return 0;
+    if ((!k_packed || !v_packed) && span->plain_end < AURA_PAGE)
+        return 0;
+    for (uint32_t i = span->reference ? l->reference_scale_at + 2 : l->reference_at; i < l->head_bytes; i++)
+        rest |= head[i];
+    return !rest;
+}
+
 /* ---- can these numbers have been stored? --------------------------------------------------------------------------- */
 
 int aura_is_sound_f16(const uint8_t *rows, size_t n)

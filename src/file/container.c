@@ -51,6 +51,8 @@ aura_status aura_check_file_input(struct aura_call call, const struct aura_file_
 {
     if (from->way == AURA_FROM_PATH)
         return aura_check_path(call, from->path);
+    if (from->way == AURA_FROM_HEADER)
+        return from->header ? AURA_OK : aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: header is NULL", call.name);
     aura_status status = aura_check_call(call, from->source, sizeof *from->source);
     if (!status && !from->source->read && !from->source->data)
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: the source has neither a function nor memory", call.name);
@@ -239,6 +241,51 @@ static aura_status check_all(struct aura_reader *r, uint32_t kind)
     return status ? status : check_content(r);
 }
 
+/* Sections move to where they are in a header; those that are left out keep their length. */
+static aura_status place_sections(struct aura_reader *r, size_t bytes)
+{
+    struct aura_file_section *table = (struct aura_file_section *)(void *)(r->copy + sizeof(struct aura_file_header));
+    uint64_t at = aura_file_front(r->sections);
+    for (uint32_t i = 0; i < r->sections; i++) {
+        if (AURA_SECTION_IS_LARGE(table[i].type)) {
+            table[i].offset = 0;
+            continue;
+        }
+        if (aura_file_padded(table[i].bytes) > bytes - at)
+            return aura_reader_bad(r, "its end is missing");
+        table[i].offset = at;
+        at += aura_file_padded(table[i].bytes);
+    }
+    if (at != bytes)
+        return aura_reader_bad(r, "it is longer than its sections");
+    for (uint32_t i = 0; i < r->sections; i++)
+        if (!AURA_SECTION_IS_LARGE(table[i].type) && !aura_reader_is_whole(r, i))
+            return aura_reader_bad(r, "the checksum of a section is wrong");
+    return check_content(r);
+}
+
+/* The copy is checked and kept, not what somebody may be writing to. */
+static aura_status open_header(struct aura_reader *r, const struct aura_file_input *from, uint32_t kind)
+{
+    void *memory = NULL;
+    if (from->header_bytes < sizeof(struct aura_file_header))
+        return aura_reader_bad(r, "not even its header is there");
+    aura_status status = aura_take_memory(r->call, from->header_bytes, &memory);
+    if (status)
+        return status;
+    r->data = r->copy = memcpy(memory, from->header, from->header_bytes);
+    r->room = from->header_bytes;
+    if ((status = check_version(r)))
+        return status;
+    const struct aura_file_header *h = header_of(r);
+    if (h->bytes > SIZE_MAX / 2 || aura_file_front(h->sections) > h->bytes || aura_file_front(h->sections) > r->room)
+        return aura_reader_bad(r, "its table does not fit");
+    r->bytes = (size_t)h->bytes;
+    if ((status = check_front(r, kind)))
+        return status;
+    return place_sections(r, r->room);
+}
+
 aura_status aura_reader_open(struct aura_reader *r, struct aura_call call, const struct aura_file_input *from, uint32_t kind)
 {
     aura_status status = aura_check_file_input(call, from);
@@ -246,11 +293,15 @@ aura_status aura_reader_open(struct aura_reader *r, struct aura_call call, const
         return status;
     memset(r, 0, sizeof *r);
     r->call = call;
-    r->path = from->source ? "in a source" : from->path;
+    r->path = from->source ? "in a source" : from->header ? "in a header" : from->path;
     r->source = from->source;
-    status = from->source ? begin_source(r) : map(r);
-    if (!status)
-        status = check_all(r, kind);
+    if (from->way == AURA_FROM_HEADER) {
+        status = open_header(r, from, kind);
+    } else {
+        status = from->source ? begin_source(r) : map(r);
+        if (!status)
+            status = check_all(r, kind);
+    }
     if (status)
         aura_reader_close(r);
     return status;

@@ -18,6 +18,9 @@ enum { AURA_FILE_MAJOR = 1, AURA_FILE_MINOR = 0, AURA_FILE_ALIGN = 64 };
 /* What a file is. */
 enum { AURA_FILE_PROFILE = 1, AURA_FILE_SNAPSHOT = 2 };
 
+/* Whether a section is left out of a header. */
+#define AURA_SECTION_IS_LARGE(type) ((type) == AURA_SECTION_PAGES || (type) == AURA_SECTION_ROWS)
+
 /* What a section is. A file has them in the order of their layers, and of these numbers within a layer. */
 enum {
     AURA_SECTION_FILE = 1, /* of layer 0 */
@@ -87,11 +90,13 @@ struct aura_file_output {
     size_t *bytes;
 };
 
-/* Where it comes from. */
+/* Where it comes from. A header is a file without its pages and rows, which are somewhere else. */
 struct aura_file_input {
-    enum { AURA_FROM_PATH, AURA_FROM_SOURCE } way;
+    enum { AURA_FROM_PATH, AURA_FROM_SOURCE, AURA_FROM_HEADER } way;
     const char *path;
     aura_source *source;
+    const void *header;
+    size_t header_bytes;
 };
 
 struct aura_replacement;
@@ -103,6 +108,7 @@ struct aura_writer {
     aura_sink *sink;     /* NULL: a file */
     aura_status status;
     int sums, sealed;    /* sums: nothing is written yet; sealed: the table is complete */
+    int elsewhere;       /* the bytes of this section are not written here */
     struct aura_file_header *header;
     struct aura_file_section *table; /* [header->sections] */
     uint32_t written;    /* sections, the one being written included */
@@ -128,12 +134,17 @@ static inline struct aura_file_output aura_to_nobody(size_t *bytes)
 
 static inline struct aura_file_input aura_from_path(const char *path)
 {
-    return (struct aura_file_input){AURA_FROM_PATH, path, NULL};
+    return (struct aura_file_input){AURA_FROM_PATH, path, NULL, NULL, 0};
 }
 
 static inline struct aura_file_input aura_from_source(aura_source *source)
 {
-    return (struct aura_file_input){AURA_FROM_SOURCE, NULL, source};
+    return (struct aura_file_input){AURA_FROM_SOURCE, NULL, source, NULL, 0};
+}
+
+static inline struct aura_file_input aura_from_header(const void *header, size_t bytes)
+{
+    return (struct aura_file_input){AURA_FROM_HEADER, NULL, NULL, header, bytes};
 }
 
 /* What a file is to be: `write` puts its sections one after the other, the same ones whenever it is called. */
@@ -153,6 +164,8 @@ aura_status aura_check_file_input(struct aura_call call, const struct aura_file_
 aura_status aura_write_file(struct aura_call call, const struct aura_file_output *to, const struct aura_file_plan *plan);
 void aura_writer_section(struct aura_writer *w, uint32_t layer, uint32_t type, uint32_t flags);
 void aura_writer_put(struct aura_writer *w, const void *data, size_t bytes);
+/* All of the section that was begun is somewhere else: so many bytes, whose checksum, with the padding's, is known. */
+void aura_writer_elsewhere(struct aura_writer *w, uint64_t bytes, uint32_t crc);
 /* Writes the whole section of a layer's factors; and its bytes, with the padding. */
 void aura_writer_balance(struct aura_writer *w, uint32_t layer, uint32_t kv_heads, uint32_t k_dim, const float *balance);
 uint64_t aura_balance_section_bytes(uint32_t kv_heads, uint32_t k_dim);
@@ -185,7 +198,8 @@ struct aura_reader {
     struct aura_file_content content;
 };
 
-/* Maps a file or reads a source, checks all of its bytes, and that it has an AURA_SECTION_FILE. The source must live until the
+/* Maps a file, reads a source or copies a header, checks all of its bytes, and that it has an AURA_SECTION_FILE. Of a header nobody
+ * may look at pages and rows, of which there are only lengths and checksums. The source must live until the
  * reader is closed. kind 0: any, and checksums of sections are left to aura_reader_is_whole(). Fails, with nothing to close:
  * AURA_BAD_ARGUMENT, AURA_IO, AURA_BAD_FILE, AURA_OUT_OF_MEMORY, AURA_UNSUPPORTED (a version or a section that is not known). */
 aura_status aura_reader_open(struct aura_reader *r, struct aura_call call, const struct aura_file_input *from, uint32_t kind);

@@ -55,8 +55,17 @@ struct aura_page_span {
     int reference; /* 1: the page has one */
 };
 
+/* A page of a file, and what is in it. Sequences that share it have one entry of the table each. */
+struct aura_saved_page {
+    uint8_t *page;
+    struct aura_page_span span;
+};
+
 /* Copies the part of a page that belongs to one KV head, with zeros in place of what is not in the span. */
 void aura_canonical_head(uint8_t *to, const uint8_t *head, const struct aura_layout *layout, const struct aura_page_span *span);
+
+/* Whether that copy would have the same bytes, as far as can be told without looking at most of them: 0 means maybe. */
+int aura_is_canonical_head(const uint8_t *head, const struct aura_layout *layout, const struct aura_page_span *span);
 
 /* Whether every number of such a part can have been stored: no NaN, no Inf, no code without a level. */
 int aura_is_sound_head(const uint8_t *head, const struct aura_layout *layout);
@@ -115,9 +124,20 @@ struct aura_saved {
 aura_status aura_saved_init(struct aura_saved *s, struct aura_call call, const aura_cache *cache,
                             const aura_snapshot_options *options);
 void aura_saved_free(struct aura_saved *s);
+/* Gives the f16 rows of its sequences, one after the other, as they are in a file; and how many bytes they are. */
+typedef void aura_put_fn(void *to, const void *data, size_t bytes);
+void aura_saved_rows(const struct aura_saved *s, aura_put_fn *put, void *to);
+size_t aura_saved_rows_bytes(const struct aura_saved *s);
 /* Writes a snapshot of n layers. Fails as aura_cache_save() does. */
 aura_status aura_write_snapshot(struct aura_call call, const struct aura_file_output *to, const struct aura_saved *layers,
                                 uint32_t n, uint32_t model, const aura_snapshot_options *options);
+/* Checksums of the two sections of a layer that are large, with the zeros after each. */
+struct aura_large_sums {
+    uint32_t pages, rows;
+};
+/* Writes the same without these sections, of which sums[n] are known. The sink is a function. */
+aura_status aura_write_header(struct aura_call call, aura_sink *sink, const struct aura_saved *layers, uint32_t n, uint32_t model,
+                              const aura_snapshot_options *options, const struct aura_large_sums *sums);
 /* Bytes of the sections of a layer with so many sequences, entries of the table, pages and f16 rows of each KV head. */
 uint64_t aura_layer_sections_bytes(const aura_cache *cache, uint32_t heads, uint64_t seqs, uint64_t entries, uint64_t pages,
                                    uint64_t rows);
@@ -143,7 +163,8 @@ aura_status aura_loaded_init(struct aura_loaded *l, const struct aura_reader *r,
                              const aura_snapshot_options *options, aura_config *config);
 /* Checks that the layer is of a cache with the same configuration, balance, tables and signs. */
 aura_status aura_loaded_fits(const struct aura_loaded *l, const aura_cache *cache);
-/* Checks that everything in a layer that fits the cache makes sense there. */
+/* Checks that everything in a layer that fits the cache makes sense there; the lists alone: all but what is in pages and rows. */
+aura_status aura_loaded_check_lists(const struct aura_loaded *l, const aura_cache *cache);
 aura_status aura_loaded_check(struct aura_loaded *l, const aura_cache *cache);
 
 /* Where a sequence is in a file: itself, the first of its entries, its rows. */
@@ -161,6 +182,28 @@ const uint8_t *aura_loaded_page(const struct aura_loaded *l, const aura_cache *c
 /* Copies the f16 rows of these heads to k and v, laid out as in a sequence of the cache; NULL: a plain side. */
 void aura_loaded_rows(const struct aura_loaded *l, const aura_cache *cache, const struct aura_file_place *place, uint16_t *k,
                       uint16_t *v);
+
+/* Sequences of a file on their way into a cache: they have their pages there, but nobody finds them yet. */
+struct aura_arrival {
+    const struct aura_loaded *l;
+    aura_cache *cache;
+    size_t n;
+    struct aura_file_place *from; /* [n] */
+    struct aura_sequence **to;    /* [n], NULL: not made yet, or the cache's already */
+    uint8_t **page;               /* [pages of the file] where each is in the cache; NULL: in none of these sequences */
+    void *memory;
+    size_t memory_bytes;
+};
+
+/* Makes the sequences ids[n] of a checked layer, or all where ids is NULL, without their bytes: all or none. Fails with nothing to
+ * free. */
+aura_status aura_arrival_make(struct aura_arrival *a, const struct aura_loaded *l, aura_cache *cache, const aura_seq *ids,
+                              size_t n);
+/* Copies their f16 rows from where `from` says. */
+void aura_arrival_rows(const struct aura_arrival *a);
+/* From now on ids lead to them, as aura_loaded_seqs() has it: to all or to none. */
+aura_status aura_arrival_publish(struct aura_arrival *a, aura_seq *as);
+void aura_arrival_free(struct aura_arrival *a); /* with all sequences that were not published */
 
 /* Makes the sequences ids[n] of a checked layer in the cache, or all where ids is NULL: all or none. Sequence i gets the id
  * as[i]; 0 there asks for a new id, which is written there. as NULL: the ids are those of the file. */

@@ -192,17 +192,24 @@ static aura_status check_seqs(const struct aura_loaded *l, const aura_cache *cac
     return entries == f->entries && rows == bytes ? AURA_OK : aura_reader_bad(l->reader, "it has pages or rows of no sequence");
 }
 
+aura_status aura_loaded_check_lists(const struct aura_loaded *l, const aura_cache *cache)
+{
+    const struct aura_file_config *f = l->config;
+    aura_status status = check_seqs(l, cache);
+    for (uint64_t i = 0; !status && i < f->entries; i++)
+        if (l->table[i].page >= f->pages)
+            status = aura_reader_bad(l->reader, "a sequence has a page that is not there");
+    return status;
+}
+
 aura_status aura_loaded_check(struct aura_loaded *l, const aura_cache *cache)
 {
     const struct aura_file_config *f = l->config;
     size_t head_bytes = cache->layout.head_bytes;
     uint64_t row_bytes;
-    aura_status status = check_seqs(l, cache);
+    aura_status status = aura_loaded_check_lists(l, cache);
     if (status)
         return status;
-    for (uint64_t i = 0; i < f->entries; i++)
-        if (l->table[i].page >= f->pages)
-            return aura_reader_bad(l->reader, "a sequence has a page that is not there");
     for (uint64_t i = 0; i < f->pages * f->kv_heads; i++)
         if (!aura_is_sound_head(l->pages + i * head_bytes, &cache->layout))
             return aura_reader_bad(l->reader, "a page has a number that is none");
@@ -261,19 +268,7 @@ void aura_loaded_rows(const struct aura_loaded *l, const aura_cache *cache, cons
 
 /* ---- sequences ----------------------------------------------------------------------------------------------------- */
 
-/* The sequences that one call brings into a cache. */
-struct arrival {
-    const struct aura_loaded *l;
-    aura_cache *cache;
-    size_t n;
-    struct aura_file_place *from; /* [n] */
-    struct aura_sequence **to;    /* [n], NULL: not made yet */
-    uint8_t **page;               /* [pages of the file] where each is in the cache; NULL: in none of these sequences */
-    void *memory;
-    size_t memory_bytes;
-};
-
-static aura_status arrival_init(struct arrival *a, const struct aura_loaded *l, aura_cache *cache, size_t n)
+static aura_status arrival_init(struct aura_arrival *a, const struct aura_loaded *l, aura_cache *cache, size_t n)
 {
     size_t pages = (size_t)l->config->pages;
     memset(a, 0, sizeof *a);
@@ -292,7 +287,7 @@ static aura_status arrival_init(struct arrival *a, const struct aura_loaded *l, 
 }
 
 /* Makes a sequence with all its pages, shared as in the file. New pages are not filled yet. The caller holds the lock. */
-static aura_status make_seq(struct arrival *a, size_t i)
+static aura_status make_seq(struct aura_arrival *a, size_t i)
 {
     aura_cache *cache = a->cache;
     struct aura_call call = a->l->reader->call;
@@ -313,43 +308,67 @@ static aura_status make_seq(struct arrival *a, size_t i)
     return AURA_OK;
 }
 
+aura_status aura_arrival_make(struct aura_arrival *a, const struct aura_loaded *l, aura_cache *cache, const aura_seq *ids,
+                              size_t n)
+{
+    aura_status status = arrival_init(a, l, cache, ids ? n : (size_t)l->config->seqs);
+    if (status || (status = aura_loaded_find(l, cache, ids, a->n, a->from))) {
+        aura_arrival_free(a);
+        return status;
+    }
+    pthread_mutex_lock(&cache->lock);
+    for (size_t i = 0; !status && i < a->n; i++)
+        status = make_seq(a, i);
+    pthread_mutex_unlock(&cache->lock);
+    if (status)
+        aura_arrival_free(a);
+    return status;
+}
+
+void aura_arrival_free(struct aura_arrival *a)
+{
+    if (!a->memory)
+        return;
+    pthread_mutex_lock(&a->cache->lock);
+    for (size_t i = 0; i < a->n; i++)
+        if (a->to[i])
+            aura_seq_unmake(a->cache, a->to[i]);
+    pthread_mutex_unlock(&a->cache->lock);
+    aura_give_memory(a->cache->ctx, a->memory, a->memory_bytes);
+    a->memory = NULL;
+}
+
+void aura_arrival_rows(const struct aura_arrival *a)
+{
+    for (size_t i = 0; i < a->n; i++)
+        aura_loaded_rows(a->l, a->cache, &a->from[i], a->to[i]->k, a->to[i]->v);
+}
+
 /* Fills pages and rows, before other threads can find the sequences. */
-static void fill_in(const struct arrival *a)
+static void fill_in(const struct aura_arrival *a)
 {
     const struct aura_loaded *l = a->l;
     for (uint64_t p = 0; p < l->config->pages; p++)
         if (a->page[p])
             memcpy(a->page[p], aura_loaded_page(l, a->cache, p), l->heads * a->cache->layout.head_bytes);
-    for (size_t i = 0; i < a->n; i++)
-        aura_loaded_rows(l, a->cache, &a->from[i], a->to[i]->k, a->to[i]->v);
+    aura_arrival_rows(a);
 }
 
-/* Gives a sequence its id in the cache. */
-static aura_status publish(struct arrival *a, size_t i, aura_seq *as)
-{
-    aura_seq same = a->from[i].seq->id;
-    return aura_seq_publish(a->l->reader->call, a->cache, a->to[i], as ? &as[i] : &same);
-}
-
-static aura_status arrive(struct arrival *a, aura_seq *as)
+aura_status aura_arrival_publish(struct aura_arrival *a, aura_seq *as)
 {
     aura_cache *cache = a->cache;
     aura_status status = AURA_OK;
     size_t published = 0;
     pthread_mutex_lock(&cache->lock);
-    for (size_t i = 0; !status && i < a->n; i++)
-        status = make_seq(a, i);
-    pthread_mutex_unlock(&cache->lock);
-    if (!status)
-        fill_in(a);
-    pthread_mutex_lock(&cache->lock);
-    for (; !status && published < a->n; published += !status)
-        status = publish(a, published, as);
-    for (size_t i = 0; status && i < a->n; i++) {
-        if (i < published)
+    for (; !status && published < a->n; published += !status) {
+        aura_seq same = a->from[published].seq->id;
+        status = aura_seq_publish(a->l->reader->call, cache, a->to[published], as ? &as[published] : &same);
+    }
+    for (size_t i = 0; i < published; i++) {
+        if (status)
             aura_seq_withdraw(cache, a->to[i]);
-        if (a->to[i])
-            aura_seq_unmake(cache, a->to[i]);
+        else
+            a->to[i] = NULL; /* the cache has it now */
     }
     pthread_mutex_unlock(&cache->lock);
     return status;
@@ -357,13 +376,13 @@ static aura_status arrive(struct arrival *a, aura_seq *as)
 
 aura_status aura_loaded_seqs(const struct aura_loaded *l, aura_cache *cache, const aura_seq *ids, size_t n, aura_seq *as)
 {
-    struct arrival a;
-    aura_status status = arrival_init(&a, l, cache, ids ? n : (size_t)l->config->seqs);
+    struct aura_arrival a;
+    aura_status status = aura_arrival_make(&a, l, cache, ids, n);
     if (status)
         return status;
-    if (!(status = aura_loaded_find(l, cache, ids, a.n, a.from)))
-        status = arrive(&a, as);
-    aura_give_memory(cache->ctx, a.memory, a.memory_bytes);
+    fill_in(&a);
+    status = aura_arrival_publish(&a, as);
+    aura_arrival_free(&a);
     return status;
 }
 

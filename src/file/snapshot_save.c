@@ -7,12 +7,6 @@
 
 #include "crc32c.h"
 
-/* A page of the file. Sequences that share it have one entry each. */
-struct aura_saved_page {
-    uint8_t *page;
-    struct aura_page_span span;
-};
-
 /* ---- what the bytes depend on -------------------------------------------------------------------------------------- */
 
 static void describe_side(const aura_ctx *ctx, uint32_t kind, uint32_t *id, uint32_t *crc)
@@ -236,10 +230,9 @@ static void write_seqs(struct aura_writer *w, const struct aura_saved *s, uint32
     aura_writer_put(w, s->table, s->entries * sizeof *s->table);
 }
 
-static void write_pages(struct aura_writer *w, const struct aura_saved *s, uint32_t layer)
+static void write_pages(struct aura_writer *w, const struct aura_saved *s)
 {
     const struct aura_layout *l = &s->cache->layout;
-    aura_writer_section(w, layer, AURA_SECTION_PAGES, 0);
     for (size_t i = 0; i < s->pages && !w->status; i++)
         for (uint32_t h = s->first_head; h < s->first_head + s->heads; h++) {
             aura_canonical_head(s->head, s->page[i].page + (size_t)h * l->head_bytes, l, &s->page[i].span);
@@ -247,18 +240,41 @@ static void write_pages(struct aura_writer *w, const struct aura_saved *s, uint3
         }
 }
 
-static void write_side_rows(struct aura_writer *w, const struct aura_saved *s, const struct aura_sequence *seq, uint16_t *rows,
-                            uint32_t dim)
+static void put_side_rows(const struct aura_saved *s, const struct aura_sequence *seq, uint16_t *rows, uint32_t dim,
+                          aura_put_fn *put, void *to)
 {
     uint32_t n = rows ? aura_rows_of(s->cache, seq->len, seq->closed) : 0;
     for (uint32_t h = s->first_head; h < s->first_head + s->heads; h++)
         for (uint32_t i = 0; i < n; i++) {
             uint64_t token = aura_token_of_row(s->cache, seq->len, seq->closed, i);
-            aura_writer_put(w, aura_row_of(s->cache, rows, dim, h, token), dim * sizeof *rows);
+            put(to, aura_row_of(s->cache, rows, dim, h, token), dim * sizeof *rows);
         }
 }
 
-static void write_layer(struct aura_writer *w, const struct aura_saved *s, uint32_t layer)
+void aura_saved_rows(const struct aura_saved *s, aura_put_fn *put, void *to)
+{
+    const aura_config *c = &s->cache->config;
+    for (size_t i = 0; i < s->seqs; i++) {
+        put_side_rows(s, s->seq[i], s->seq[i]->k, c->k_dim, put, to);
+        put_side_rows(s, s->seq[i], s->seq[i]->v, c->v_dim, put, to);
+    }
+}
+
+size_t aura_saved_rows_bytes(const struct aura_saved *s)
+{
+    size_t rows = 0;
+    for (size_t i = 0; i < s->seqs; i++)
+        rows += aura_rows_of(s->cache, s->seq[i]->len, s->seq[i]->closed);
+    return rows * s->heads * aura_row_pair_bytes(s->cache);
+}
+
+static void put_to_writer(void *to, const void *data, size_t bytes)
+{
+    aura_writer_put(to, data, bytes);
+}
+
+/* The sections of a layer but for its pages and rows. */
+static void write_lists(struct aura_writer *w, const struct aura_saved *s, uint32_t layer)
 {
     const aura_cache *cache = s->cache;
     const aura_config *c = &cache->config;
@@ -272,12 +288,6 @@ static void write_layer(struct aura_writer *w, const struct aura_saved *s, uint3
     if (cache->balance)
         aura_writer_balance(w, layer, s->heads, c->k_dim, cache->balance + (size_t)s->first_head * c->k_dim);
     write_seqs(w, s, layer);
-    write_pages(w, s, layer);
-    aura_writer_section(w, layer, AURA_SECTION_ROWS, 0);
-    for (size_t i = 0; i < s->seqs; i++) {
-        write_side_rows(w, s, s->seq[i], s->seq[i]->k, c->k_dim);
-        write_side_rows(w, s, s->seq[i], s->seq[i]->v, c->v_dim);
-    }
 }
 
 /* What aura_write_file() needs to know. */
@@ -285,7 +295,24 @@ struct content {
     const struct aura_saved *layers;
     uint32_t n, model;
     const aura_snapshot_options *options;
+    const struct aura_large_sums *sums; /* [n]: pages and rows are somewhere else; NULL: they are written */
 };
+
+static void write_layer(struct aura_writer *w, const struct content *c, uint32_t layer)
+{
+    const struct aura_saved *s = &c->layers[layer];
+    write_lists(w, s, layer);
+    aura_writer_section(w, layer, AURA_SECTION_PAGES, 0);
+    if (c->sums)
+        aura_writer_elsewhere(w, (uint64_t)s->pages * s->heads * s->cache->layout.head_bytes, c->sums[layer].pages);
+    else
+        write_pages(w, s);
+    aura_writer_section(w, layer, AURA_SECTION_ROWS, 0);
+    if (c->sums)
+        aura_writer_elsewhere(w, aura_saved_rows_bytes(s), c->sums[layer].rows);
+    else
+        aura_saved_rows(s, put_to_writer, w);
+}
 
 static void write_content(struct aura_writer *w, const void *what)
 {
@@ -294,7 +321,7 @@ static void write_content(struct aura_writer *w, const void *what)
     aura_writer_section(w, 0, AURA_SECTION_FILE, 0);
     aura_writer_put(w, &content, sizeof content);
     for (uint32_t i = 0; i < c->n; i++)
-        write_layer(w, &c->layers[i], i);
+        write_layer(w, c, i);
     if (c->options->note) {
         aura_writer_section(w, c->n - 1, AURA_SECTION_NOTE, AURA_SECTION_OPTIONAL);
         aura_writer_put(w, c->options->note, c->options->note_bytes);
@@ -331,19 +358,32 @@ static uint64_t saved_bytes(const struct aura_saved *s)
     return aura_layer_sections_bytes(s->cache, s->heads, s->seqs, s->entries, s->pages, rows);
 }
 
+static aura_status write_plan(struct aura_call call, const struct aura_file_output *to, const struct content *content)
+{
+    uint64_t layer_bytes = 0;
+    uint32_t balances = 0, n = content->n;
+    for (uint32_t i = 0; i < n; i++) {
+        layer_bytes += saved_bytes(&content->layers[i]);
+        balances += content->layers[i].cache->balance != NULL;
+    }
+    const struct aura_file_plan plan = {AURA_FILE_SNAPSHOT, count_sections(n, balances, content->options),
+                                        aura_snapshot_bytes(layer_bytes, n, balances, content->options), write_content, content};
+    return aura_write_file(call, to, &plan);
+}
+
 aura_status aura_write_snapshot(struct aura_call call, const struct aura_file_output *to, const struct aura_saved *layers,
                                 uint32_t n, uint32_t model, const aura_snapshot_options *options)
 {
-    const struct content content = {layers, n, model, options};
-    uint64_t layer_bytes = 0;
-    uint32_t balances = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        layer_bytes += saved_bytes(&layers[i]);
-        balances += layers[i].cache->balance != NULL;
-    }
-    const struct aura_file_plan plan = {AURA_FILE_SNAPSHOT, count_sections(n, balances, options),
-                                        aura_snapshot_bytes(layer_bytes, n, balances, options), write_content, &content};
-    return aura_write_file(call, to, &plan);
+    const struct content content = {layers, n, model, options, NULL};
+    return write_plan(call, to, &content);
+}
+
+aura_status aura_write_header(struct aura_call call, aura_sink *sink, const struct aura_saved *layers, uint32_t n, uint32_t model,
+                              const aura_snapshot_options *options, const struct aura_large_sums *sums)
+{
+    const struct content content = {layers, n, model, options, sums};
+    const struct aura_file_output to = aura_to_sink(sink);
+    return write_plan(call, &to, &content);
 }
 
 /* ---- the calls ----------------------------------------------------------------------------------------------------- */

@@ -65,6 +65,11 @@ static void end_section(struct aura_writer *w)
         return;
     struct aura_file_section *s = &w->table[w->written - 1];
     s->bytes = w->sealed ? s->bytes : w->offset - s->offset;
+    if (w->elsewhere) {
+        w->offset = s->offset + aura_file_padded(s->bytes);
+        w->elsewhere = 0;
+        return;
+    }
     aura_writer_put(w, zeros, (size_t)(aura_file_padded(s->bytes) - s->bytes));
     sum_up(w);
 }
@@ -77,6 +82,14 @@ void aura_writer_section(struct aura_writer *w, uint32_t layer, uint32_t type, u
     s->type = type;
     s->flags = flags;
     s->offset = w->offset;
+}
+
+void aura_writer_elsewhere(struct aura_writer *w, uint64_t bytes, uint32_t crc)
+{
+    flush(w);
+    w->table[w->written - 1].crc = crc;
+    w->offset += bytes;
+    w->elsewhere = 1;
 }
 
 void aura_writer_balance(struct aura_writer *w, uint32_t layer, uint32_t kv_heads, uint32_t k_dim, const float *balance)
