@@ -28,9 +28,9 @@ extern "C" {
 #endif
 
 #define AURA_VERSION_MAJOR 0
-#define AURA_VERSION_MINOR 4
+#define AURA_VERSION_MINOR 5
 #define AURA_VERSION_PATCH 0
-#define AURA_VERSION_STRING "0.4.0"
+#define AURA_VERSION_STRING "0.5.0"
 
 #if defined(__GNUC__)
 #define AURA_API __attribute__((visibility("default")))

@@ -152,7 +152,7 @@ static int run_man(const struct command *self, int argc, char **argv)
     if (status)
         return status;
     printf(".\\\" Made by `aura man`; the options are those of the tables in tool/.\n"
-           ".TH AURA 1 2026-11-15 \"aura %s\" \"User Commands\"\n"
+           ".TH AURA 1 2026-11-16 \"aura %s\" \"User Commands\"\n"
            ".SH NAME\naura \\- a key/value cache of 2 to 8 bits, shown, checked and timed\n"
            ".SH SYNOPSIS\n.B aura\n.I COMMAND\n.RI [ OPTIONS ]\n.SH DESCRIPTION\n", aura_version());
     print_roff(what_it_is);

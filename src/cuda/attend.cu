@@ -109,10 +109,10 @@ static void plan_workspace(const aura_cuda_cache *c, aura_cuda_workspace *w, uin
     }
 }
 
-extern "C" aura_status aura_cuda_workspace_create_sized(const aura_cuda_cache *c, uint32_t seqs, uint32_t queries,
-                                                        size_t image_bytes, aura_cuda_workspace **workspace)
+/* For the public function named call. */
+static aura_status create_workspace(const char *call, const aura_cuda_cache *c, uint32_t seqs, uint32_t queries, size_t image_bytes,
+                                    aura_cuda_workspace **workspace)
 {
-    const char *call = "aura_cuda_workspace_create";
     if (!c || !workspace)
         return aura_backend_fail(c ? c->ctx : NULL, AURA_BAD_ARGUMENT, "%s: %s is NULL", call, c ? "workspace" : "cache");
     if (seqs == 0 || seqs > ATTEND_MAX_SEQS || queries == 0 || queries > ATTEND_MAX_QUERIES)
@@ -144,10 +144,16 @@ extern "C" aura_status aura_cuda_workspace_create_sized(const aura_cuda_cache *c
     return AURA_OK;
 }
 
+extern "C" aura_status aura_cuda_workspace_create_sized(const aura_cuda_cache *c, uint32_t seqs, uint32_t queries,
+                                                        size_t image_bytes, aura_cuda_workspace **workspace)
+{
+    return create_workspace("aura_cuda_workspace_create_sized", c, seqs, queries, image_bytes, workspace);
+}
+
 extern "C" aura_status aura_cuda_workspace_create(const aura_cuda_cache *c, uint32_t seqs, uint32_t queries,
                                                   aura_cuda_workspace **workspace)
 {
-    return aura_cuda_workspace_create_sized(c, seqs, queries, 0, workspace);
+    return create_workspace("aura_cuda_workspace_create", c, seqs, queries, 0, workspace);
 }
 
 extern "C" size_t aura_cuda_workspace_bytes(const aura_cuda_workspace *w)
