@@ -26,7 +26,7 @@ try() {
     local name=$1 status
     shift
     echo "+ $*"
-    "$@"
+    cpu "$@"
     status=$?
     if [ $status = 0 ]; then
         echo "ok $name"
@@ -64,12 +64,19 @@ gcc_build() {
         flock "$out/gcc.lock" cmake --build $out/gcc $(targets) "$@"
 }
 
+# cpu COMMAND...: runs it for test or step $name of $job, and notes its seconds of CPU time: those of a clock tell of two jobs.
+cpu() {
+    local TIMEFORMAT="%U %S $job/$name" status
+    { time "$@" 2>&3; status=$?; } 3>&2 2>>$out/$job.cpu
+    return $status
+}
+
 # program NAME COMMAND...: a program that prints a line per test; NAME/ goes in front of each test's name.
 program() {
     local name=$1 status text=$out/$job.$1.txt
     shift
     asked "$name" || return 0
-    "$@" >"$text" 2>&1
+    cpu "$@" >"$text" 2>&1
     status=$?
     sed -E "s,^(ok|FAIL|skip) ,&$name/," "$text"
     if [ $status != 0 ] && ! grep -q '^FAIL ' "$text"; then
@@ -126,8 +133,9 @@ check() {
     local json=$1 status failed summary
     shift
     asked check || return 0
+    local name=check
     echo "+ $* --json"
-    "$@" --json >"$json"
+    cpu "$@" --json >"$json"
     status=$?
     failed=$(sed -n 's/.*"variant": "\([^"]*\)", "outcome": "FAIL".*"reason": "\(.*\)"}.*/FAIL check \1: \2/p' "$json")
     summary=$(sed -n 's/^\], "ok": \(.*\), "marginal": \(.*\), "failed": 0, "skipped": .*/\1 ok, \2 marginal/p' "$json")
@@ -189,7 +197,7 @@ quick_test() {
 job_clang() {
     export AURA_QUICK=1
     try build build $out/clang -DCMAKE_C_COMPILER=clang || return
-    local except='alloc_fail cache_cover cache_edges cache_same cache_walk killed_commands recorded' # the gcc job runs them
+    local except='alloc_fail cache_cover cache_edges cache_same cache_walk failed_calls hard_times killed_commands recorded' # the gcc job runs them
     programs $out/clang
     check $out/check-clang.json $out/clang/aura check --no-times
 }
@@ -246,10 +254,10 @@ job_neon() {
     try build build $out/neon -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
         -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DCMAKE_EXE_LINKER_FLAGS=-static || return
     # An emulated second is thirty: of the cache, what depends on the instruction set, its bytes and its attention.
-    local except='alloc_fail cache_cover cache_edges cache_fork cache_misuse cache_pool cache_same cache_slots cache_threads
-        cache_truncate cache_walk cache_window calibrate conversation cuda_cut eval extents format_names import llm merge mlx_kernels model_cache model_threads
-        failed_calls hard_times killed_commands killed_saves page_table profile quality recorded safetensors
-        snapshot snapshot_parts team team_model threads threads_model threads_start view'
+    local except='alloc_fail cache_cover cache_edges cache_edit cache_fork cache_misuse cache_pool cache_same cache_slots cache_threads
+        cache_truncate cache_walk cache_window calibrate conversation cuda_cut eval extents format_names import listing llm merge mlx_kernels
+        model_cache model_threads failed_calls hard_times killed_commands killed_saves page_table plan profile quality recorded
+        safetensors sinks snapshot snapshot_damage snapshot_parts team team_model threads threads_model threads_start view'
     except=$(echo $except)
     programs $out/neon qemu-aarch64 -cpu max
     rm -f $out/check-arm-*.json
@@ -723,7 +731,7 @@ job_symbols() {
     try 'symbols: there are some in libaura.a' test -s $out/symbols.static
     try 'symbols: all of them begin with aura_' bash -c "! grep -v ^aura_ $out/symbols.static"
     try 'symbols: libaura.so exports the headers and nothing else' diff $api $exported
-    try 'symbols: soname' grep -q 'SONAME *libaura\.so\.0$' <(objdump -p $out/gcc/libaura.so)
+    try 'symbols: soname' grep -q 'SONAME *libaura\.so\.0\.5$' <(objdump -p $out/gcc/libaura.so)
 }
 
 # Every header alone, and every _INIT macro as the initialiser of its struct.
@@ -839,7 +847,7 @@ END
     try 'install: find_package, static' find_package static "$version" OFF &&
         try 'install: that one needs no libaura.so' bash -c "! objdump -p $user/static/user | grep NEEDED.*aura"
     try 'install: find_package, shared' find_package shared "$version" ON &&
-        try 'install: that one needs libaura.so.0' grep -q 'NEEDED *libaura\.so\.0$' <(objdump -p "$user/shared/user")
+        try 'install: that one needs libaura.so.0.5' grep -q 'NEEDED *libaura\.so\.0\.5$' <(objdump -p "$user/shared/user")
     try 'install: find_package refuses another minor version' refuses_version "${version%%.*}.99"
 
     export PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name aura.pc)")
@@ -1015,7 +1023,7 @@ all() {
     local list logs job start=$SECONDS
     list=$(chosen "$@") || return
     logs=$(for job in $list run; do echo "$out/$job.log"; done)
-    rm -f $logs $out/*.time
+    rm -f $logs $out/*.time $out/*.cpu
     case $list in union) ;; *) rm -f $out/check-*.json ;; esac # union reads what this run wrote
     : >$out/run.log
     echo "$list" | grep -vx union | xargs -r -P 2 -n 1 $self --one || echo "FAIL a job was killed" >>$out/run.log
@@ -1025,6 +1033,8 @@ all() {
         sed -n "s/^FAIL /failed:  $job: /p; s/^skip /skipped: $job: /p" "$out/$job.log"
     done
     echo "slowest: $(sort -rn $out/*.time | head -n 5 | awk '{ printf "%s%s %d s", (NR > 1 ? ", " : ""), $2, $1 }')"
+    echo "most CPU time: $(cat $out/*.cpu | awk '{ n = $3; for (i = 4; i <= NF; i++) n = n " " $i; t[n] += $1 + $2 }
+        END { for (n in t) print t[n], n }' | sort -rn | head -n 8 | awk '{ t = $1; $1 = ""; printf "%s%s %d s", (NR > 1 ? "," : ""), $0, t }')"
     echo "$((SECONDS - start)) seconds; logs in $out"
     echo "$(count ok $logs) passed, $(count FAIL $logs) failed, $(count skip $logs) skipped"
     [ "$(count FAIL $logs)" = 0 ]

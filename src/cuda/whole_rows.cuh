@@ -1,5 +1,5 @@
-/* A whole row in shared memory, by one warp: its query on the way in, its result on the way out. For kernels of any dim; those of one
- * dim have rows in registers. */
+/* A whole row in shared memory, by one warp: its query on the way in, its result on the way out. For kernels of any dim; those of
+ * one dim have rows in registers. */
 #ifndef AURA_CUDA_WHOLE_ROWS_CUH
 #define AURA_CUDA_WHOLE_ROWS_CUH
 
@@ -31,8 +31,8 @@ __device__ __forceinline__ float query_to_shared(const struct dev_attend &a, uin
 }
 
 /* Puts a row into the caller's tensor. o: weights times values, in rotated space where values are codes. space: as long as o. */
-__device__ __forceinline__ void row_from_shared(const struct dev_attend &a, const struct split &g, const struct row_info &row, float *o,
-                                                float *space, float m, float l)
+__device__ __forceinline__ void row_from_shared(const struct dev_attend &a, const struct split &g, const struct row_info &row,
+                                                float *o, float *space, float m, float l)
 {
     const uint32_t lane = threadIdx.x % 32, dim = a.c.v_dim;
     const float keep = a.sinks ? merge_sink(m, l, a.sinks[row.head]) : 1;

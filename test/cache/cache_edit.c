@@ -82,6 +82,12 @@ static const uint64_t ranges[][2] = {{0, 1}, {0, 256}, {3, 10}, {31, 33}, {40, 1
                                      {600, 99}};
 enum { N_RANGES = sizeof ranges / sizeof *ranges };
 
+/* Every case with every range; where runs are short, each with some. */
+static int left_out(int i, int r)
+{
+    return small_run() && (i + r) % 3 != 0;
+}
+
 /* Removals and shifts are what they are by hand, and a fork that shares the pages keeps its tokens. */
 static void ranges_are_removed(void)
 {
@@ -100,8 +106,8 @@ static void ranges_are_removed(void)
                          (unsigned long long)ranges[r][1], how ? "turned" : "as they are");
                 int whole_pages = ranges[r][0] % 256 == 0 && ranges[r][1] % 256 == 0 && (cases[i].flags & AURA_NO_PINNED ||
                                   (is_plain(cases[i].k) && is_plain(cases[i].v)));
-                if (whole_pages)
-                    continue; /* these go without being encoded again: pages_are_removed() in cache_fork.c */
+                if (whole_pages || left_out(i, r))
+                    continue; /* pages go without being encoded again: pages_are_removed() in cache_fork.c */
                 EXPECT(!aura_seq_fork(cache, whole, TOKENS, &seq) && !aura_seq_fork(cache, whole, TOKENS, &twin), "%s",
                        aura_last_error());
                 remove_by_hand(cache, twin, ranges[r][0], ranges[r][1], how ? &rope : NULL);
@@ -149,6 +155,8 @@ static void keys_are_mapped(void)
             uint64_t first = ranges[r][0], n = ranges[r][1];
             double error = 0, size = 0, allowed = is_plain(cases[i].k) ? 0x1p-8 : ldexp(1 + cases[i].balance, 1 - (int)cases[i].k);
             aura_seq part;
+            if (left_out(i, r))
+                continue;
             EXPECT(!aura_seq_fork(cache, whole, TOKENS, &part) && !aura_seq_map_keys(cache, part, first, n, turn, &rope), "%s",
                    aura_last_error());
             now = read_tokens(cache, part, 0, TOKENS, &bytes);

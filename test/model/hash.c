@@ -35,7 +35,7 @@ static void words_that_are_alike_spread(void)
     }
 }
 
-/* So a file that was made to collide in one process does not in the next. Comes first: a process makes its key at its first hash. */
+/* So a file that was made to collide in one process does not in the next. Comes first: the first hash of a process makes its key. */
 static void another_process_hashes_otherwise(void)
 {
     uint64_t its = 0;
