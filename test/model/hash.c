@@ -35,7 +35,7 @@ static void words_that_are_alike_spread(void)
     }
 }
 
-/* So a file that was made to collide in one process does not in the next. Comes first: the first hash of a process makes its key. */
+/* So a file made to collide in one process does not in the next. Comes first: the first hash of a process makes its key. */
 static void another_process_hashes_otherwise(void)
 {
     uint64_t its = 0;
