@@ -349,6 +349,42 @@ class Cache(Owner):
         check(lib.aura_attend(self._use(), jobs, n, ctypes.byref(options)))
         return (result, lse) if return_lse else result
 
+    def step(self, seqs: Many[Sequence], k: Array, v: Array, q: Array, out: Array | None = None, *, starts: Array | None = None,
+             scale: float = 0, softcap: float = 0, window: int = 0, sinks: Array | None = None, alibi: Array | None = None,
+             planes: int = 0) -> Array:
+        """append() and attend() of a batch in one call.
+
+        k, v: [batch, tokens, kv_heads, dim]; q: [batch, tokens, q_heads, dim]: the queries of these tokens.
+        starts: [batch]: the first starts[i] tokens of sequence i are padding: not stored, and their output is 0.
+        Returns [batch, tokens, q_heads, v_dim].
+        """
+        seqs = self._mine(seqs)
+        n = len(seqs)
+        tensors = [shaped(look(x, name), name, (n, None, heads, dim)) for x, name, heads, dim in (
+            (k, "k", self.kv_heads, self.dim), (v, "v", self.kv_heads, self.v_dim), (q, "q", self.q_heads or None, self.dim))]
+        tokens, heads = tensors[2].shape[1:3]
+        if any(t.shape[1] != tokens for t in tensors):
+            raise bad(f"k, v and q have {', '.join(str(t.shape[1]) for t in tensors)} tokens")
+        result = empty(q, tensors[2].dtype, (n, tokens, heads, self.v_dim))[0] if out is None else out
+        tensors.append(shaped(look(result, "out"), "out", (n, tokens, heads, self.v_dim), write=True))
+        ids, keep = (ctypes.c_uint32 * max(1, n))(*[seq.id for seq in seqs]), []
+        args = make(_abi.aura_step_args, seqs=ctypes.addressof(ids), n_seqs=n, tokens=tokens, q_heads=heads)
+        for name, t in zip(("k", "v", "q", "out"), tensors):
+            _view(getattr(args, name), t, 1)
+            setattr(args, f"{name}_seq_stride", t.strides[0] if n > 1 else 0)
+        if starts is not None:
+            keep.append(np.ascontiguousarray(starts, np.uint32))
+            if keep[0].shape != (n,):
+                raise bad(f"starts has shape {list(keep[0].shape)}: [{n}] was expected")
+            args.starts = keep[0].ctypes.data
+        options = make(_abi.aura_attend_options, scale=scale, softcap=softcap, window=window, planes=planes)
+        for name, given in (("sinks", sinks), ("alibi", alibi)):
+            if given is not None:
+                keep.append(floats(given, name, (heads,)))
+                setattr(options, name, keep[-1].ctypes.data)
+        check(lib.aura_step(self._use(), ctypes.byref(args), ctypes.byref(options)))
+        return result
+
     def _outs(self, q: Any, qs: list[Tensor], out: Any, n: int) -> tuple[Any, list[Tensor]]:
         if out is not None:
             return out, _rows(out, n, "out", self.q_heads or None, self.v_dim, write=True)

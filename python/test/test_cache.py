@@ -138,6 +138,25 @@ def test_batches():
     assert (cache.attend(again, q) == out).all()
 
 
+def test_step():
+    cache = aura.Cache(4, 2, 64, "kf32vf32")
+    seqs = [cache.sequence() for _ in range(3)]
+    k, v, q = numbers(3, 2, 9, 64).transpose(0, 2, 1, 3), numbers(3, 9, 2, 64), numbers(3, 9, 4, 64)
+    starts = [0, 4, 9]
+    out = cache.step(seqs, k, v, q, starts=starts)
+    assert [len(seq) for seq in seqs] == [9, 5, 0]
+    for i, start in enumerate(starts[:2]):
+        near(out[i, start:], attention(q[i, start:], k[i, start:], v[i, start:])[0], TIGHT, "step")
+        assert (out[i, :start] == 0).all()
+    assert (out[2] == 0).all()
+    again = cache.step(seqs[:2], k[:2, :1], v[:2, :1], q[:2, :1], softcap=3.0)
+    both = [np.concatenate([x[1, 4:], x[1, :1]]) for x in (k, v)]
+    near(again[1], attention(q[1, :1], *both, softcap=3.0)[0], TIGHT, "next step")
+    refused(aura.Status.BAD_ARGUMENT, lambda: cache.step(seqs, k, v, q, starts=[0, 10, 0]))
+    refused(aura.Status.BAD_ARGUMENT, lambda: cache.step(seqs, k, v[:, :8], q), "8")
+    assert [len(seq) for seq in seqs] == [10, 6, 0]
+
+
 def test_errors_change_nothing():
     cache, seq, k, v = filled(40, format="k4v4")
     before, status = seq.to_bytes(), aura.Status

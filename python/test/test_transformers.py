@@ -1,0 +1,294 @@
+"""AuraCache under generate(): tokens and logits against DynamicCache with transformers' own "eager" attention. In kf32vf32 only the plumbing
+can differ."""
+import copy
+import gc
+import logging
+import os
+import pathlib
+import tempfile
+import time
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import torch
+import transformers
+
+import aura
+import aura.transformers as ours
+from aura.transformers import AuraCache
+from models import FAMILIES, model, prompts
+from test_cache import refused
+
+torch.set_grad_enabled(False)
+torch.set_num_threads(1)
+transformers.logging.set_verbosity_error()
+TIGHT = 5e-6
+
+
+def generate(m, cache, given=None, **options):
+    for name in ours.counts:
+        ours.counts[name] = 0
+    options = {**dict(max_new_tokens=12, do_sample=False), **options}
+    out = m.generate(**(given or prompts()), past_key_values=cache, output_logits=True, return_dict_in_generate=True, **options)
+    return out.sequences, None if out.logits is None else torch.stack(out.logits)
+
+
+def plain(name, given=None, **options):
+    m = model(name, "eager")
+    return generate(m, transformers.DynamicCache(config=m.config), given, **options)
+
+
+def same(got, want, what, tolerance=TIGHT):
+    assert torch.equal(got[0], want[0]), f"{what}: other tokens"
+    error = float((got[1] - want[1]).abs().max() / want[1].abs().max())
+    assert error <= tolerance, f"{what}: logits off by {error:.1e}"
+
+
+def test_families():
+    """Every family, with padding on the left; which way attention took."""
+    for name in FAMILIES:
+        want = plain(name)
+        for attention in ("aura", "sdpa", "eager"):
+            if attention == "sdpa" and ("softcap" in name or "sinks" in name):
+                continue  # transformers refuses it there
+            for prefill in ("exact", "codes") if attention == "aura" else ("exact",):
+                m = model(name, attention)
+                same(generate(m, AuraCache(m.config, "kf32vf32", prefill=prefill)), want, f"{name} {attention} {prefill}")
+                went = dict(ours.counts)
+                if attention == "eager" or "bloom" in name:
+                    assert went["decoded"] and not went["attend"], f"{name} {attention}: {went}"
+                else:
+                    assert went["attend"] and not went["decoded"], f"{name} {attention}: {went}"
+                    assert bool(went["masked"]) == (attention == "sdpa" or "chunks" in name), f"{name} {attention}: {went}"
+                    assert bool(went["exact"]) == (prefill == "exact"), f"{name} {attention}: {went}"
+
+
+def test_padding_is_not_stored():
+    m, given = model("llama"), prompts(3, 40, (30, 11, 0))
+    cache = AuraCache(m.config, "k4v4")
+    tokens, logits = generate(m, cache, given)
+    assert [len(seq) for seq in cache.layers[0].seqs] == [51 - n for n in (30, 11, 0)] and cache.get_seq_length() == 51
+    for row, n in enumerate((30, 11, 0)):
+        alone = dict(input_ids=given["input_ids"][row : row + 1, n:])
+        want = generate(m, AuraCache(m.config, "k4v4"), alone)
+        same((tokens[row : row + 1, n:], logits[:, row : row + 1]), want, f"row {row}", 2e-2)
+
+
+def test_holes_in_the_mask():
+    given = prompts()
+    given["attention_mask"][1, 20:25] = 0
+    for name in ("llama", "mistral, window"):
+        got, masked = generate(model(name), AuraCache(model(name).config, "kf32vf32"), given), ours.counts["masked"]
+        same(got, plain(name, given), name)
+        assert masked
+
+
+def test_beams_and_samples():
+    for name in ("llama", "mistral, window"):
+        for options in (dict(num_beams=4), dict(num_beams=4, num_return_sequences=3), dict(num_beams=3, length_penalty=2.0)):
+            m = model(name)
+            got = generate(m, AuraCache(m.config, "kf32vf32"), **options)
+            assert torch.equal(got[0], plain(name, **options)[0]), f"{name} {options}"
+        runs = []
+        for m, cache in ((model(name, "eager"), transformers.DynamicCache), (model(name), None)):
+            torch.manual_seed(5)
+            cache = AuraCache(m.config, "kf32vf32") if cache is None else cache(config=m.config)
+            runs.append(generate(m, cache, do_sample=True, num_return_sequences=4)[0])
+        assert torch.equal(*runs), f"{name}: samples"
+
+
+def test_beams_share_memory():
+    m, given = model("llama"), prompts(1, 1000, (0,))
+    cache = AuraCache(m.config)
+    generate(m, cache, given, num_beams=4)
+    info = cache.layers[1].store.info()
+    assert info["seqs"] == 4 and info["holders"] == 16 and info["pages"] - info["free_pages"] <= 3 + 4, info
+
+
+def test_assisted_and_lookup():
+    for name in ("llama", "gemma3, window", "mistral, window"):
+        helper = model("llama", num_hidden_layers=1)
+        given = prompts(1, 60, (0,))
+        given["input_ids"][0, 30:] = given["input_ids"][0, :30]
+        for options in (dict(assistant_model=helper), dict(prompt_lookup_num_tokens=5)):
+            m = model(name)
+            got = generate(m, AuraCache(m.config, "kf32vf32"), given, max_new_tokens=40, **options)
+            assert torch.equal(got[0], plain(name, given, max_new_tokens=40)[0]), f"{name} {list(options)}"
+
+
+def test_crop():
+    m, given = model("llama"), prompts(2, 40, (7, 0))
+    cache = AuraCache(m.config, "kf32vf32")
+    want = generate(m, cache, given)
+    cache.crop(-(cache.get_seq_length() - 39))
+    assert cache.get_seq_length() == 39 and [len(seq) for seq in cache.layers[0].seqs] == [32, 39]
+    same(generate(m, cache, given), want, "again from token 39")
+    cache.crop(-(cache.get_seq_length() - 3))  # into the padding of row 0
+    assert [len(seq) for seq in cache.layers[0].seqs] == [0, 3] and cache.layers[0].pads == [3, 0]
+
+
+def test_windows_give_memory_back():
+    m, given = model("mistral, window"), prompts(1, 1500, (0,))
+    cache, whole = AuraCache(m.config), AuraCache()
+    generate(m, cache, given)
+    generate(m, whole, given)
+    assert cache.bytes < 0.8 * whole.bytes and cache.layers[0].seqs[0].first > 400, f"{cache.bytes}, {whole.bytes} without a window"
+    for prefill in ("exact", "codes"):
+        for pads in ((0,), (700,)):
+            given = prompts(1, 1500, pads)
+            same(generate(m, AuraCache(m.config, "kf32vf32", prefill=prefill), given), plain("mistral, window", given), f"{prefill} {pads}")
+
+
+def test_turns_copies_chunks():
+    for name in ("llama", "gemma3, window"):
+        m, given = model(name), prompts()
+        cache, real = AuraCache(m.config, "kf32vf32"), transformers.DynamicCache(config=m.config)
+        for turn in range(3):
+            same(generate(m, cache, given), generate(model(name, "eager"), real, given), f"{name} turn {turn}")
+            twin = copy.deepcopy(cache)
+            grown = cache.get_seq_length() - given["input_ids"].shape[1] + 1
+            ids = torch.cat([given["input_ids"], torch.full((2, grown), 9), torch.full((2, 8), 11)], 1)
+            mask = torch.cat([given["attention_mask"], torch.ones(2, grown + 8, dtype=torch.long)], 1)
+            given = dict(input_ids=ids, attention_mask=mask)
+            before = cache.get_seq_length()
+            generate(m, twin, given)
+            assert cache.get_seq_length() == before, "a copy grew, and the original with it"
+        chunked = generate(m, AuraCache(m.config, "kf32vf32"), prompts(), prefill_chunk_size=9)
+        same(chunked, plain(name), f"{name} in chunks")
+
+
+def test_reset():
+    m = model("llama")
+    cache = AuraCache(m.config, "k4v4")
+    want = generate(m, cache)
+    held = cache.bytes
+    cache.reset()
+    assert cache.get_seq_length() == 0 and cache.bytes == 0 and held > 0
+    same(generate(m, cache), want, "after reset", 0)
+
+
+def test_dtypes():
+    for dtype, tolerance in ((torch.bfloat16, 0.04), (torch.float16, 5e-3)):
+        m, eager = model("llama", dtype=dtype), model("llama", "eager", dtype)
+        given = prompts()
+        cache = AuraCache(m.config, "kf32vf32")
+        got = m(**given, past_key_values=cache).logits
+        want = eager(**given, past_key_values=transformers.DynamicCache(config=m.config)).logits
+        assert got.dtype == dtype and cache.layers[0].keys.dtype == dtype
+        keep = given["attention_mask"].bool()
+        error = float((got[keep].float() - want[keep].float()).abs().max() / want.float().abs().max())
+        assert error < tolerance, f"{dtype}: {error:.3f}"
+        generate(m, AuraCache(m.config, "k4v4"))
+        assert not ours.counts["decoded"]
+
+
+def test_files():
+    for name in ("llama", "gemma3, window", "llama, dim 32"):
+        m, given = model(name), prompts()
+        cache = AuraCache(m.config, "k4v4")
+        m(**given, past_key_values=cache)
+        ids, mask = torch.full((2, 1), 5), torch.ones(2, 41, dtype=torch.long)
+        mask[0, :7] = 0
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "cache.aura")
+            cache.save(path)
+            loaded = AuraCache.load(path, m.config)
+            assert path.stat().st_size < 3 * cache.bytes and loaded.get_seq_length() == 40
+            a, b = (m(input_ids=ids, attention_mask=mask, past_key_values=c).logits for c in (cache, loaded))
+            assert torch.equal(a, b), name
+            data = bytearray(path.read_bytes())
+            data[len(data) // 2] ^= 4
+            path.write_bytes(data)
+            refused(aura.Status.BAD_FILE, lambda: AuraCache.load(path, m.config))
+            refused(aura.Status.BAD_ARGUMENT, lambda: (cache.save(path), AuraCache.load(path, model(name, num_hidden_layers=4, layer_types=None).config)),
+                    "layers")
+
+
+def test_quality_and_profile():
+    """Fewer bits, further off, and not by much; a profile reaches the layers it is for."""
+    given = prompts(2, 300)
+    want, far = plain("llama", given, max_new_tokens=2)[1][-1], []
+    m = model("llama")
+    for format in ("k8v8", "k4v4", "k2v2"):
+        got = generate(m, AuraCache(m.config, format, prefill="codes"), given, max_new_tokens=2)[1][-1]
+        far.append(float((got - want).abs().max() / want.abs().max()))
+    assert 0 < far[0] < 0.02 and far[0] < far[1] < 0.3 and far[1] < far[2], far
+    profile = aura.Profile(2)
+    profile[1] = torch.full((2, 64), 1.5)
+    cache, before = AuraCache(m.config, "k4v4", profile=profile), AuraCache(m.config, "k4v4")
+    for c in (cache, before):
+        m(**prompts(), past_key_values=c)
+    ours_of = [c.layers[i].store.to_bytes() for i in (0, 1) for c in (cache, before)]
+    assert ours_of[0] == ours_of[1] and ours_of[2] != ours_of[3]
+
+
+def test_says_once_that_it_decodes():
+    heard = []
+    handler = logging.Handler()
+    handler.emit = lambda record: heard.append(record.getMessage())
+    logging.getLogger("aura.transformers").addHandler(handler)
+    ours._said.clear()
+    m = model("llama")
+    generate(m, AuraCache(m.config))
+    assert not heard, heard
+    m = model("llama", "eager")
+    generate(m, AuraCache(m.config))
+    generate(m, AuraCache(m.config))
+    assert len(heard) == 1 and "decoded" in heard[0], heard
+    weights = m(**prompts(), past_key_values=AuraCache(m.config, "kf32vf32"), output_attentions=True).attentions
+    want = m(**prompts(), past_key_values=transformers.DynamicCache(), output_attentions=True).attentions
+    assert torch.allclose(weights[1], want[1], atol=1e-6)
+
+
+def test_errors():
+    refused(aura.Status.BAD_ARGUMENT, lambda: AuraCache(model("llama").config, "k9v9"), "k9v9")
+    refused(aura.Status.BAD_ARGUMENT, lambda: AuraCache(prefill="fast"), "fast")
+    cache = AuraCache(model("llama").config)
+    k = torch.randn(2, 2, 3, 64)
+    cache.update(k, k, 0)
+    refused(aura.Status.BAD_ARGUMENT, lambda: cache.update(k[:1], k[:1], 0), "rows")
+    m = model("qwen3_next, hybrid")
+    hybrid = AuraCache(m.config)
+    generate(m, hybrid)
+    refused(aura.Status.UNSUPPORTED, lambda: hybrid.save("/nowhere"), "LinearAttentionLayer")
+
+
+def test_lifetimes():
+    m = model("llama")
+    cache = AuraCache(m.config)
+    generate(m, cache)
+    key = cache.layers[0].keys
+    store = cache.layers[0].store
+    twin = copy.deepcopy(cache)
+    cache.knot = [cache, twin]
+    del cache, twin
+    gc.collect()
+    assert key.shape[2] == 51 and torch.isfinite(key + 0).all()
+    del key
+    gc.collect()
+    assert store.info()["seqs"] == 0
+
+
+def test_own_cost():
+    """What Python adds to a layer and token: everything but the library's own call."""
+    m, cache = model("llama"), AuraCache(format="k4v4")
+    k, q = torch.randn(1, 2, 64, 64), torch.randn(1, 4, 1, 64)
+    cache.update(k, k, 0)
+    layer, attention, module = cache.layers[0], ours.attention, m.model.layers[0].self_attn
+    layer.flush()
+    k, step, best = k[:, :, :1], ours.lib.aura_step, 1e9
+    asked = dict(batch_size=1, q_length=1, kv_length=65, q_offset=64, kv_offset=0, attention_mask=None)
+    mask = ours.mask(**asked, mask_function=transformers.masking_utils.causal_mask_function)
+    try:
+        ours.lib.aura_step = lambda *_: 0
+        for _ in range(30):
+            start = time.perf_counter()
+            for _ in range(100):
+                layer.length = 64
+                key, value = cache.update(k, k, 0)
+                attention(module, q, key, value, mask, scaling=0.125)
+            best = min(best, (time.perf_counter() - start) / 100)
+    finally:
+        ours.lib.aura_step = step
+    print(f"# {best * 1e6:.1f} us of Python for a layer and token")
+    assert best < 60e-6, f"{best * 1e6:.0f} us"
