@@ -200,7 +200,8 @@ typedef struct aura_config {
     size_t size;
     aura_format format;          /* zero: k4v4 */
     uint32_t q_heads, kv_heads;  /* q_heads 0: every attend job says it */
-    uint32_t k_dim, v_dim;       /* 64, 80, 96, 112, 128, 192, 256 or 512; v_dim 0: k_dim */
+    uint32_t k_dim, v_dim;       /* 1 to 512; v_dim 0: k_dim. Others than 64, 80, 96, 112, 128, 192, 256 and 512 are stored with
+                                    zeros up to the next of these, which changes no result */
     uint32_t flags;              /* AURA_NO_... */
     uint32_t rollback;           /* tokens that truncate can take back without loss: 1 to 32; 0: 16 */
     uint64_t seed;               /* of the signs */
@@ -455,8 +456,7 @@ typedef struct aura_step_args {
     ptrdiff_t k_seq_stride, v_seq_stride, q_seq_stride, out_seq_stride; /* elements from sequence to sequence; 0: as far as the
                                   larger of tokens * token_stride and heads * head_stride. rows are the same in each */
     float *lse;                /* [n_seqs][tokens][q_heads], or NULL */
-    const uint64_t *from, *until; /* [n_seqs][tokens] each, or NULL: as in aura_attend_job; tokens of a sequence are counted
-                                  without its padding */
+    const uint64_t *from, *until; /* [n_seqs][tokens] each, or NULL: as in aura_attend_job. Padding is no token */
     uint32_t q_heads;          /* 0: those of the cache */
     uint8_t *bad;              /* [n_seqs][tokens], or NULL: as in aura_append_job */
 } aura_step_args;

@@ -141,3 +141,15 @@ uint32_t sampler_next(struct sampler *s, const float *logits)
     }
     return best; /* rounding made the sum of all not exceed the draw */
 }
+
+void sampler_penalise(float *logits, const uint32_t *tokens, size_t n, float penalty)
+{
+    for (size_t i = 0; i < n && penalty != 1; i++) {
+        size_t first = 0;
+        while (tokens[first] != tokens[i])
+            first++;
+        float *logit = &logits[tokens[i]];
+        if (first == i)
+            *logit = *logit > 0 ? *logit / penalty : *logit * penalty;
+    }
+}

@@ -22,4 +22,8 @@ void sampler_destroy(struct sampler *sampler); /* NULL is allowed */
 /* The token that comes next; logits [vocab] are finite. */
 uint32_t sampler_next(struct sampler *sampler, const float *logits);
 
+/* Makes tokens that were there less likely, before the next one is taken: a logit above 0 is divided by `penalty`, one below is
+ * multiplied with it, once for each different token of tokens[n]. 1: nothing changes. */
+void sampler_penalise(float *logits, const uint32_t *tokens, size_t n, float penalty);
+
 #endif

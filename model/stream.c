@@ -25,6 +25,28 @@ static size_t unfinished(const char *text, size_t size)
     return 0;
 }
 
+/* Bytes at the end of a text that may be the beginning of one that stops it. */
+static size_t may_stop(const struct stream *s)
+{
+    size_t most = 0;
+    for (size_t i = 0; i < s->n_stops; i++)
+        for (size_t n = strlen(s->stops[i]) - 1; n > most; n--)
+            if (n <= s->size && !memcmp(s->text + s->size - n, s->stops[i], n))
+                most = n;
+    return most;
+}
+
+/* Cuts the text off where one that stops it begins; the new bytes begin at `from`. */
+static void stop(struct stream *s, size_t from)
+{
+    for (size_t i = 0; i < s->n_stops; i++) {
+        const size_t n = strlen(s->stops[i]);
+        for (size_t at = from < n ? 0 : from - n + 1; at + n <= s->size; at++)
+            if (!memcmp(s->text + at, s->stops[i], n))
+                s->size = at, s->stopped = 1;
+    }
+}
+
 static void show(struct stream *s, size_t end)
 {
     if (s->to && end > s->shown) {
@@ -46,13 +68,21 @@ int stream_add(struct stream *s, const char *bytes, size_t size)
     if (size)
         memcpy(s->text + s->size, bytes, size);
     s->size += size;
-    show(s, s->size - unfinished(s->text, s->size));
+    stop(s, s->size - size);
+    const size_t half = unfinished(s->text, s->size), held = s->stopped ? 0 : may_stop(s);
+    show(s, s->size - (half > held ? half : held));
     return 0;
 }
 
 void stream_end(struct stream *s)
 {
     show(s, s->size);
+}
+
+void stream_clear(struct stream *s)
+{
+    s->size = s->shown = 0;
+    s->stopped = 0;
 }
 
 void stream_free(struct stream *s)

@@ -5,6 +5,17 @@
 #include <math.h>
 
 #include "codebook.h"
+#include "variants.h"
+
+uint32_t aura_stored_dim(uint32_t dim)
+{
+    static const uint32_t dims[] = {AURA_DIMS(AURA_DIM_ITEM)};
+    uint32_t stored = 0;
+    for (size_t i = 0; i < sizeof dims / sizeof *dims; i++)
+        if (dims[i] >= dim && (!stored || dims[i] < stored))
+            stored = dims[i];
+    return stored;
+}
 
 static const aura_codebook *grid(uint32_t bits)
 {
@@ -37,14 +48,14 @@ static void side_init(struct aura_side *s, uint32_t kind, uint32_t dim, int valu
 
 void aura_layout_init(struct aura_layout *l, aura_format format, uint32_t k_dim, uint32_t v_dim)
 {
-    side_init(&l->k, (uint32_t)format.k, k_dim, 0);
-    side_init(&l->v, (uint32_t)format.v, v_dim, 1);
+    side_init(&l->k, (uint32_t)format.k, aura_stored_dim(k_dim), 0);
+    side_init(&l->v, (uint32_t)format.v, aura_stored_dim(v_dim), 1);
     l->v_at = l->k.bytes;
     l->k_scale_at = l->v_at + l->v.bytes;
     l->v_scale_at = l->k_scale_at + l->k.scale_bytes;
     l->tile_bytes = l->v_scale_at + l->v.scale_bytes;
     l->reference_at = AURA_PAGE_TILES * l->tile_bytes;
-    l->reference_scale_at = l->reference_at + (aura_padded_run(k_dim) + 63) / 64 * 64;
+    l->reference_scale_at = l->reference_at + (aura_padded_run(l->k.dim) + 63) / 64 * 64;
     l->head_bytes = l->reference_at;
     l->reference_step = grid(8)->step;
     if (aura_is_packed(l->k.kind))

@@ -70,7 +70,11 @@ struct aura_layout {
     float reference_step;                              /* the reference is scale * step * code */
 };
 
-/* The caller has checked both kinds and dims. */
+/* The dim that a side has whose vectors have `dim` numbers: the next of variants.h. Vectors are stored with zeros at their ends,
+ * which change no product and no sum. 0: there is none so large. */
+uint32_t aura_stored_dim(uint32_t dim);
+
+/* The caller has checked both kinds and dims; those of the layout are the stored ones. */
 void aura_layout_init(struct aura_layout *layout, aura_format format, uint32_t k_dim, uint32_t v_dim);
 
 static inline AURA_ANYWHERE int aura_is_packed(uint32_t kind)

@@ -449,10 +449,10 @@ tool_help() {
     try 'help: of a command that takes options' grep -qx -- --cache <(options attend)
 }
 
-# fits NAME COMMAND...: what it prints is 24 lines of 80 columns at most, and there is something.
+# fits NAME COMMAND...: what it prints is 32 lines of 80 columns at most, and there is something.
 fits() {
     ends 0 "$1" "${@:2}"
-    try "$1: fits a screen" awk 'length > 80 { print "too wide: " $0; bad = 1 } END { exit bad || NR > 24 || NR < 3 }' $out/tool.txt
+    try "$1: fits a screen" awk 'length > 80 { print "too wide: " $0; bad = 1 } END { exit bad || NR > 32 || NR < 3 }' $out/tool.txt
 }
 
 # What somebody may type, and what the answer must have in it.
@@ -604,8 +604,39 @@ tool_run() {
     try 'run: Ctrl-C, the JSON is whole' python3 -m json.tool $out/tool.txt
     try 'run: Ctrl-C is said' grep -q '"ended": "interrupt"' $out/tool.txt
 
+    ends 0 'run: a prompt from a pipe' sh -c "echo 'ab c' | $aura run $model -n 2 --json"
+    holds 'run: a prompt from a pipe, without its line end' '"prompt": \[258, 32, 99\], '
+    ends 0 'run: a prompt from -' sh -c "printf 'ab c' | $aura run $model -p - -n 2 --json"
+    holds 'run: a prompt from -, the same' '"prompt": \[258, 32, 99\], '
+    ends 1 'run: a prompt that is no text' sh -c "printf 'a\0b' | $aura run $model -n 2"
+    ends 0 'run: --temperature' $aura run $model -p 'ab' -n 30 --temperature 1.5 --top-k 100 --top-p 0.9 --seed 7 --json
+    try 'run: --temperature is --temp' test "$(tokens_of $out/tool.first)" = "$(tokens_of $out/tool.txt)"
+    ends 0 'run: --repeat-penalty' $aura run $model -p 'ab' -n 40 --repeat-penalty 10 --json
+    try 'run: --repeat-penalty, no token comes back' test "$(tokens_of $out/tool.txt | tr -d , | tr ' ' '\n' | sort | uniq -d | wc -l)" = 0
+    ends 0 'run: without --stop' $aura run $model --ids 258,32,99 -n 40 --json
+    python3 -c '
+import json, sys
+t = json.load(open(sys.argv[1]))["tokens"] # each is a byte; two of them that a shell takes
+i = next(i for i in range(3, 38) if 32 < t[i] < 256 and 32 < t[i + 1] < 256)
+open(sys.argv[2], "wb").write(bytes(t[i:i + 2])), open(sys.argv[3], "w").write(str(i + 2))' $out/tool.txt $out/tool.stop $out/tool.many
+    ends 0 'run: --stop' $aura run $model --ids 258,32,99 -n 40 --json --stop 'not that' --stop "$(cat $out/tool.stop)"
+    holds 'run: --stop ended it, with the last token of the text' "\"ended\": \"stop\", .*\"new_tokens\": $(cat $out/tool.many),"
+    ends 0 'run: --system' $aura run $model --system 'be ab' -p 'ab' -n 1 --json
+    holds 'run: --system, its turn comes first' '"prompt": \[256, 115, 121, 115, 116, 101, 109, 10, 98, 101, 32, 258, 257, 10, 256, 117, '
+    ends 2 'run: --system of one that has begun' $aura run $model --system 'be ab' --load $talk -p ab
+    ends 0 'run: one token' $aura run $model -p 'a' -n 1
+    try 'run: one token is no tokens' grep -q 'prompt: 1 token, .*; new: 1 token, .*: 1 token, ' $out/tool.err
+    says 2 'is a type of llama.cpp; the format nearest to it is k4v4' $aura run $model -p a --cache q4_0
+    says 2 'is a type of llama.cpp; the format nearest to it is k8v8' $aura run $model -p a --cache q8_0
+    says 2 'the format nearest to it is f16' $aura run $model -p a --cache fp16
+    if command -v python3 >/dev/null; then
+        test/tool/chat.py $aura $model $out || echo "FAIL chat: exit status $?"
+    else
+        echo 'skip chat: there is no python3'
+    fi
+
     ends 2 'run: no model' $aura run
-    ends 2 'run: no prompt' $aura run $model
+    ends 2 'run: no prompt' sh -c "$aura run $model </dev/null"
     ends 2 'run: no tokens' $aura run $model -p ''
     ends 2 'run: no such token' $aura run $model --ids 1,300
     ends 2 'run: two prompts' $aura run $model --ids 1 -p a

@@ -56,7 +56,7 @@ const char *cpu_name(void)
 
 char *read_file(const char *path, size_t *size)
 {
-    FILE *file = fopen(path, "rb");
+    FILE *file = strcmp(path, "-") ? fopen(path, "rb") : stdin;
     char *text = NULL, *more = NULL;
     size_t got = 1;
     *size = 0;
@@ -66,7 +66,7 @@ char *read_file(const char *path, size_t *size)
         *size += got;
     }
     const int bad = !file || !more || ferror(file), error = errno;
-    if (file)
+    if (file && file != stdin)
         fclose(file);
     errno = error;
     if (bad)

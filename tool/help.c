@@ -99,6 +99,11 @@ static void print_man_option(const struct option *o)
         printf("; a number from %.0f to %.0f", o->least, o->most);
     else if (o->kind == OPTION_REAL)
         printf("; a number from %g to %g", o->least, o->most);
+    if (o->alias) {
+        printf(". Another name of it is \\fB");
+        print_roff(o->alias);
+        printf("\\fR");
+    }
     printf(".\n");
 }
 

@@ -20,20 +20,6 @@ static const struct option options[] = {
     FLAG(json, "--json", "as JSON"),
     LAST_OPTION};
 
-/* Reads a whole stream, which may hold zeros; NULL on failure. */
-static char *read_stream(FILE *file, size_t *size)
-{
-    char *text = NULL, *grown;
-    size_t got = 1;
-    for (*size = 0; got > 0; *size += got) {
-        if (!(grown = realloc(text, *size + 65536)))
-            return free(text), NULL;
-        text = grown;
-        got = fread(text + *size, 1, 65536, file);
-    }
-    return ferror(file) ? (free(text), NULL) : text;
-}
-
 static char *read_text(const struct arguments *c, size_t *size)
 {
     if (c->prompt) {
@@ -41,11 +27,7 @@ static char *read_text(const struct arguments *c, size_t *size)
         char *copy = malloc(*size + 1);
         return copy ? strcpy(copy, c->prompt) : NULL;
     }
-    FILE *file = !strcmp(c->text, "-") ? stdin : fopen(c->text, "rb");
-    char *text = file ? read_stream(file, size) : NULL;
-    if (file && file != stdin)
-        fclose(file);
-    return text;
+    return read_file(c->text, size);
 }
 
 /* Prints bytes that are not printable ASCII as \x and two digits: a token may be part of a character. */

@@ -44,7 +44,7 @@ int on_cuda(int *argc, char **argv);
 /* The CPU's name as the system has it; "unknown CPU" where it has none. A static string. */
 const char *cpu_name(void);
 
-/* A whole file as a string, which the caller frees; NULL when it cannot be read. */
+/* A whole file as a string, which the caller frees; "-" is standard input. NULL when it cannot be read. */
 char *read_file(const char *path, size_t *size);
 
 #endif

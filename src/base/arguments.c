@@ -5,14 +5,13 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "../format.h"
 #include "../rotation.h"
 #include "../variants.h"
 #include "fpmode.h"
 
-static const uint32_t cache_dims[] = {AURA_DIMS(AURA_DIM_ITEM)}, cache_bits[] = {AURA_BITS(AURA_KIND_ITEM)},
-                      cache_kinds[] = {AURA_KINDS(AURA_KIND_ITEM)};
+static const uint32_t cache_bits[] = {AURA_BITS(AURA_KIND_ITEM)}, cache_kinds[] = {AURA_KINDS(AURA_KIND_ITEM)};
 enum {
-    N_DIMS = sizeof cache_dims / sizeof *cache_dims,
     N_BITS = sizeof cache_bits / sizeof *cache_bits,
     N_KINDS = sizeof cache_kinds / sizeof *cache_kinds
 };
@@ -188,20 +187,27 @@ static struct list_text text_of(const uint32_t *list, size_t n, const char *last
     return t;
 }
 
+/* The largest dim that can be stored. */
+static uint32_t largest_dim(void)
+{
+    uint32_t largest = 0;
+    for (uint32_t next; (next = aura_stored_dim(largest + 1));)
+        largest = next;
+    return largest;
+}
+
 aura_status aura_check_cache_dim(struct aura_call call, const char *what, uint32_t dim)
 {
-    if (is_one_of(cache_dims, N_DIMS, dim))
+    if (dim && aura_stored_dim(dim))
         return AURA_OK;
-    return aura_fail(call.ctx, dim ? AURA_UNSUPPORTED : AURA_BAD_ARGUMENT, "%s: %s is %u, not %s", call.name, what, dim,
-                     text_of(cache_dims, N_DIMS, " or ").text);
+    return aura_fail(call.ctx, dim ? AURA_UNSUPPORTED : AURA_BAD_ARGUMENT, "%s: %s is %u, not 1 to %u", call.name, what, dim,
+                     largest_dim());
 }
 
 aura_status aura_check_cache_dims(struct aura_call call, uint32_t k_dim, uint32_t v_dim)
 {
-    if (is_one_of(cache_dims, N_DIMS, k_dim) && is_one_of(cache_dims, N_DIMS, v_dim))
-        return AURA_OK;
-    return aura_fail(call.ctx, AURA_UNSUPPORTED, "%s: k_dim %u, v_dim %u; there are %s", call.name, k_dim, v_dim,
-                     text_of(cache_dims, N_DIMS, " and ").text);
+    aura_status status = aura_check_cache_dim(call, "k_dim", k_dim);
+    return status ? status : aura_check_cache_dim(call, "v_dim", v_dim);
 }
 
 aura_status aura_check_format(struct aura_call call, aura_format format)

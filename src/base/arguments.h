@@ -41,7 +41,7 @@ aura_status aura_check_view_apart(struct aura_call call, const char *what, const
 /* Heads above 0, and the same number of query heads for every KV head. */
 aura_status aura_check_heads(struct aura_call call, uint32_t q_heads, uint32_t kv_heads);
 
-/* Dims and kinds that a cache can have: those of variants.h. */
+/* Dims and kinds that a cache can have: dims up to the largest of variants.h, and its kinds. */
 aura_status aura_check_cache_dim(struct aura_call call, const char *what, uint32_t dim);
 aura_status aura_check_cache_dims(struct aura_call call, uint32_t k_dim, uint32_t v_dim);
 aura_status aura_check_format(struct aura_call call, aura_format format);

@@ -26,7 +26,7 @@ static void make_reference(const aura_cache *cache, const struct aura_sequence *
     uint32_t n = 0;
     for (uint64_t t = tile * AURA_TILE; t < (tile + 1) * AURA_TILE; t++)
         if (t >= cache->pinned)
-            rows[n++] = aura_row_of(cache, seq->k, cache->config.k_dim, h, t);
+            rows[n++] = aura_row_of(cache, seq->k, cache->layout.k.dim, h, t);
     aura_mean_reference(cache, head, rows, n);
 }
 
@@ -43,7 +43,7 @@ static void close_keys(const aura_cache *cache, const struct aura_sequence *seq,
     if (reference)
         aura_load_reference(r, cache, head);
     for (uint32_t c = first; c < end; c++)
-        rows[c] = aura_row_of(cache, seq->k, cache->config.k_dim, h, tile * AURA_TILE + c);
+        rows[c] = aura_row_of(cache, seq->k, cache->layout.k.dim, h, tile * AURA_TILE + c);
     aura_encode_keys(cache, aura_tile_of(cache, seq, tile, h), first, end, rows, reference ? r : NULL);
 }
 
@@ -52,7 +52,7 @@ static void close_values(const aura_cache *cache, const struct aura_sequence *se
 {
     const uint16_t *rows[AURA_TILE];
     for (uint32_t c = first; c < end; c++)
-        rows[c] = aura_row_of(cache, seq->v, cache->config.v_dim, h, tile * AURA_TILE + c);
+        rows[c] = aura_row_of(cache, seq->v, cache->layout.v.dim, h, tile * AURA_TILE + c);
     aura_encode_values(cache, aura_tile_of(cache, seq, tile, h), first, end, rows);
 }
 
@@ -75,7 +75,7 @@ uint64_t aura_close_tokens(const aura_cache *cache, const struct aura_sequence *
 void aura_store_vector(const aura_cache *cache, const struct aura_sequence *seq, uint64_t token, uint32_t head, float *x,
                        int values)
 {
-    uint32_t dim = values ? cache->config.v_dim : cache->config.k_dim;
+    uint32_t dim = values ? cache->layout.v.dim : cache->layout.k.dim;
     uint16_t *rows = values ? seq->v : seq->k;
     if (!rows) {
         aura_store_plain(cache, aura_tile_of(cache, seq, token / AURA_TILE, head), (uint32_t)(token % AURA_TILE), x, values);

@@ -71,21 +71,23 @@ static void prepare_row(const struct aura_block *b, size_t i)
     const struct aura_attend *a = b->a;
     const aura_cache *cache = a->cache;
     const aura_config *c = &cache->config;
+    const uint32_t dim = cache->layout.k.dim;
     size_t row = b->row + i;
-    float *q = a->q + row * c->k_dim;
+    float *q = a->q + row * dim;
     aura_view_load(q, &b->plan->job->q, aura_view_strides(&b->plan->job->q, a->q_heads, c->k_dim), aura_query_of(b, i),
                    aura_q_head_of(b, i), c->k_dim);
+    memset(q + c->k_dim, 0, (dim - c->k_dim) * sizeof *q);
     if (aura_is_packed(cache->layout.k.kind)) {
         for (uint32_t d = 0; cache->balance && d < c->k_dim; d++)
             q[d] = q[d] * cache->inverse_balance[(size_t)b->head * c->k_dim + d];
         cache->ctx->kernels.rotate[0](q, q, &cache->k.rotate, 1);
     }
-    a->bad[row] = (uint8_t)aura_poison_row(q, c->k_dim, AURA_F32);
+    a->bad[row] = (uint8_t)aura_poison_row(q, dim, AURA_F32);
     if (a->bad[row])
-        memset(q, 0, c->k_dim * sizeof *q);
+        memset(q, 0, dim * sizeof *q);
     if (aura_is_packed(cache->layout.k.kind))
-        prepare_integers(a, row, q, c->k_dim);
-    for (uint32_t d = 0; d < c->k_dim; d++)
+        prepare_integers(a, row, q, dim);
+    for (uint32_t d = 0; d < dim; d++)
         q[d] = q[d] * a->unit;
 }
 
@@ -105,7 +107,7 @@ static void attend_split(const struct aura_block *b, struct aura_pass *pass, uin
 {
     const struct aura_attend *a = b->a;
     const int options = a->options.softcap > 0 || a->options.alibi || b->plan->job->mask;
-    memset(pass->acc, 0, b->n * a->cache->config.v_dim * sizeof *pass->acc);
+    memset(pass->acc, 0, b->n * a->cache->layout.v.dim * sizeof *pass->acc);
     memset(pass->softmax, 0, b->n * sizeof *pass->softmax);
     for (size_t i = 0; i < b->n; i++)
         pass->softmax[i].max = -INFINITY;
@@ -172,7 +174,7 @@ static void clear_partial(const struct aura_attend *a, size_t at)
 static void attend_range(const struct aura_block *b, struct aura_pass *pass, size_t split, uint64_t begin)
 {
     const struct aura_attend *a = b->a;
-    uint32_t dim = a->cache->config.v_dim;
+    uint32_t dim = a->cache->layout.v.dim;
     uint64_t end = begin + AURA_SPLIT < b->end ? begin + AURA_SPLIT : b->end;
     begin = begin > b->begin ? begin : b->begin;
     if (begin >= end)
@@ -238,7 +240,7 @@ static void finish_row(const struct aura_block *b, size_t i)
     const struct aura_attend *a = b->a;
     const aura_cache *cache = a->cache;
     const aura_attend_job *job = b->plan->job;
-    uint32_t dim = cache->config.v_dim, head = aura_q_head_of(b, i);
+    uint32_t dim = cache->layout.v.dim, given = cache->config.v_dim, head = aura_q_head_of(b, i);
     struct aura_partial all = {-INFINITY, 0};
     float out[AURA_TILE_DIM] = {0};
     for (size_t split = 0; split < (a->splits_per_item ? b->plan->splits : b->plan->splits > 0); split++) {
@@ -252,10 +254,10 @@ static void finish_row(const struct aura_block *b, size_t i)
         out[d] = bad ? NAN : empty ? 0 : out[d] / all.sum;
     if (!bad && aura_is_packed(cache->layout.v.kind))
         cache->ctx->kernels.undo[0](out, out, &cache->v.undo, 1);
-    bad = aura_poison_row(out, dim, job->out.dtype);
+    bad = aura_poison_row(out, given, job->out.dtype);
     a->bad[b->row + i] = (uint8_t)bad;
     const aura_input place = aura_place_of(&job->out);
-    aura_view_store(&job->out, aura_view_strides(&place, a->q_heads, dim), aura_query_of(b, i), head, out, dim);
+    aura_view_store(&job->out, aura_view_strides(&place, a->q_heads, given), aura_query_of(b, i), head, out, given);
     if (job->lse)
         job->lse[aura_query_of(b, i) * a->q_heads + head] =
             bad ? NAN : empty ? -INFINITY : all.max * AURA_LN_2 + logf(all.sum);

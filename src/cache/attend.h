@@ -48,12 +48,12 @@ struct aura_attend {
     /* in the workspace */
     struct aura_attend_plan *plan;    /* [n_jobs] */
     struct aura_query *query;         /* [rows], packed keys */
-    float *q;                         /* [rows][k_dim]: the query in units of 2^logit, rotated where the keys are */
+    float *q;                         /* [rows][stored k dim]: the query in units of 2^logit, rotated where the keys are */
     float *factor;                    /* [rows], packed keys: from integers to logits */
     uint16_t *limit;                  /* [rows], packed keys: the largest scale of a key that takes one plane, f16 */
     uint8_t *bad;                     /* [rows]: the row will be NaN */
     struct aura_partial *partial;     /* [partials]: by row, by split of a row */
-    float *acc;                       /* [partials][v_dim] */
+    float *acc;                       /* [partials][stored v dim] */
 };
 
 /* How many query heads the jobs have. Looks at nothing else in them. */

@@ -301,7 +301,7 @@ static aura_status count_jobs(struct aura_call call, struct aura_attend *a, uint
 
 aura_status aura_attend_measure(struct aura_call call, struct aura_attend *a, uint64_t tokens, int plan_only, size_t *bytes)
 {
-    size_t most = AURA_BLOCK_FLOATS / a->cache->config.v_dim;
+    size_t most = AURA_BLOCK_FLOATS / a->cache->layout.v.dim;
     a->block_rows = most < AURA_BLOCK_ROWS ? most : AURA_BLOCK_ROWS;
     a->rows = a->units = a->items = a->partials = 0;
     aura_status status = count_jobs(call, a, tokens, plan_only);

@@ -104,7 +104,7 @@ static void page_bias(const struct aura_block *b, float *bias, uint64_t page)
         return;
     float scale = aura_f32_from_f16(*(const uint16_t *)(const void *)(head + cache->layout.reference_scale_at));
     cache->ctx->kernels.reference[0](product, a->query + b->row, (const int8_t *)(head + cache->layout.reference_at),
-                                     cache->config.k_dim, b->n);
+                                     cache->layout.k.dim, b->n);
     for (size_t i = 0; i < b->n; i++)
         bias[i] = (float)product[i] * (a->query[b->row + i].step * scale * cache->layout.reference_step * a->unit);
 }

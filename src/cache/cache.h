@@ -183,7 +183,7 @@ uint64_t aura_close_tokens(const aura_cache *cache, const struct aura_sequence *
 
 /* ---- decode.c ---- */
 
-/* One vector in model space, as attention sees it. */
+/* One vector in model space, as attention sees it, with zeros up to the dim that is stored. */
 void aura_decode_vector(float *x, const aura_cache *cache, const struct aura_sequence *seq, uint64_t token, uint32_t head,
                         int values);
 

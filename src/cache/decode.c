@@ -2,6 +2,8 @@
 #include "../base/exact.h"
 #include "tile.h"
 
+#include <string.h>
+
 #include "../base/dtype.h"
 #include "../ref.h"
 
@@ -22,7 +24,7 @@ static void decode_codes(float *y, const aura_cache *cache, const uint8_t *tile,
 
 static void decode_key(float *x, const aura_cache *cache, const struct aura_sequence *seq, uint64_t token, uint32_t head)
 {
-    uint32_t dim = cache->config.k_dim;
+    uint32_t dim = cache->layout.k.dim, given = cache->config.k_dim;
     float y[AURA_TILE_DIM], r[AURA_TILE_DIM];
     if (token < cache->pinned || token >= seq->closed) {
         aura_load_row(y, aura_row_of(cache, seq->k, dim, head, token), AURA_F16, 0, dim);
@@ -35,13 +37,13 @@ static void decode_key(float *x, const aura_cache *cache, const struct aura_sequ
         }
     }
     cache->ctx->kernels.undo[0](x, y, &cache->k.undo, 1);
-    for (uint32_t d = 0; cache->balance && d < dim; d++)
-        x[d] = x[d] * cache->inverse_balance[(size_t)head * dim + d];
+    for (uint32_t d = 0; cache->balance && d < given; d++)
+        x[d] = x[d] * cache->inverse_balance[(size_t)head * given + d];
 }
 
 static void decode_value(float *x, const aura_cache *cache, const struct aura_sequence *seq, uint64_t token, uint32_t head)
 {
-    uint32_t dim = cache->config.v_dim;
+    uint32_t dim = cache->layout.v.dim;
     float y[AURA_TILE_DIM];
     if (token < cache->pinned || token >= seq->closed)
         aura_load_row(y, aura_row_of(cache, seq->v, dim, head, token), AURA_F16, 0, dim);
@@ -62,12 +64,15 @@ static void decode_plain(float *x, const aura_cache *cache, const struct aura_se
 void aura_decode_vector(float *x, const aura_cache *cache, const struct aura_sequence *seq, uint64_t token, uint32_t head,
                         int values)
 {
+    const uint32_t given = values ? cache->config.v_dim : cache->config.k_dim;
+    const uint32_t stored = values ? cache->layout.v.dim : cache->layout.k.dim;
     if (!aura_is_packed(values ? cache->layout.v.kind : cache->layout.k.kind))
         decode_plain(x, cache, seq, token, head, values);
     else if (values)
         decode_value(x, cache, seq, token, head);
     else
         decode_key(x, cache, seq, token, head);
+    memset(x + given, 0, (stored - given) * sizeof *x); /* what was zeros */
 }
 
 /* One call. */

@@ -17,7 +17,7 @@ struct edit {
     uint32_t layer;
     struct aura_edit what;
     struct aura_sequence old;  /* what it was, with a copy of its rows: the new rows take their places */
-    float *vectors;            /* [kv_heads][AURA_PAGE][k_dim + v_dim] */
+    float *vectors;            /* [kv_heads][AURA_PAGE][dims that are stored] */
     _Atomic uint64_t bad;      /* the first key that cannot be stored, as token * heads + head; UINT64_MAX: none */
 };
 
@@ -77,7 +77,7 @@ static void move_item(void *work, size_t head)
 {
     const struct edit *e = work;
     const aura_cache *cache = e->cache;
-    const uint32_t k_dim = cache->config.k_dim, v_dim = cache->config.v_dim, h = (uint32_t)head;
+    const uint32_t k_dim = cache->layout.k.dim, v_dim = cache->layout.v.dim, h = (uint32_t)head;
     const uint64_t cut = e->what.cut;
     float *k = e->vectors + head * AURA_PAGE * (k_dim + v_dim), *v = k + (size_t)AURA_PAGE * k_dim;
     uint64_t closed = aura_closed_by_cut(e->old.closed, e->what.first);
@@ -104,7 +104,7 @@ static void encode_page(const struct edit *e, uint32_t h, uint64_t begin, uint64
 {
     const aura_cache *cache = e->cache;
     const struct aura_sequence *seq = e->seq;
-    const uint32_t dim = cache->config.k_dim;
+    const uint32_t dim = cache->layout.k.dim;
     const uint64_t page = begin / AURA_PAGE, pinned = cache->pinned;
     const uint64_t first = page * AURA_PAGE > pinned ? page * AURA_PAGE : pinned;
     const uint64_t last = (page + 1) * AURA_PAGE < seq->closed ? (page + 1) * AURA_PAGE : seq->closed;
@@ -134,8 +134,8 @@ static void map_item(void *work, size_t head)
     const struct edit *e = work;
     const aura_cache *cache = e->cache;
     struct aura_sequence *seq = e->seq;
-    const uint32_t dim = cache->config.k_dim, h = (uint32_t)head;
-    uint16_t *rows = (uint16_t *)(e->vectors + head * AURA_PAGE * (dim + cache->config.v_dim));
+    const uint32_t dim = cache->layout.k.dim, h = (uint32_t)head;
+    uint16_t *rows = (uint16_t *)(e->vectors + head * AURA_PAGE * (dim + cache->layout.v.dim));
     float x[AURA_TILE_DIM];
     for (uint64_t begin = e->what.first, end; begin < e->what.end; begin = end) {
         uint64_t coded = begin, coded_end = begin; /* among these tokens, those with codes */
@@ -242,26 +242,26 @@ static void move_tokens(struct edit *e, uint16_t *rows)
 static void carry_out(struct edit *e, void *memory)
 {
     const enum way way = way_of(e);
-    const aura_config *c = &e->cache->config;
+    const uint32_t heads = e->cache->config.kv_heads, dims = e->cache->layout.k.dim + e->cache->layout.v.dim;
     e->vectors = memory;
     if (way == THE_END_GOES)
         aura_seq_cut(e->cache, e->seq, e->what.first);
     else if (way == PAGES_GO)
         remove_pages(e);
     else if (way == OTHERS_MOVE)
-        move_tokens(e, (uint16_t *)(e->vectors + (size_t)c->kv_heads * AURA_PAGE * (c->k_dim + c->v_dim)));
+        move_tokens(e, (uint16_t *)(e->vectors + (size_t)heads * AURA_PAGE * dims));
     if (e->what.map && (way == NONE_GO || way == PAGES_GO))
-        aura_run(e->cache->ctx, c->kv_heads, map_item, e);
+        aura_run(e->cache->ctx, heads, map_item, e);
 }
 
 static size_t bytes_of(const struct edit *e)
 {
-    const aura_config *c = &e->cache->config;
+    const struct aura_layout *l = &e->cache->layout;
     const enum way way = way_of(e);
     if (way == THE_END_GOES || (way != OTHERS_MOVE && !e->what.map))
         return 0;
     size_t rows = way == OTHERS_MOVE ? e->cache->rows_bytes : 0;
-    return (size_t)c->kv_heads * AURA_PAGE * (c->k_dim + c->v_dim) * sizeof(float) + rows;
+    return (size_t)e->cache->config.kv_heads * AURA_PAGE * (l->k.dim + l->v.dim) * sizeof(float) + rows;
 }
 
 aura_status aura_edit_layers(struct aura_call call, aura_cache *const *layers, uint32_t n, aura_seq id,

@@ -164,7 +164,7 @@ aura_status aura_seq_make(struct aura_call call, aura_cache *cache, struct aura_
     uint16_t *rows = (uint16_t *)((uint8_t *)memory + cache->seq_bytes - cache->rows_bytes);
     if (aura_is_packed(cache->layout.k.kind)) {
         seq->k = rows;
-        rows += (size_t)c->kv_heads * cache->rows * c->k_dim;
+        rows += (size_t)c->kv_heads * cache->rows * cache->layout.k.dim;
     }
     if (aura_is_packed(cache->layout.v.kind))
         seq->v = rows;
@@ -395,13 +395,13 @@ static aura_status check_whole_pages(struct aura_call call, const aura_cache *ca
 /* The pinned tokens of a sequence to another. */
 static void copy_pinned(const aura_cache *cache, struct aura_sequence *to, const struct aura_sequence *from)
 {
-    const aura_config *c = &cache->config;
-    for (uint32_t h = 0; h < c->kv_heads; h++)
+    const uint32_t k_dim = cache->layout.k.dim, v_dim = cache->layout.v.dim;
+    for (uint32_t h = 0; h < cache->config.kv_heads; h++)
         for (uint32_t t = 0; t < cache->pinned; t++) {
             if (to->k)
-                memcpy(aura_row_of(cache, to->k, c->k_dim, h, t), aura_row_of(cache, from->k, c->k_dim, h, t), c->k_dim * 2);
+                memcpy(aura_row_of(cache, to->k, k_dim, h, t), aura_row_of(cache, from->k, k_dim, h, t), k_dim * 2);
             if (to->v)
-                memcpy(aura_row_of(cache, to->v, c->v_dim, h, t), aura_row_of(cache, from->v, c->v_dim, h, t), c->v_dim * 2);
+                memcpy(aura_row_of(cache, to->v, v_dim, h, t), aura_row_of(cache, from->v, v_dim, h, t), v_dim * 2);
         }
 }
 

@@ -61,7 +61,7 @@ struct write {
 static void write_token(const aura_cache *cache, const aura_slot_job *job, uint32_t t, uint32_t head, int values)
 {
     uint64_t slot = job->slot[t];
-    uint32_t c = (uint32_t)(slot % AURA_TILE), dim = values ? cache->config.v_dim : cache->config.k_dim;
+    uint32_t c = (uint32_t)(slot % AURA_TILE), dim = values ? cache->layout.v.dim : cache->layout.k.dim;
     uint8_t *tile = aura_tile_of(cache, cache->slots, slot / AURA_TILE, head);
     int reference = !values && aura_has_reference(cache, UINT64_MAX, slot / AURA_PAGE);
     float x[AURA_TILE_DIM], r[AURA_TILE_DIM];

@@ -23,12 +23,13 @@ static float length_of(const float *x, uint32_t dim)
 
 void aura_load_vector(float *x, const aura_cache *cache, const aura_input *view, size_t token, uint32_t head, int values)
 {
-    uint32_t dim = values ? cache->config.v_dim : cache->config.k_dim;
+    uint32_t dim = values ? cache->config.v_dim : cache->config.k_dim, stored = values ? cache->layout.v.dim : cache->layout.k.dim;
     struct aura_strides s = aura_view_strides(view, cache->config.kv_heads, dim);
     const float *balance = values || !cache->balance ? NULL : cache->balance + (size_t)head * dim;
     aura_view_load(x, view, s, token, head, dim);
     for (uint32_t d = 0; balance && d < dim; d++)
         x[d] = x[d] * balance[d];
+    memset(x + dim, 0, (stored - dim) * sizeof *x);
 }
 
 /* A plain side takes any finite number that its type can hold. */
@@ -126,13 +127,13 @@ void aura_load_reference(float *r, const aura_cache *cache, const uint8_t *head)
 {
     const int8_t *code = (const int8_t *)(head + cache->layout.reference_at);
     float scale = aura_f32_from_f16(*(const uint16_t *)(const void *)(head + cache->layout.reference_scale_at));
-    for (uint32_t d = 0; d < cache->config.k_dim; d++)
+    for (uint32_t d = 0; d < cache->layout.k.dim; d++)
         r[d] = cache->reference_codec.centroid[code[d] + 127] * scale;
 }
 
 void aura_store_reference(const aura_cache *cache, uint8_t *head, const float *mean)
 {
-    uint32_t dim = cache->config.k_dim;
+    uint32_t dim = cache->layout.k.dim;
     uint8_t index[AURA_TILE_DIM];
     int8_t *code = (int8_t *)(head + cache->layout.reference_at);
     float scale;
@@ -146,7 +147,7 @@ void aura_store_reference(const aura_cache *cache, uint8_t *head, const float *m
 
 void aura_mean_reference(const aura_cache *cache, uint8_t *head, const uint16_t *const *rows, uint32_t n)
 {
-    uint32_t dim = cache->config.k_dim;
+    uint32_t dim = cache->layout.k.dim;
     float mean[AURA_TILE_DIM] = {0}, y[AURA_TILE_DIM];
     for (uint32_t i = 0; i < n; i++) {
         aura_load_row(y, rows[i], AURA_F16, 0, dim);
@@ -215,7 +216,7 @@ static void put_values(const aura_cache *cache, uint8_t *tile, uint32_t first, u
 void aura_encode_keys(const aura_cache *cache, uint8_t *tile, uint32_t first, uint32_t end, const uint16_t *const rows[AURA_TILE],
                       const float *r)
 {
-    uint32_t dim = cache->config.k_dim;
+    uint32_t dim = cache->layout.k.dim;
     uint16_t *scale = (uint16_t *)(void *)(tile + cache->layout.k_scale_at);
     float y[AURA_TILE_DIM];
     uint8_t code[AURA_TILE_DIM];
@@ -231,7 +232,7 @@ void aura_encode_keys(const aura_cache *cache, uint8_t *tile, uint32_t first, ui
 void aura_encode_values(const aura_cache *cache, uint8_t *tile, uint32_t first, uint32_t end,
                         const uint16_t *const rows[AURA_TILE])
 {
-    uint32_t dim = cache->config.v_dim;
+    uint32_t dim = cache->layout.v.dim;
     uint8_t code[AURA_TILE][AURA_TILE_DIM];
     uint16_t *scale = (uint16_t *)(void *)(tile + cache->layout.v_scale_at);
     float y[AURA_TILE_DIM];

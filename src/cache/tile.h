@@ -20,7 +20,7 @@ aura_status aura_check_input(struct aura_call call, const aura_cache *cache, uin
 aura_status aura_check_vectors(struct aura_call call, const aura_cache *cache, aura_given_of *given_of, const void *jobs,
                                size_t n_jobs);
 
-/* One vector of the caller's, a key with its balance. */
+/* One vector of the caller's, a key with its balance, with zeros up to the dim that is stored. */
 void aura_load_vector(float *x, const aura_cache *cache, const aura_input *view, size_t token, uint32_t head, int values);
 
 /* Whether it cannot be stored. NaN cannot. */

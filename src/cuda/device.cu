@@ -196,6 +196,19 @@ static uint32_t largest_dim(void)
     return dims[sizeof dims / sizeof *dims - 1];
 }
 
+/* Whether vectors of that dim need no zeros; those that are larger than all are somebody else's to refuse. */
+static bool is_stored_as_it_is(uint32_t dim)
+{
+    static const uint32_t dims[] = {AURA_DIMS(AURA_DIM_ITEM)};
+    bool smaller = false;
+    for (uint32_t d : dims) {
+        if (d == dim)
+            return true;
+        smaller |= d > dim;
+    }
+    return !smaller;
+}
+
 aura_status aura_cuda_check_kind(const aura_ctx *ctx, const char *call, const aura_config *config)
 {
     if (config->slots)
@@ -205,6 +218,9 @@ aura_status aura_cuda_check_kind(const aura_ctx *ctx, const char *call, const au
     if (!has_kind(config->format.k) || !has_kind(config->format.v))
         return aura_backend_fail(ctx, AURA_UNSUPPORTED, "%s: format k %d, v %d; the device has no kernels for it", call,
                                  (int)config->format.k, (int)config->format.v);
+    if (!is_stored_as_it_is(config->k_dim) || !is_stored_as_it_is(config->v_dim ? config->v_dim : config->k_dim))
+        return aura_backend_fail(ctx, AURA_UNSUPPORTED, "%s: k_dim %u, v_dim %u; the device has no dims that are stored with zeros",
+                                 call, config->k_dim, config->v_dim);
     if (config->k_dim > largest_dim() || config->v_dim > largest_dim())
         return aura_backend_fail(ctx, AURA_UNSUPPORTED, "%s: k_dim %u, v_dim %u; the device has kernels up to %u", call,
                                  config->k_dim, config->v_dim, largest_dim());

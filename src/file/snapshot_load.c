@@ -259,11 +259,11 @@ void aura_loaded_rows(const struct aura_loaded *l, const aura_cache *cache, cons
                       uint16_t *v)
 {
     const struct aura_file_config *f = l->config;
-    size_t k_bytes = (size_t)place->seq->rows * f->kv_heads * f->k_dim * sizeof *k;
+    size_t k_bytes = (size_t)place->seq->rows * f->kv_heads * cache->layout.k.dim * sizeof *k;
     if (k)
-        copy_side_rows(l, cache, place->seq, k, f->k_dim, place->rows);
+        copy_side_rows(l, cache, place->seq, k, cache->layout.k.dim, place->rows);
     if (v)
-        copy_side_rows(l, cache, place->seq, v, f->v_dim, place->rows + (k ? k_bytes : 0));
+        copy_side_rows(l, cache, place->seq, v, cache->layout.v.dim, place->rows + (k ? k_bytes : 0));
 }
 
 /* ---- sequences ----------------------------------------------------------------------------------------------------- */

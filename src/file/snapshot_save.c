@@ -253,10 +253,10 @@ static void put_side_rows(const struct aura_saved *s, const struct aura_sequence
 
 void aura_saved_rows(const struct aura_saved *s, aura_put_fn *put, void *to)
 {
-    const aura_config *c = &s->cache->config;
+    const struct aura_layout *l = &s->cache->layout;
     for (size_t i = 0; i < s->seqs; i++) {
-        put_side_rows(s, s->seq[i], s->seq[i]->k, c->k_dim, put, to);
-        put_side_rows(s, s->seq[i], s->seq[i]->v, c->v_dim, put, to);
+        put_side_rows(s, s->seq[i], s->seq[i]->k, l->k.dim, put, to);
+        put_side_rows(s, s->seq[i], s->seq[i]->v, l->v.dim, put, to);
     }
 }
 

@@ -56,10 +56,10 @@ enum { HAS_F16 = 0 };
 #define bytes_avx2(code, quad, n) ((void)0)
 #endif
 
-/* dim is a multiple of 16. */
+/* Numbers in eights where the instructions are there; others one by one. */
 static void load_numbers(float *x, const aura_cache *shape, const void *from, aura_dtype dtype, size_t first, size_t n)
 {
-    if (dtype == AURA_F16 && shape->ctx->isas & HAS_F16)
+    if (dtype == AURA_F16 && n % 8 == 0 && shape->ctx->isas & HAS_F16)
         load_f16_avx2(x, (const uint16_t *)from + first, n);
     else
         aura_load_row(x, from, dtype, first, n);
@@ -67,7 +67,7 @@ static void load_numbers(float *x, const aura_cache *shape, const void *from, au
 
 static void store_numbers(void *to, const aura_cache *shape, aura_dtype dtype, size_t first, const float *x, size_t n)
 {
-    if (dtype == AURA_F16 && shape->ctx->isas & HAS_F16)
+    if (dtype == AURA_F16 && n % 8 == 0 && shape->ctx->isas & HAS_F16)
         store_f16_avx2((uint16_t *)to + first, x, n);
     else
         aura_store_row(to, dtype, first, x, n);
@@ -118,13 +118,14 @@ static void found_bad(struct tier *t, size_t i)
         ;
 }
 
-/* One vector, a key with its balance. */
+/* One vector, a key with its balance, with zeros up to the dim that is stored. */
 static void load_vector(float *x, const struct tier *t, const struct part *p, uint32_t token, int values)
 {
     const aura_cache *shape = &t->codec->shape;
     const uint32_t dim = shape->config.k_dim;
     const float *balance = values || !shape->balance ? NULL : shape->balance + (size_t)p->head * dim;
     load_numbers(x, shape, t->numbers, t->dtype, number_at(t, p, token, values), dim);
+    memset(x + dim, 0, (shape->layout.k.dim - dim) * sizeof *x);
     for (uint32_t d = 0; balance && d < dim; d++)
         x[d] = x[d] * balance[d];
 }
@@ -150,7 +151,6 @@ static void encode_side(const struct tier *t, const struct part *p, uint8_t *hea
 {
     const aura_cache *shape = &t->codec->shape;
     const struct aura_side *side = values ? &shape->layout.v : &shape->layout.k;
-    const uint32_t dim = shape->config.k_dim;
     const int relative = !values && aura_keeps_references(side->kind, shape->config.flags);
     uint16_t half[AURA_TILE][AURA_TILE_DIM];
     const uint16_t *rows[AURA_TILE];
@@ -166,7 +166,7 @@ static void encode_side(const struct tier *t, const struct part *p, uint8_t *hea
                 continue;
             }
             shape->ctx->kernels.rotate[0](x, x, values ? &shape->v.rotate : &shape->k.rotate, 1);
-            store_numbers(half[c], shape, AURA_F16, 0, x, dim);
+            store_numbers(half[c], shape, AURA_F16, 0, x, side->dim);
         }
         if (!aura_is_packed(side->kind))
             continue;
@@ -284,8 +284,8 @@ static void decode_side(const struct tier *t, const struct part *p, const uint8_
         if (packed)
             decode_codes(x, code[c], values ? &shape->v.codec : &shape->k.codec, aura_f32_from_f16(scale[c]), side->kind, fast);
         else
-            aura_load_row(x, at, aura_dtype_of_kind(side->kind), (size_t)c * dim, dim);
-        for (uint32_t d = 0; relative && d < dim; d++)
+            aura_load_row(x, at, aura_dtype_of_kind(side->kind), (size_t)c * side->dim, side->dim);
+        for (uint32_t d = 0; relative && d < side->dim; d++)
             x[d] = x[d] + r[d];
         if (packed)
             shape->ctx->kernels.undo[0](x, x, values ? &shape->v.undo : &shape->k.undo, 1);

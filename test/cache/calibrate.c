@@ -342,7 +342,7 @@ static void bad_configs(void)
 {
     static const aura_calibration_config bad[] = {{3, 4, 2, 64}, {sizeof *bad, 0, 2, 64}, {sizeof *bad, 4, 0, 64},
                                                   {sizeof *bad, 5, 2, 64},
-        {sizeof *bad, 4, 2, 0}, {sizeof *bad, 4, 2, 72}, {sizeof *bad, 4, 2, 1024}, {sizeof *bad, 4, 2, 63}};
+        {sizeof *bad, 4, 2, 0}, {sizeof *bad, 4, 2, 513}, {sizeof *bad, 4, 2, 1024}, {sizeof *bad, 4, 2, UINT32_MAX}};
     aura_calibration *c = (aura_calibration *)&data;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         aura_status status = aura_calibration_create(ctx, &bad[i], &c);

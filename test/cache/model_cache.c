@@ -491,7 +491,7 @@ static void misuse(void)
     EXPECT(aura_model_cache_create(ctx, &config, &model) == AURA_BAD_ARGUMENT, "a layer with a budget");
     configs[4].budget_bytes = 0, configs[4].window = 0, configs[4].max_queries = 0, configs[4].slots = 10;
     EXPECT(aura_model_cache_create(ctx, &config, &model) == AURA_BAD_ARGUMENT, "a layer of slots");
-    configs[4].slots = 0, configs[4].k_dim = 72;
+    configs[4].slots = 0, configs[4].k_dim = 513;
     EXPECT(aura_model_cache_create(ctx, &config, &model) == AURA_UNSUPPORTED && !model, "a dim nobody built");
     EXPECT(aura_model_seq_create(NULL, &seq) == AURA_BAD_ARGUMENT && aura_model_seq_fork(NULL, 1, 0, &seq) == AURA_BAD_ARGUMENT &&
                aura_model_seq_release(NULL, 1) == AURA_BAD_ARGUMENT && aura_model_seq_truncate(NULL, 1, 0) == AURA_BAD_ARGUMENT &&

@@ -240,7 +240,7 @@ static void misuse(void)
     EXPECT(aura_plan(ctx, &other, &info) == AURA_BAD_ARGUMENT, "no configs");
     other = job, other.layers = 65537;
     EXPECT(aura_plan(ctx, &other, &info) == AURA_BAD_ARGUMENT, "layers");
-    other = job, other.configs = &bad, bad.k_dim = 90;
+    other = job, other.configs = &bad, bad.k_dim = 513;
     EXPECT(aura_plan(ctx, &other, &info) == AURA_UNSUPPORTED, "a dim: %s", aura_last_error());
     bad = config, bad.slots = 300;
     EXPECT(aura_plan(ctx, &other, &info) == AURA_BAD_ARGUMENT, "sequences of slots");

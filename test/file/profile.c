@@ -79,7 +79,7 @@ static void misuse(void)
            aura_profile_create(ctx, 65537, &q) == AURA_BAD_ARGUMENT && !q, "layers");
     EXPECT(aura_profile_set(NULL, 0, 1, 64, x) == AURA_BAD_ARGUMENT &&
            aura_profile_set(p, LAYERS, 1, 64, x) == AURA_BAD_ARGUMENT, "layer");
-    EXPECT(aura_profile_set(p, 0, 0, 64, x) == AURA_BAD_ARGUMENT && aura_profile_set(p, 0, 1, 72, x) == AURA_UNSUPPORTED, "shape");
+    EXPECT(aura_profile_set(p, 0, 0, 64, x) == AURA_BAD_ARGUMENT && aura_profile_set(p, 0, 1, 513, x) == AURA_UNSUPPORTED, "shape");
     float bad[] = {0, 0.1249f, 8.01f, -1, NAN, INFINITY};
     for (int i = 0; i < 6; i++) {
         x[63] = bad[i];

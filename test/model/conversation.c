@@ -181,6 +181,34 @@ static void pieces(void)
     stream_free(&s);
 }
 
+/* What is shown after each piece never has the beginning of a text that stops it, and ends before that. */
+static void texts_that_stop(void)
+{
+    static const char *const stops[] = {"STOP", "xxy"};
+    static const struct {
+        const char *pieces, *shown; /* a letter is a piece; what is shown in the end */
+        int stopped;
+    } all[] = {{"one STOP two", "one ", 1}, {"SSTOP", "S", 1}, {"xxxy.", "x", 1}, {"STO, no", "STO, no", 0}, {"STO", "STO", 0},
+               {"xxySTOP", "", 1}, {"", "", 0}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        struct stream s = {.stops = stops, .n_stops = 2};
+        for (const char *at = all[i].pieces; *at && !s.stopped; at++) {
+            EXPECT(!stream_add(&s, at, 1), "no memory");
+            EXPECT(s.shown <= s.size && (s.stopped || s.shown + 3 >= s.size), "%s: %zu of %zu", all[i].pieces, s.shown, s.size);
+            EXPECT(s.shown <= strlen(all[i].shown), "%s: it shows what stops it", all[i].pieces);
+        }
+        stream_end(&s);
+        EXPECT(s.stopped == all[i].stopped && s.size == strlen(all[i].shown) && s.shown == s.size &&
+               !memcmp(s.text ? s.text : "", all[i].shown, s.size), "%s: %.*s", all[i].pieces, (int)s.size, s.text ? s.text : "");
+        stream_clear(&s);
+        EXPECT(!s.size && !s.shown && !s.stopped, "%s: not empty", all[i].pieces);
+        stream_free(&s);
+    }
+    struct stream s = {.stops = stops, .n_stops = 2};
+    EXPECT(!stream_add(&s, "a STOP and xxy", 14) && s.stopped && s.size == 2, "one piece with both: %zu bytes", s.size);
+    stream_free(&s);
+}
+
 int main(void)
 {
     struct tiny t = tiny_model("llama");
@@ -197,6 +225,7 @@ int main(void)
     RUN(damaged_notes);
     RUN(wrong_count);
     RUN(pieces);
+    RUN(texts_that_stop);
     llm_close(llm);
     gguf_close(file);
     free(bytes.data);

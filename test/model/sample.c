@@ -109,6 +109,19 @@ static void far_apart(void)
     sampler_destroy(s);
 }
 
+/* By hand: a token that comes twice counts once; what is below 0 goes further down. */
+static void penalty(void)
+{
+    static const uint32_t tokens[] = {3, 0, 3, 2};
+    const float want[] = {2, 5, -6, 1.5f, -1};
+    float got[] = {4, 5, -3, 3, -1};
+    sampler_penalise(got, tokens, 4, 1);
+    EXPECT(got[0] == 4 && got[2] == -3 && got[3] == 3, "1 is no penalty");
+    sampler_penalise(got, tokens, 4, 2);
+    for (int i = 0; i < 5; i++)
+        EXPECT(got[i] == want[i], "logit %d is %g, not %g", i, (double)got[i], (double)want[i]);
+}
+
 int main(void)
 {
     make_logits();
@@ -116,5 +129,6 @@ int main(void)
     RUN(shares);
     RUN(same_everywhere);
     RUN(far_apart);
+    RUN(penalty);
     return test_result();
 }

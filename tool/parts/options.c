@@ -12,11 +12,13 @@
 #include "../../src/dispatch.h"
 #include "../../src/base/format_names.h"
 #include "suggest.h"
+#include "terminal.h"
 
 /* ---- messages ------------------------------------------------------------------------------------------------------ */
 
 static void complain(const struct command *command, const char *format, va_list arguments)
 {
+    end_progress();
     fprintf(stderr, "aura %s: ", command->name);
     vfprintf(stderr, format, arguments);
     fputc('\n', stderr);
@@ -89,7 +91,7 @@ static const char *long_name(const struct option *option)
 
 int option_is(const struct option *option, const char *argument)
 {
-    return !strcmp(long_name(option), argument) ||
+    return !strcmp(long_name(option), argument) || (option->alias && !strcmp(option->alias, argument)) ||
            (option->name[1] != '-' && option->name[2] == ',' && !strncmp(option->name, argument, 2) && !argument[2]);
 }
 
@@ -118,6 +120,19 @@ static int parse_real(const char *text, double least, double most, double *numbe
     return 0;
 }
 
+/* The format nearest to a type of llama.cpp's cache, q8_0, q4_K or iq4_nl, by its bits; NULL: it is no name of one. */
+static const char *nearest_format(const char *type, char name[16])
+{
+    const char *bits = type + (*type == 'i');
+    aura_format format;
+    if (!strcmp(type, "fp16"))
+        return "f16";
+    if (*bits != 'q' || bits[1] < '0' || bits[1] > '9' || (bits[2] && bits[2] != '_'))
+        return NULL;
+    snprintf(name, 16, "k%cv%c", bits[1], bits[1]);
+    return aura_format_parse(name, &format) ? NULL : name;
+}
+
 int parse_format(const struct command *command, const char *option, const char *text, aura_format *format)
 {
     struct suggestion near = {0};
@@ -127,6 +142,8 @@ int parse_format(const struct command *command, const char *option, const char *
         return 0;
     if (snprintf(both, sizeof both, "k%.5sv%.5s", text, text) > 0 && strlen(text) < 5 && !aura_format_parse(both, format))
         return 0; /* a kind alone stands for both sides: f16 */
+    if ((word = nearest_format(text, name)))
+        return usage_error(command, "%s %s: is a type of llama.cpp; the format nearest to it is %s", option, text, word);
     for (size_t i = 0; (word = format_word(i, name)); i++)
         consider(&near, text, word);
     usage_error(command, "%s %s: no such format: kAvB with A and B of " AURA_BITS(AURA_KIND_COMMA) "f16, bf16, f32, "
@@ -153,9 +170,20 @@ static int parse_word(const struct command *command, const struct option *o, con
                        *near.name ? "; did you mean " : "", near.name, *near.name ? "?" : "");
 }
 
+static int add_text(const struct command *command, const struct option *o, const char *text, struct option_texts *to)
+{
+    if (!*text)
+        return usage_error(command, "%s: must be a text that is not empty", long_name(o));
+    if (to->count == OPTION_MOST_TEXTS)
+        return usage_error(command, "%s: at most %d times", long_name(o), OPTION_MOST_TEXTS);
+    to->list[to->count++] = text;
+    return 0;
+}
+
 static int parse_value(const struct command *command, const struct option *o, const char *text, void *to)
 {
     switch (o->kind) {
+    case OPTION_TEXTS: return add_text(command, o, text, to);
     case OPTION_NUMBER:
         if (parse_number(text, o->least, o->most, to))
             return usage_error(command, "%s %s: must be a number from %.0f to %.0f", long_name(o), text, o->least, o->most);

@@ -14,6 +14,7 @@ enum option_kind {
     OPTION_NUMBER, /* uint32_t: the argument after it, least to most */
     OPTION_REAL,   /* double: likewise */
     OPTION_TEXT,   /* const char *: the argument after it */
+    OPTION_TEXTS,  /* struct option_texts: likewise, each time that it is given */
     OPTION_FILE,   /* const char *: likewise, completed as a path: a file that is read */
     OPTION_RESULT, /* const char *: likewise, a file that is written: none that is read, nor the operand */
     OPTION_CHOICE, /* const char *: likewise, one of `choices` */
@@ -27,6 +28,13 @@ struct option_rest {
     int count;
 };
 
+enum { OPTION_MOST_TEXTS = 8 };
+
+struct option_texts {
+    const char *list[OPTION_MOST_TEXTS];
+    size_t count;
+};
+
 struct option {
     enum option_kind kind;
     const char *name;  /* "--seed", or with a letter for short, "-n, --tokens" */
@@ -35,25 +43,29 @@ struct option {
     size_t to;         /* offset in the struct that parse_options() fills */
     double least, most;
     const char *choices; /* of OPTION_CHOICE, between blanks */
+    const char *alias;   /* another name, which people bring from elsewhere; NULL: none */
 };
 
 /* Rows of a table of options. Every command has a `struct arguments` of its own, with the fields they name. */
-#define FLAG(field, name, help) {OPTION_FLAG, name, NULL, help, offsetof(struct arguments, field), 0, 0, NULL}
+#define FLAG(field, name, help) {OPTION_FLAG, name, NULL, help, offsetof(struct arguments, field), 0, 0, NULL, NULL}
 #define NUMBER(field, name, least, most, value, help) \
-    {OPTION_NUMBER, name, value, help, offsetof(struct arguments, field), least, most, NULL}
+    {OPTION_NUMBER, name, value, help, offsetof(struct arguments, field), least, most, NULL, NULL}
 #define REAL(field, name, least, most, value, help) \
-    {OPTION_REAL, name, value, help, offsetof(struct arguments, field), least, most, NULL}
-#define TEXT(field, name, value, help) {OPTION_TEXT, name, value, help, offsetof(struct arguments, field), 0, 0, NULL}
-#define PATH(field, name, value, help) {OPTION_FILE, name, value, help, offsetof(struct arguments, field), 0, 0, NULL}
-#define RESULT(field, name, value, help) {OPTION_RESULT, name, value, help, offsetof(struct arguments, field), 0, 0, NULL}
+    {OPTION_REAL, name, value, help, offsetof(struct arguments, field), least, most, NULL, NULL}
+#define REAL_OR(field, name, alias, least, most, value, help) \
+    {OPTION_REAL, name, value, help, offsetof(struct arguments, field), least, most, NULL, alias}
+#define TEXT(field, name, value, help) {OPTION_TEXT, name, value, help, offsetof(struct arguments, field), 0, 0, NULL, NULL}
+#define TEXTS(field, name, value, help) {OPTION_TEXTS, name, value, help, offsetof(struct arguments, field), 0, 0, NULL, NULL}
+#define PATH(field, name, value, help) {OPTION_FILE, name, value, help, offsetof(struct arguments, field), 0, 0, NULL, NULL}
+#define RESULT(field, name, value, help) {OPTION_RESULT, name, value, help, offsetof(struct arguments, field), 0, 0, NULL, NULL}
 #define CHOICE(field, name, choices, value, help) \
-    {OPTION_CHOICE, name, value, help, offsetof(struct arguments, field), 0, 0, choices}
-#define ISA(field, help) {OPTION_ISA, "--isa", "NAME", help, offsetof(struct arguments, field), 0, 0, NULL}
-#define FORMAT(field, name, help) {OPTION_FORMAT, name, "FORMAT", help, offsetof(struct arguments, field), 0, 0, NULL}
-#define REST(field, name, value, help) {OPTION_REST, name, value, help, offsetof(struct arguments, field), 0, 0, NULL}
-#define LAST_OPTION {OPTION_END, NULL, NULL, NULL, 0, 0, 0, NULL}
+    {OPTION_CHOICE, name, value, help, offsetof(struct arguments, field), 0, 0, choices, NULL}
+#define ISA(field, help) {OPTION_ISA, "--isa", "NAME", help, offsetof(struct arguments, field), 0, 0, NULL, NULL}
+#define FORMAT(field, name, help) {OPTION_FORMAT, name, "FORMAT", help, offsetof(struct arguments, field), 0, 0, NULL, NULL}
+#define REST(field, name, value, help) {OPTION_REST, name, value, help, offsetof(struct arguments, field), 0, 0, NULL, NULL}
+#define LAST_OPTION {OPTION_END, NULL, NULL, NULL, 0, 0, 0, NULL, NULL}
 
-/* A command. Its help is usage, text, options and examples, and fits a screen of 24 lines of 80 columns. */
+/* A command. Its help is usage, text, options and examples, and fits a screen of 32 lines of 80 columns. */
 struct command {
     const char *name;
     const char *summary;  /* a line of `aura --help` */
@@ -83,7 +95,7 @@ int parse_format(const struct command *command, const char *option, const char *
  * all. 0 when good; otherwise 2, with a message: no such name, or this machine lacks it. */
 int parse_isa(const struct command *command, const char *name, uint32_t *mask);
 
-/* Whether an argument is this option, by either of its names. */
+/* Whether an argument is this option, by one of its names. */
 int option_is(const struct option *option, const char *argument);
 
 /* The i-th word that may be this option's value, or NULL; formats are the presets and then all pairs. word[64] may be written. */

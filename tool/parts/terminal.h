@@ -14,4 +14,10 @@ const char *colour(FILE *to, enum colour colour);
  * ends the messages. */
 void print_progress(const char *text);
 
+/* Takes the last one from the terminal, if it is still there: before a message, or an answer. */
+void end_progress(void);
+
+/* The columns of the terminal that a file is; 80 where that is not known. */
+unsigned terminal_columns(int file);
+
 #endif
