@@ -202,7 +202,7 @@ class Sequence:
 class Cache(Owner):
     """The keys and values of one attention layer, for any number of sequences.
 
-    q_heads, kv_heads, dim: of the model; dim is 64, 80, 96, 112, 128, 192, 256 or 512. q_heads 0: every call of attend() says it.
+    q_heads, kv_heads, dim: of the model; dim is 1 to 512. q_heads 0: every call of attend() says it.
     format: "k4v4", "k8v4", "kf16v3" ... or a preset, "balanced"; `aura.formats()` lists them.
     v_dim: of the values; 0: dim.
     window: a token is seen by itself and by the window - 1 tokens after it, and memory beyond is used again. 0: all stay.

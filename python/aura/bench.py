@@ -48,6 +48,21 @@ def bytes_of(cache: Any) -> int | None:
     return None
 
 
+def read(model: Any, ids: torch.Tensor, keep: str | None) -> DynamicCache:
+    """The keys and values of a text."""
+    like = DynamicCache(config=model.config)
+    if keep and os.path.exists(keep):
+        for i, (k, v) in enumerate(torch.load(keep)):
+            like.update(k, v, i)
+        return like
+    model.set_attn_implementation("sdpa")
+    for first in range(0, ids.shape[1], 512):
+        model.model(input_ids=ids[:, first : first + 512], past_key_values=like)
+    if keep:
+        torch.save([(layer.keys, layer.values) for layer in like.layers], keep)
+    return like
+
+
 def filled(name: str, model: Any, like: DynamicCache, tokens: int, threads: int) -> Any:
     cache = CACHES[name][1](model.config, threads)
     for i, layer in enumerate(like.layers):
@@ -95,6 +110,7 @@ def main() -> None:
     asked.add_argument("--steps", type=int, default=10)
     asked.add_argument("--threads", type=int, default=torch.get_num_threads())
     asked.add_argument("--dtype", default="float32")
+    asked.add_argument("--keep", help="a file for what reading the text gives, which takes longest: read where it is there, else written")
     asked.add_argument("--caches", default=",".join(name for name in CACHES if "," not in name), help=f"of {'; '.join(CACHES)}")
     given = asked.parse_args()
     torch.set_num_threads(given.threads)
@@ -106,10 +122,7 @@ def main() -> None:
         ids = torch.randint(1000, model.config.vocab_size, (1, lengths[-1] + given.steps + 2), generator=torch.manual_seed(0))
     if ids.shape[1] < lengths[-1] + given.steps + 2:
         asked.error(f"the text has {ids.shape[1]} tokens")
-    model.set_attn_implementation("sdpa")
-    like = DynamicCache(config=model.config)
-    for first in range(0, lengths[-1], 512):
-        model.model(input_ids=ids[:, first : min(first + 512, lengths[-1])], past_key_values=like)
+    like = read(model, ids[:, : lengths[-1]], given.keep)
     print(f"torch {torch.__version__}, {given.threads} threads, {given.dtype}; times in ms for a token of the whole model")
     print(f"{'tokens':>6} {'cache':16} {'median':>8} {'least':>8} {'tokens/s':>9} {'faster':>7} {'MB':>8} {'KLD':>9} {'same top':>9}")
     for tokens in lengths:

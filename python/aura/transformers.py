@@ -53,19 +53,6 @@ def _say_once(what: str) -> None:
         _log.warning("aura: %s", what)
 
 
-@functools.lru_cache(maxsize=None)
-def _built_dim(dim: int, format: str) -> int | None:
-    """The smallest size of heads, not below `dim`, that the library has; rows are filled up with zeros. None: there is none."""
-    for size in range(-(-dim // 16) * 16, 1024 + 1, 16):
-        try:
-            Store(1, 1, size, format, threads=1)
-            return size
-        except Error as error:
-            if error.status != Status.UNSUPPORTED:
-                raise
-    return None
-
-
 @dataclasses.dataclass(frozen=True)
 class _Settings:
     format: str
@@ -300,12 +287,10 @@ def _set(view: Any, tensor: torch.Tensor, token_axis: int, head_axis: int) -> No
     view.head_stride = tensor.stride(head_axis) if tensor.shape[head_axis] > 1 else 0
 
 
-def _rowwise(x: torch.Tensor, dim: int) -> torch.Tensor:
-    """[batch, heads, tokens, dim] as the library reads it: numbers of a head side by side, and as many as it has a kernel for."""
+def _rowwise(x: torch.Tensor) -> torch.Tensor:
+    """[batch, heads, tokens, dim] as the library reads it: numbers of a head side by side."""
     if x.dtype not in _DTYPES:
         x = x.float()
-    if x.shape[-1] != dim:
-        return torch.nn.functional.pad(x, (0, dim - x.shape[-1]))
     if x.stride(-1) != 1 or any(n > 1 and stride == 0 for n, stride in zip(x.shape, x.stride())):
         return x.contiguous()
     return x
@@ -372,13 +357,9 @@ class AuraLayer(CacheLayerMixin):
             raise Error(Status.UNSUPPORTED, f"keys are on {key_states.device}: AuraCache holds those of a model on the CPU")
         self.dtype, self.device = key_states.dtype, key_states.device
         self.kv_heads, self.k_dim, self.v_dim = key_states.shape[1], key_states.shape[3], value_states.shape[3]
-        format = self.settings.format
-        dims = _built_dim(self.k_dim, format), _built_dim(self.v_dim, format)
-        if None in dims:
-            raise Error(Status.UNSUPPORTED, f"heads of {self.k_dim} and {self.v_dim}: there is no kernel for such long ones")
-        self.store = Store(0, self.kv_heads, dims[0], format, v_dim=dims[1], window=self.sliding_window,
+        self.store = Store(0, self.kv_heads, self.k_dim, self.settings.format, v_dim=self.v_dim, window=self.sliding_window,
                            max_queries=_WINDOW_QUERIES if self.sliding_window else 0, rollback=self.settings.rollback,
-                           balance=self.settings.balance(self.index, self.kv_heads, dims[0]), threads=self.settings.threads)
+                           balance=self.settings.balance(self.index, self.kv_heads, self.k_dim), threads=self.settings.threads)
         self.seqs = [self.store.sequence() for _ in range(key_states.shape[0])]
         self.pads = [0] * len(self.seqs)
         self.is_initialized = True
@@ -402,7 +383,7 @@ class AuraLayer(CacheLayerMixin):
         if self.pending is None:
             return
         (k, v), self.pending = self.pending, None
-        k, v = _rowwise(k, self.store.dim), _rowwise(v, self.store.v_dim)
+        k, v = _rowwise(k), _rowwise(v)
         step = _WINDOW_QUERIES if self.sliding_window else k.shape[2]
         for first in range(0, k.shape[2], max(1, step)):
             self._append(k[:, :, first : first + step], v[:, :, first : first + step],
@@ -437,22 +418,20 @@ class AuraLayer(CacheLayerMixin):
         if step is not None and mask is None and skip is None and k is not None and step.known == _looks(k, v, query):
             out = torch.empty(step.size, dtype=query.dtype)  # all as in the last step: the way of every token that is generated
             step.run(self.store._use(), k, v, query, out, given)
-            return out if self.store.v_dim == self.v_dim else out[..., : self.v_dim]
+            return out
         looks = None if k is None else _looks(k, v, query)
-        dtype, tokens, rows = query.dtype, query.shape[2], _rowwise(query, self.store.dim)
+        dtype, tokens, rows = query.dtype, query.shape[2], _rowwise(query)
         same = rows is query
         if k is not None:
-            row_k, row_v = _rowwise(k, self.store.dim), _rowwise(v, self.store.v_dim)
+            row_k, row_v = _rowwise(k), _rowwise(v)
             same, k, v = same and row_k is k and row_v is v, row_k, row_v
-        out = torch.empty((len(self.seqs), tokens, query.shape[1], self.store.v_dim), dtype=rows.dtype)
+        out = torch.empty((len(self.seqs), tokens, query.shape[1], self.v_dim), dtype=rows.dtype)
         most = _WINDOW_QUERIES if self.sliding_window and k is not None else tokens
         if mask is None and tokens <= most:
             self._ask(k, v, rows, out, given, skip)
             self._step.known, self._step.size = looks if same and skip is None else None, out.shape
         else:
             self._ask_in_parts(k, v, rows, out, given, skip, mask, length, most)
-        if self.store.v_dim != self.v_dim:
-            out = out[..., : self.v_dim]
         return out if out.dtype == dtype else out.to(dtype)
 
     def _ask(self, k: torch.Tensor | None, v: torch.Tensor | None, query: torch.Tensor, out: torch.Tensor, given: tuple,
@@ -535,16 +514,15 @@ class AuraLayer(CacheLayerMixin):
         self.flush()
         counts["decoded"] += 1
         k = side == "k"
-        built, dim = (self.store.dim, self.k_dim) if k else (self.store.v_dim, self.v_dim)
         plain = self.dtype if self.dtype in _DTYPES else torch.float32
-        out = torch.zeros(len(self.seqs), self.kv_heads, end - first, built, dtype=plain)
+        out = torch.zeros(len(self.seqs), self.kv_heads, end - first, self.k_dim if k else self.v_dim, dtype=plain)
         for i, seq in enumerate(self.seqs):
             begin = max(first - self.pads[i], seq.first if self.sliding_window else 0, 0)
             tokens = end - self.pads[i] - begin
             if tokens > 0:
                 row = out[i, :, begin + self.pads[i] - first :].transpose(0, 1)
                 seq.decode(begin, tokens, out=(row, None) if k else (None, row))
-        return (out[..., :dim] if dim != built else out).to(self.dtype)
+        return out.to(self.dtype)
 
     # What generate() does with it.
 

@@ -50,6 +50,14 @@ def test_attention():
     assert len(seq) == 100 and cache.sequences() == [seq.id] and cache.bytes > 100 * 2 * 64 * 8
 
 
+def test_any_dim():
+    for dim, v_dim in ((32, 0), (65, 20), (128, 64)):
+        cache = aura.Cache(4, 2, dim, "kf32vf32", v_dim=v_dim)
+        seq, k, v, q = cache.sequence(), numbers(40, 2, dim), numbers(40, 2, v_dim or dim), numbers(2, 4, dim)
+        seq.append(k, v)
+        near(seq.attend(q), attention(q, k, v)[0], TIGHT, f"dims {dim}, {v_dim}")
+
+
 def test_options():
     cache, seq, k, v = filled(70)
     q, mask = numbers(5, 4, 64), numbers(5, 20)
@@ -172,7 +180,7 @@ def test_errors_change_nothing():
     refused(status.BAD_ARGUMENT, lambda: seq.attend(numbers(41, 4, 64)))
     refused(status.BAD_ARGUMENT, lambda: aura.Cache(4, 2, 64, "k9v9"), "k9v9")
     refused(status.BAD_ARGUMENT, lambda: aura.Cache(-4, 2, 64), "q_heads")
-    refused(status.UNSUPPORTED, lambda: aura.Cache(4, 2, 65))
+    refused(status.UNSUPPORTED, lambda: aura.Cache(4, 2, 513))
     refused(status.BAD_ARGUMENT, lambda: aura.Cache(4, 2, 64).attend([seq], [numbers(1, 4, 64)]), "another cache")
     refused(status.BAD_ARGUMENT, lambda: seq.attend(numbers(1, 4, 64), out=np.broadcast_to(np.zeros(1, np.float32), (1, 4, 64))))
     frozen = np.zeros((1, 4, 64), np.float32)
