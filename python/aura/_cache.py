@@ -9,7 +9,7 @@ from typing import Any, Callable, Iterator, Sequence as Many
 import numpy as np
 
 from . import _abi
-from ._arrays import NAMES, Tensor, empty, floats, is_torch, look, shaped
+from ._arrays import Tensor, empty, floats, is_torch, look, shaped
 from ._lib import Context, Handle, Owner, bad, check, context, lib, make
 
 Array = Any  # of numpy, of torch (CPU), or anything with __dlpack__: float32, float16 or bfloat16, strided or not

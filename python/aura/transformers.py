@@ -385,16 +385,19 @@ class AuraLayer(CacheLayerMixin):
         (k, v), self.pending = self.pending, None
         k, v = _rowwise(k), _rowwise(v)
         step = _WINDOW_QUERIES if self.sliding_window else k.shape[2]
-        for first in range(0, k.shape[2], max(1, step)):
-            self._append(k[:, :, first : first + step], v[:, :, first : first + step],
-                         skip and [min(max(0, n - first), step) for n in skip])
+        try:
+            for first in range(0, k.shape[2], max(1, step)):
+                self._append(k[:, :, first : first + step], v[:, :, first : first + step],
+                             skip and [min(max(0, n - first), step) for n in skip])
+        except Error:
+            self._recount()
+            raise
 
     def _append(self, k: torch.Tensor, v: torch.Tensor, skip: list[int] | None) -> None:
         jobs, tokens = (_abi.aura_append_job * len(self.seqs))(), k.shape[2]
         n = 0
         for i, seq in enumerate(self.seqs):
             first = min(skip[i], tokens) if skip else 0
-            self.pads[i] += first
             if first == tokens:
                 continue
             job, row_k, row_v = jobs[n], k[i, :, first:], v[i, :, first:]
@@ -404,6 +407,8 @@ class AuraLayer(CacheLayerMixin):
                 view.data = row.data_ptr()
             n += 1
         check(lib.aura_append(self.store._use(), jobs, n))
+        if skip:
+            self.pads = [old + min(new, tokens) for old, new in zip(self.pads, skip)]
 
     def attend(self, query: torch.Tensor, scale: float | None = None, softcap: float = 0, sinks: torch.Tensor | None = None,
                skip: list[int] | None = None, mask: torch.Tensor | None = None, length: int = 0, window: int = 0) -> torch.Tensor:
@@ -411,6 +416,20 @@ class AuraLayer(CacheLayerMixin):
 
         mask: [batch or 1, 1, tokens, length] for the last `length` positions; None: causal."""
         counts["attend"] += 1
+        if self.pending is not None and self.pending[0].shape[2] != query.shape[2]:  # of an encoder: all see all
+            self.flush()
+        try:
+            return self._attend(query, scale, softcap, sinks, skip, mask, length, window)
+        except Error:
+            self._recount()
+            raise
+
+    def _recount(self) -> None:
+        """After an error: what is stored counts, and nothing else."""
+        self.length = self.pads[0] + len(self.seqs[0])
+
+    def _attend(self, query: torch.Tensor, scale: float | None, softcap: float, sinks: torch.Tensor | None, skip: list[int] | None,
+                mask: torch.Tensor | None, length: int, window: int) -> torch.Tensor:
         held = None if sinks is None else sinks.detach().float().contiguous()
         given = (scale or self.k_dim**-0.5, softcap or 0.0, window, None if held is None else held.data_ptr())
         (k, v), self.pending = self.pending or (None, None), None

@@ -359,7 +359,6 @@ def test_freed_handles_are_refused():
     cache, seq, k, v = filled(3)
     cache._handle.close()
     refused(aura.Status.BAD_ARGUMENT, lambda: seq.append(k, v), "freed")
-    del seq
 
 
 FORKED = """

@@ -247,10 +247,35 @@ def test_errors():
     k = torch.randn(2, 2, 3, 64)
     cache.update(k, k, 0)
     refused(aura.Status.BAD_ARGUMENT, lambda: cache.update(k[:1], k[:1], 0), "rows")
+    layer, spoilt, q = cache.layers[0], k.clone(), torch.randn(2, 4, 3, 64)
+    layer.flush()
+    spoilt[1, 0, 2, 5] = float("nan")
+    for prefill in (True, False):  # attended to, or only stored
+        key, value = cache.update(spoilt, k, 0)
+        ask = (lambda: ours.attention(None, q, key, value, None, is_causal=True)) if prefill else (lambda: key + 0)
+        refused(aura.Status.BAD_VALUE, ask)
+        assert cache.get_seq_length() == 3 and [len(seq) for seq in layer.seqs] == [3, 3]
+    out = ours.attention(None, q, *cache.update(k, k, 0), None, is_causal=True)[0]
+    assert torch.isfinite(out).all() and cache.get_seq_length() == 6
     m = model("qwen3_next, hybrid")
     hybrid = AuraCache(m.config)
     generate(m, hybrid)
     refused(aura.Status.UNSUPPORTED, lambda: hybrid.save("/nowhere"), "LinearAttentionLayer")
+
+
+def test_encoders():
+    """Keys of another length than the queries, all of which see all: what a decoder asks of its encoder."""
+    module = torch.nn.Module()
+    module.is_causal = False
+    k, v = torch.randn(2, 2, 30, 64), torch.randn(2, 2, 30, 64)
+    for tokens in (1, 5):
+        cache = AuraCache(format="kf32vf32")
+        q = torch.randn(2, 4, tokens, 64)
+        for step in range(2):
+            key, value = (cache.layers[0].keys, cache.layers[0].values) if step else cache.update(k, v, 0)
+            out = ours.attention(module, q, key, value, None, scaling=0.125)[0]
+            want = torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=0.125, enable_gqa=True).transpose(1, 2)
+            assert torch.allclose(out, want, atol=1e-5), f"{tokens} queries, step {step}"
 
 
 def test_lifetimes():
