@@ -3,7 +3,9 @@
  *     K,V ─ balance ─ rotate ─ f16 row ─┬─▶ pinned and open tokens
  *                                       └─ tile closes: reference ─ codes ─ pack ─▶ tile
  *
- * A KV head of a sequence depends on no other, so (job, KV head) is the unit of work. */
+ * A KV head of a sequence depends on no other, and an inner page, which comes and is encoded in one call, depends on no other
+ * page: its keys have a reference of their own, and its rows need not stay. So (job, KV head, inner page) is a unit of work, and
+ * (job, KV head) with all its other tokens is one. */
 #include "../base/exact.h"
 #include "tile.h"
 
@@ -95,21 +97,94 @@ static void load_vector(float *x, const aura_cache *cache, const aura_append_job
     __atomic_fetch_or(&job->bad[t], values ? 2 : 1, __ATOMIC_RELAXED);
 }
 
-void aura_append_item(void *work, size_t i)
+/* Pages [first, end) of a sequence that a job brings and closes, and that have no pinned tokens. */
+struct inner {
+    uint64_t first, end;
+};
+
+/* With a window, the memory of a page that comes may be that of one whose tiles are still to be closed. */
+static struct inner inner_of(const aura_cache *cache, const aura_append_job *job, const struct aura_sequence *seq)
 {
-    const struct aura_append *a = work;
-    const aura_cache *cache = a->cache;
-    uint32_t heads = cache->config.kv_heads, head = (uint32_t)(i % heads);
-    const aura_append_job *job = &a->jobs[i / heads];
-    const struct aura_sequence *seq = seq_of(cache, job->seq);
+    const uint64_t begin = seq->len > cache->pinned ? seq->len : cache->pinned, len = seq->len + job->tokens;
+    const uint64_t settled = aura_settled(len, aura_closed_of(cache, seq->closed, len), seq->k || seq->v);
+    struct inner in = {aura_pages_of(begin), settled / AURA_PAGE};
+    if (in.end < in.first || cache->config.window)
+        in.end = in.first;
+    return in;
+}
+
+/* One side of a tile of an inner page. */
+static void fill_side(const aura_cache *cache, const struct aura_sequence *seq, const aura_append_job *job, uint64_t tile,
+                      uint32_t head, int values)
+{
+    const struct aura_side *side = values ? &cache->layout.v : &cache->layout.k;
+    uint8_t *at = aura_tile_of(cache, seq, tile, head), *page = aura_head_of(cache, seq, (size_t)(tile / AURA_PAGE_TILES), head);
+    const int reference = !values && aura_has_reference(cache, UINT64_MAX, tile / AURA_PAGE_TILES);
+    uint16_t row[AURA_TILE][AURA_TILE_DIM];
+    const uint16_t *rows[AURA_TILE];
+    float x[AURA_TILE_DIM];
+    for (uint32_t c = 0; c < AURA_TILE; c++) {
+        load_vector(x, cache, job, (size_t)(tile * AURA_TILE + c - seq->len), head, values);
+        rows[c] = row[c];
+        if (!aura_is_packed(side->kind)) {
+            aura_store_plain(cache, at, c, x, values);
+            continue;
+        }
+        cache->ctx->kernels.rotate[0](x, x, values ? &cache->v.rotate : &cache->k.rotate, 1);
+        aura_store_row(row[c], AURA_F16, 0, x, side->dim);
+    }
+    if (!aura_is_packed(side->kind))
+        return;
+    if (reference && tile % AURA_PAGE_TILES == 0)
+        aura_mean_reference(cache, page, rows, AURA_TILE);
+    if (reference)
+        aura_load_reference(x, cache, page);
+    if (values)
+        aura_encode_values(cache, at, 0, AURA_TILE, rows);
+    else
+        aura_encode_keys(cache, at, 0, AURA_TILE, rows, reference ? x : NULL);
+}
+
+/* All tokens of a job but those of inner pages, in their order: rows are used again and again. */
+static void append_outer(const aura_cache *cache, const struct aura_sequence *seq, const aura_append_job *job, uint32_t head)
+{
+    const struct inner inner = inner_of(cache, job, seq);
+    const uint64_t first = inner.first * AURA_PAGE, end = inner.end * AURA_PAGE;
     uint64_t closed = seq->closed;
     float x[AURA_TILE_DIM];
     for (size_t t = 0; t < job->tokens; t++) {
+        if (first < end && seq->len + t == first) {
+            while ((seq->k || seq->v) && closed < first) /* tiles that wait for the tokens that are left out */
+                closed = aura_close_tokens(cache, seq, head, closed, closed / AURA_TILE * AURA_TILE + AURA_TILE + cache->rollback);
+            closed = seq->k || seq->v ? end : 0;
+            t = (size_t)(end - seq->len);
+            if (t == job->tokens)
+                return;
+        }
         load_vector(x, cache, job, t, head, 0);
         aura_store_vector(cache, seq, seq->len + t, head, x, 0);
         load_vector(x, cache, job, t, head, 1);
         aura_store_vector(cache, seq, seq->len + t, head, x, 1);
         closed = aura_close_tokens(cache, seq, head, closed, seq->len + t + 1);
+    }
+}
+
+void aura_append_item(void *work, size_t i)
+{
+    const struct aura_append *a = work;
+    const size_t heads = a->cache->config.kv_heads, part = i / (a->n_jobs * heads);
+    const uint32_t head = (uint32_t)(i % heads);
+    const aura_append_job *job = &a->jobs[i / heads % a->n_jobs];
+    const struct aura_sequence *seq = seq_of(a->cache, job->seq);
+    if (part == 0) {
+        append_outer(a->cache, seq, job, head);
+        return;
+    }
+    const struct inner inner = inner_of(a->cache, job, seq);
+    const uint64_t page = inner.first + part - 1;
+    for (uint64_t tile = page * AURA_PAGE_TILES; page < inner.end && tile < (page + 1) * AURA_PAGE_TILES; tile++) {
+        fill_side(a->cache, seq, job, tile, head, 0);
+        fill_side(a->cache, seq, job, tile, head, 1);
     }
 }
 
@@ -146,6 +221,7 @@ aura_status aura_append_check(struct aura_call call, struct aura_append *a)
 {
     aura_status status;
     a->list = NULL;
+    a->inner = 0;
     for (size_t i = 0; i < a->n_jobs; i++)
         if ((status = check_job(call, a->cache, a->jobs, i)))
             return status;
@@ -156,6 +232,8 @@ aura_status aura_append_check(struct aura_call call, struct aura_append *a)
         seq->next = a->list;
         seq->wanted = seq->len + a->jobs[i].tokens;
         a->list = seq;
+        const struct inner inner = inner_of(a->cache, &a->jobs[i], seq);
+        a->inner = inner.end - inner.first > a->inner ? (size_t)(inner.end - inner.first) : a->inner;
     }
     return AURA_OK;
 }
@@ -183,7 +261,7 @@ static int is_short(const aura_cache *cache, const struct aura_sequence *list)
 
 void aura_append_run(const struct aura_append *a)
 {
-    const size_t items = a->n_jobs * a->cache->config.kv_heads;
+    const size_t items = a->n_jobs * a->cache->config.kv_heads * (1 + a->inner);
     if (is_short(a->cache, a->list))
         aura_run_here(items, aura_append_item, (void *)a);
     else
@@ -205,7 +283,7 @@ void aura_append_end(const struct aura_append *a)
 aura_status aura_append(aura_cache *cache, const aura_append_job *jobs, size_t n_jobs)
 {
     struct aura_call call = {cache ? cache->ctx : NULL, "aura_append"};
-    struct aura_append a = {cache, jobs, n_jobs, NULL};
+    struct aura_append a = {cache, jobs, n_jobs, NULL, 0};
     aura_status status;
     if (!cache || (!jobs && n_jobs))
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: %s is NULL", call.name, cache ? "jobs" : "cache");

@@ -317,36 +317,42 @@ static void widen(struct extent *all, const aura_input *view, size_t queries, ui
         }
 }
 
+static int are_apart(const struct extent *a, const struct extent *b)
+{
+    return a->end <= b->first || b->end <= a->first;
+}
+
 /* Whether no output is among what is read: then it may be written while other inputs are still to be read. */
 static int outputs_are_apart(const struct aura_attend *a)
 {
     const aura_config *c = &a->cache->config;
-    struct extent in = {UINTPTR_MAX, 0}, out = in;
+    struct extent out = {UINTPTR_MAX, 0}, q = out, k = out, v = out;
     for (size_t i = 0; i < a->n_jobs; i++) {
         const aura_attend_job *job = &a->jobs[i];
         const aura_input place = aura_place_of(&job->out);
         if (job->queries == 0)
             continue;
-        widen(&in, &job->q, job->queries, a->q_heads, c->k_dim);
+        widen(&q, &job->q, job->queries, a->q_heads, c->k_dim);
         widen(&out, &place, job->queries, a->q_heads, c->v_dim);
     }
     for (size_t i = 0; a->first && i < a->first->n_jobs; i++) {
         const aura_append_job *job = &a->first->jobs[i];
         if (job->tokens == 0)
             continue;
-        widen(&in, &job->k, job->tokens, c->kv_heads, c->k_dim);
-        widen(&in, &job->v, job->tokens, c->kv_heads, c->v_dim);
+        widen(&k, &job->k, job->tokens, c->kv_heads, c->k_dim);
+        widen(&v, &job->v, job->tokens, c->kv_heads, c->v_dim);
     }
-    return in.end <= out.first || out.end <= in.first;
+    return are_apart(&q, &out) && are_apart(&k, &out) && are_apart(&v, &out); /* an engine's may lie between them */
 }
 
-/* Whether job i asks the sequence that job i appends to, and nobody asks another: a KV head then depends on itself alone. */
+/* Whether job i asks the sequence that job i appends to, and nobody asks another: a KV head then depends on itself alone, and is
+ * one item of either. */
 static int jobs_are_pairs(const struct aura_attend *a)
 {
     size_t i = 0;
     while (a->first && i < a->n_jobs && i < a->first->n_jobs && a->jobs[i].seq == a->first->jobs[i].seq)
         i++;
-    return a->first && i == a->n_jobs;
+    return a->first && i == a->n_jobs && !a->first->inner;
 }
 
 /* A KV head of a job, from its new tokens to its outputs. */

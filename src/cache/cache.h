@@ -160,16 +160,17 @@ aura_status aura_places_bytes(struct aura_call call, size_t seqs, size_t *bytes)
 /* ---- append.c ---- */
 
 /* A call that appends, in the order of its steps: what can be wrong is, before anything changes; pages; the work, as an item for
- * every KV head of every job; and what others see of it. */
+ * every KV head of every job, and for pages; and what others see of it. */
 struct aura_append {
     aura_cache *cache;
     const aura_append_job *jobs;
     size_t n_jobs;
     struct aura_sequence *list; /* those of the jobs, in their order, with the lengths that are wanted; the check makes it */
+    size_t inner; /* pages of the job that has most of those that are items of their own; as well */
 };
 aura_status aura_append_check(struct aura_call call, struct aura_append *a);
 aura_status aura_append_begin(struct aura_call call, const struct aura_append *a); /* all or nothing: aura_pages_grow() */
-void aura_append_item(void *append, size_t item); /* job item / kv_heads, KV head item % kv_heads */
+void aura_append_item(void *append, size_t item); /* the first: job item / kv_heads, KV head item % kv_heads; then those of pages */
 void aura_append_run(const struct aura_append *a); /* all items */
 void aura_append_end(const struct aura_append *a);
 
@@ -197,8 +198,8 @@ struct aura_edit {
     aura_map_key_fn *map;
     void *user;
 };
-/* In all these caches or in none. */
-aura_status aura_edit_layers(struct aura_call call, aura_cache *const *layers, uint32_t n, aura_seq id,
+/* In all these caches, layers `first`, `first` + 1 ... of a model, or in none. */
+aura_status aura_edit_layers(struct aura_call call, aura_cache *const *layers, uint32_t n, uint32_t first, aura_seq id,
                              const struct aura_edit *what);
 
 /* ---- slots.c ---- */

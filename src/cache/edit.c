@@ -4,6 +4,7 @@
  * encoded again when its tile closes. All happens in the pages that the sequence has: a full cache is when engines ask for it.
  * What can fail comes first, in all layers: checks, memory, copies of pages that others hold too. */
 #include "../base/exact.h"
+#include "model.h"
 #include "tile.h"
 
 #include <string.h>
@@ -264,7 +265,7 @@ static size_t bytes_of(const struct edit *e)
     return (size_t)e->cache->config.kv_heads * AURA_PAGE * (l->k.dim + l->v.dim) * sizeof(float) + rows;
 }
 
-aura_status aura_edit_layers(struct aura_call call, aura_cache *const *layers, uint32_t n, aura_seq id,
+aura_status aura_edit_layers(struct aura_call call, aura_cache *const *layers, uint32_t n, uint32_t first, aura_seq id,
                              const struct aura_edit *what)
 {
     size_t bytes = 0;
@@ -274,7 +275,7 @@ aura_status aura_edit_layers(struct aura_call call, aura_cache *const *layers, u
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: map is NULL", call.name);
     for (int step = 0; step < 3 && !status; step++) {
         for (uint32_t i = 0; i < n && !status; i++) {
-            struct edit e = {.cache = layers[i], .layer = i, .what = *what};
+            struct edit e = {.cache = layers[i], .layer = first + i, .what = *what};
             if (!(e.seq = aura_find_seq(call, layers[i], id)))
                 return AURA_BAD_ARGUMENT; /* found out in the first step */
             if (what->all)
@@ -294,11 +295,20 @@ aura_status aura_edit_layers(struct aura_call call, aura_cache *const *layers, u
 
 /* ---- the calls ----------------------------------------------------------------------------------------------------- */
 
+/* Which layer of its model a cache is; 0 where it is nobody's. */
+static uint32_t layer_of(const aura_cache *cache)
+{
+    uint32_t i = 0;
+    while (cache->model && cache->model->layer[i] != cache)
+        i++;
+    return i;
+}
+
 static aura_status edit_one(struct aura_call call, aura_cache *cache, aura_seq seq, const struct aura_edit *what)
 {
     if (!cache)
         return aura_fail(NULL, AURA_BAD_ARGUMENT, "%s: cache is NULL", call.name);
-    return aura_edit_layers(call, &cache, 1, seq, what);
+    return aura_edit_layers(call, &cache, 1, layer_of(cache), seq, what);
 }
 
 aura_status aura_seq_remove(aura_cache *cache, aura_seq seq, uint64_t first, uint64_t tokens)

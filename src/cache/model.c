@@ -230,7 +230,7 @@ aura_status aura_model_seq_truncate(aura_model_cache *model, aura_seq seq, uint6
 static aura_status edit_model(struct aura_call call, aura_model_cache *model, aura_seq seq, const struct aura_edit *what)
 {
     aura_status status = check_model(call, model);
-    return status ? status : aura_edit_layers(call, model->layer, model->layers, seq, what);
+    return status ? status : aura_edit_layers(call, model->layer, model->layers, 0, seq, what);
 }
 
 aura_status aura_model_seq_remove(aura_model_cache *model, aura_seq seq, uint64_t first, uint64_t tokens)

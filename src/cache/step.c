@@ -23,7 +23,7 @@ aura_status aura_append_attend(aura_cache *cache, const aura_append_job *in, siz
                                const aura_attend_options *options)
 {
     struct aura_call call = {cache ? cache->ctx : NULL, "aura_append_attend"};
-    struct aura_append first = {cache, in, n_in, NULL};
+    struct aura_append first = {cache, in, n_in, NULL, 0};
     struct aura_attend then = {.cache = cache, .jobs = ask, .n_jobs = n_ask, .first = &first};
     if (!cache || (!in && n_in) || (!ask && n_ask))
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: %s is NULL", call.name, !cache ? "cache" : !in && n_in ? "in" : "ask");
@@ -173,7 +173,7 @@ aura_status aura_step(aura_cache *cache, const aura_step_args *step, const aura_
     aura_attend_job *ask = memory ? memory : few.ask;
     aura_append_job *in = memory ? (aura_append_job *)(void *)(ask + n) : few.in;
     make_jobs(cache, step, q_heads, in, ask);
-    struct aura_append first = {cache, in, n, NULL};
+    struct aura_append first = {cache, in, n, NULL, 0};
     struct aura_attend then = {.cache = cache, .jobs = ask, .n_jobs = n, .first = &first};
     status = append_attend(call, &first, &then, options);
     if (!status || status == AURA_NOT_FINITE)

@@ -45,11 +45,13 @@ int aura_is_bad_vector(const aura_cache *cache, const float *x, int values)
     return bad;
 }
 
-/* The first bad token of one side and head; SIZE_MAX: none. */
-static size_t first_bad_token(const aura_cache *cache, const struct aura_given *in, uint32_t head, int values)
+/* The first bad token in [first, end) of one side and head; SIZE_MAX: none. */
+static size_t first_bad_token(const aura_cache *cache, const struct aura_given *in, size_t first, size_t end, uint32_t head,
+                              int values)
 {
     float x[AURA_TILE_DIM];
-    for (size_t t = 0; t < in->tokens && (in->v || !values); t++) {
+    end = end < in->tokens ? end : in->tokens;
+    for (size_t t = first; t < end && (in->v || !values); t++) {
         aura_load_vector(x, cache, values ? in->v : in->k, t, head, values);
         if (aura_is_bad_vector(cache, x, values))
             return t;
@@ -78,15 +80,18 @@ struct check {
     const aura_cache *cache;
     aura_given_of *given_of;
     const void *jobs;
-    _Atomic size_t bad; /* the first bad side of a head as (job * heads + head) * 2 + side, or SIZE_MAX */
+    size_t pages;       /* of the longest job */
+    _Atomic size_t bad; /* the first bad page as ((job * heads + head) * 2 + side) * pages + page, or SIZE_MAX */
 };
 
 static void check_item(void *work, size_t i)
 {
     struct check *c = work;
     uint32_t heads = c->cache->config.kv_heads;
-    struct aura_given in = c->given_of(c->jobs, i / 2 / heads);
-    if (in.zeros || first_bad_token(c->cache, &in, (uint32_t)(i / 2 % heads), (int)(i % 2)) == SIZE_MAX)
+    const size_t side = i / c->pages, from = i % c->pages * AURA_PAGE;
+    struct aura_given in = c->given_of(c->jobs, side / 2 / heads);
+    if (in.zeros ||
+        first_bad_token(c->cache, &in, from, from + AURA_PAGE, (uint32_t)(side / 2 % heads), (int)(side % 2)) == SIZE_MAX)
         return;
     size_t first = atomic_load(&c->bad);
     while (i < first && !atomic_compare_exchange_weak(&c->bad, &first, i))
@@ -96,25 +101,29 @@ static void check_item(void *work, size_t i)
 aura_status aura_check_vectors(struct aura_call call, const aura_cache *cache, aura_given_of *given_of, const void *jobs,
                                size_t n_jobs)
 {
-    struct check c = {cache, given_of, jobs, 0};
+    struct check c = {cache, given_of, jobs, 1, 0};
     uint32_t heads = cache->config.kv_heads;
     atomic_init(&c.bad, SIZE_MAX);
     size_t vectors = 0;
-    for (size_t i = 0; i < n_jobs; i++)
-        vectors += (size_t)given_of(jobs, i).tokens * heads * 2;
+    for (size_t i = 0; i < n_jobs; i++) {
+        const size_t tokens = given_of(jobs, i).tokens, pages = aura_pages_of(tokens);
+        vectors += tokens * heads * 2;
+        c.pages = pages > c.pages ? pages : c.pages;
+    }
     if (vectors <= FEW_VECTORS)
-        aura_run_here(n_jobs * heads * 2, check_item, &c);
+        aura_run_here(n_jobs * heads * 2 * c.pages, check_item, &c);
     else
-        aura_run(cache->ctx, n_jobs * heads * 2, check_item, &c);
+        aura_run(cache->ctx, n_jobs * heads * 2 * c.pages, check_item, &c);
     size_t bad = atomic_load(&c.bad);
     if (bad == SIZE_MAX)
         return AURA_OK;
+    bad /= c.pages;
     size_t job = bad / 2 / heads;
     uint32_t head = (uint32_t)(bad / 2 % heads);
     int values = (int)(bad % 2), packed = aura_is_packed(values ? cache->layout.v.kind : cache->layout.k.kind);
     struct aura_given in = given_of(jobs, job);
     uint64_t mode = aura_fpmode_enter();
-    size_t token = first_bad_token(cache, &in, head, values);
+    size_t token = first_bad_token(cache, &in, 0, SIZE_MAX, head, values);
     aura_fpmode_leave(mode);
     return aura_fail(call.ctx, AURA_BAD_VALUE, "%s: jobs[%zu].%s, token %zu, KV head %u %s", call.name, job,
                      values ? "v" : "k", token, head,

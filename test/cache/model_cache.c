@@ -533,6 +533,32 @@ static void expect_choice(aura_model_cache *model, const aura_seq *to, size_t n,
     }
 }
 
+static void note_layer(void *user, uint32_t layer, uint64_t token, uint32_t head, float *key)
+{
+    (void)token, (void)head, (void)key;
+    ((uint32_t *)user)[layer < LAYERS ? layer : LAYERS]++;
+}
+
+/* A map is told the layer, whether it is called for one of them or for all. */
+static void maps_know_their_layer(void)
+{
+    struct texts t = texts_new();
+    aura_model_cache *model = model_new(ctx, 0);
+    uint32_t told[LAYERS + 1];
+    aura_seq seq = 0;
+    EXPECT(!aura_model_seq_create(model, &seq), "%s", aura_last_error());
+    grow_model(model, seq, &t, 40, 0);
+    for (uint32_t one = 0; one <= LAYERS; one++) {
+        memset(told, 0, sizeof told);
+        EXPECT(!(one < LAYERS ? aura_seq_map_keys(aura_model_cache_layer(model, one), seq, 5, 10, note_layer, told)
+                              : aura_model_seq_map_keys(model, seq, 5, 10, note_layer, told)), "%s", aura_last_error());
+        for (uint32_t i = 0; i <= LAYERS; i++) /* each of 10 keys of 2 heads is asked for twice */
+            EXPECT(told[i] == (i < LAYERS && (one == i || one == LAYERS) ? 40 : 0), "layer %u was told %u times", i, told[i]);
+    }
+    aura_model_cache_destroy(model);
+    texts_free(&t);
+}
+
 /* Beams: kept, forked and released in one call, and then on their own. */
 static void beams_are_selected(void)
 {
@@ -603,6 +629,7 @@ int main(void)
     RUN(damaged_models);
     RUN(failed_allocations_lose_nothing);
     RUN(misuse);
+    RUN(maps_know_their_layer);
     RUN(beams_are_selected);
     aura_ctx_destroy(ctx);
     files_end();
