@@ -261,7 +261,7 @@ job_neon() {
     except=$(echo $except)
     programs $out/neon qemu-aarch64 -cpu max
     rm -f $out/check-arm-*.json
-    for isa in $(isas qemu-aarch64 -cpu max $out/neon/aura); do
+    for isa in $(isas qemu-aarch64 -cpu max $out/neon/aura | grep -vx ref); do # the definition is plain C: test programs run it here
         check $out/check-arm-$isa.json qemu-aarch64 -cpu max $out/neon/aura check --no-times --isa $isa --strict
     done
 }
