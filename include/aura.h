@@ -12,8 +12,8 @@
  *          other field. A size that this library does not know is an error, not a guess.
  * Owners   What a _create or _load function returns belongs to the caller, who gives it to the _destroy function. A
  *          context must live longer than everything made with it. Input buffers are read during the call only.
- * Threads  A call may run on any thread with 128 KiB of stack to spare. Several threads may use one handle at once unless
- *          its comment says otherwise.
+ * Threads  A call may run on any thread with 128 KiB of stack to spare, 256 KiB where it encodes with a metric. Several threads may
+ *          use one handle at once unless its comment says otherwise.
  * Floats   A call puts the caller's rounding, flush-to-zero and exception modes aside and restores them at its end. They
  *          never change a result.
  */
@@ -112,8 +112,8 @@ typedef enum aura_log_level { AURA_LOG_ERROR = 0, AURA_LOG_INFO = 1 } aura_log_l
 typedef void aura_log_fn(void *user, aura_log_level level, const char *message);
 
 /* The caller's own threads. run() must call item(work, i) once for every i < items, on any threads and in any order, and
- * return when all of them have returned. Several threads may call run() at once. item() needs 128 KiB of stack. aura_team.h
- * has one for engines whose threads all enter an operation at once. */
+ * return when all of them have returned. Several threads may call run() at once. item() needs the stack that calls need.
+ * aura_team.h has one for engines whose threads all enter an operation at once. */
 typedef struct aura_executor {
     void (*run)(void *user, size_t items, void (*item)(void *work, size_t i), void *work);
     void *user;
@@ -209,6 +209,14 @@ typedef struct aura_config {
                                     NULL: none. Plain keys take none */
     size_t budget_bytes;         /* what the cache may allocate in all; 0: no limit */
 
+    /* Feedback: what an error of a stored key or value costs those who read it, a symmetric matrix of each KV head. Tokens are
+     * then encoded so that e'Me is small; what the codes mean does not change. [kv_heads][dim * (dim + 1) / 2], the lower
+     * triangles by rows: entry (i, j), j <= i, at i * (i + 1) / 2 + j; copied. Keys: E[q q'] of the queries, from
+     * aura_calibration_metric(). Values: the sum over the heads of the group of W'W, W being their columns of the output
+     * projection. NULL: none. Plain sides take none */
+    const float *k_metric, *v_metric;
+    const float *v_balance;      /* [kv_heads][v_dim] factors on the values, like balance */
+
     /* A sliding window: a token is seen by itself and by the `window` - 1 tokens after it. The cache uses pages again when
      * nobody will see their tokens any more. slack is max(max_queries, rollback). The page of a token stays at least until
      * window + slack tokens have followed. A sequence has at most ceil((window + slack) / 256) + 1 pages, and those of its
@@ -220,13 +228,14 @@ typedef struct aura_config {
     /* Slots instead of sequences: see "slots" below. 0: sequences */
     uint64_t slots;
 } aura_config;
-#define AURA_CONFIG_INIT {sizeof(aura_config), {(aura_kind)0, (aura_kind)0}, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 0, 0, 0}
+#define AURA_CONFIG_INIT \
+    {sizeof(aura_config), {(aura_kind)0, (aura_kind)0}, 0, 0, 0, 0, 0, 0, 0, NULL, 0, NULL, NULL, NULL, 0, 0, 0, 0}
 
 typedef struct aura_cache aura_cache;
 typedef uint32_t aura_seq; /* a sequence of one cache; never 0 */
 
 /* Makes a cache without sequences. The caller owns *cache.
- * Fails: AURA_BAD_ARGUMENT, AURA_UNSUPPORTED (a kind or dim nobody built), AURA_BAD_VALUE (balance), AURA_OUT_OF_MEMORY,
+ * Fails: AURA_BAD_ARGUMENT, AURA_UNSUPPORTED (a kind or dim nobody built), AURA_BAD_VALUE (balance, metric), AURA_OUT_OF_MEMORY,
  * AURA_OUT_OF_PAGES (a budget in which no page fits). */
 AURA_API aura_status aura_cache_create(aura_ctx *ctx, const aura_config *config, aura_cache **cache);
 
@@ -547,11 +556,12 @@ typedef struct aura_calibration aura_calibration;
 typedef struct aura_calibration_config {
     size_t size;
     uint32_t q_heads, kv_heads, k_dim;
+    uint32_t v_dim; /* 0: k_dim */
 } aura_calibration_config;
-#define AURA_CALIBRATION_CONFIG_INIT {sizeof(aura_calibration_config), 0, 0, 0}
+#define AURA_CALIBRATION_CONFIG_INIT {sizeof(aura_calibration_config), 0, 0, 0, 0}
 
 /* Makes a calibration that has seen nothing. The caller owns *calibration.
- * Fails: AURA_BAD_ARGUMENT (heads), AURA_UNSUPPORTED (k_dim), AURA_OUT_OF_MEMORY. */
+ * Fails: AURA_BAD_ARGUMENT (heads), AURA_UNSUPPORTED (k_dim, v_dim), AURA_OUT_OF_MEMORY. */
 AURA_API aura_status aura_calibration_create(const aura_ctx *ctx, const aura_calibration_config *config,
                                              aura_calibration **calibration);
 
@@ -565,12 +575,23 @@ AURA_API aura_status aura_calibration_keys(aura_calibration *calibration, uint32
 /* Counts queries, [tokens][q_heads][k_dim]. Fails as aura_calibration_keys() does. */
 AURA_API aura_status aura_calibration_queries(aura_calibration *calibration, uint32_t tokens, const aura_input *q);
 
-/* Ends a text: the next keys are those of position 0 again. Fails: AURA_BAD_ARGUMENT (NULL). */
+/* Counts the next values of the text, [tokens][kv_heads][v_dim]. Only aura_calibration_v_balance() needs them. Fails as
+ * aura_calibration_keys() does. */
+AURA_API aura_status aura_calibration_values(aura_calibration *calibration, uint32_t tokens, const aura_input *v);
+
+/* Ends a text: the next keys and values are those of position 0 again. Fails: AURA_BAD_ARGUMENT (NULL). */
 AURA_API aura_status aura_calibration_next_text(aura_calibration *calibration);
 
 /* Writes balance[kv_heads][k_dim] = (E[q^2] / E[(k - reference)^2])^(1/4) per channel, with geometric mean 1, within 1/8
  * to 8. Fails: AURA_BAD_ARGUMENT (also: no queries yet, or no text that had 32 keys). */
 AURA_API aura_status aura_calibration_balance(const aura_calibration *calibration, float *balance);
+
+/* What a cache with feedback takes: k_metric[kv_heads][k_dim * (k_dim + 1) / 2] = E[q q'], and the balances that go with metrics,
+ * E[(k - reference)^2]^(-3/8) E[q^2]^(1/8) and E[v^2]^(-3/8) (diagonal of v_metric)^(1/8), else like the balance above.
+ * Fail: AURA_BAD_ARGUMENT (also: nothing counted yet that they need), AURA_BAD_VALUE (the diagonal of v_metric). */
+AURA_API aura_status aura_calibration_metric(const aura_calibration *calibration, float *k_metric);
+AURA_API aura_status aura_calibration_k_balance(const aura_calibration *calibration, float *balance);
+AURA_API aura_status aura_calibration_v_balance(const aura_calibration *calibration, const float *v_metric, float *balance);
 
 /* ---- models ------------------------------------------------------------------------------------------------------
  *

@@ -30,7 +30,7 @@ extern "C" {
 
 /* ---- profiles ----------------------------------------------------------------------------------------------------
  *
- * What calibration found out about a model: the balance vectors of its layers, in one file. aura.h declares aura_profile.
+ * What calibration found out about a model: balance and metrics of its layers, in one file. aura.h declares aura_profile.
  *
  * Threads: calls that only read a profile (get, save) may run at once, or one call that changes it.
  */
@@ -42,7 +42,7 @@ AURA_API aura_status aura_profile_create(aura_ctx *ctx, uint32_t layers, aura_pr
 /* Frees a profile; NULL is allowed. Never fails. */
 AURA_API void aura_profile_destroy(aura_profile *profile);
 
-/* Copies balance[kv_heads][k_dim], as aura_config takes it, into a layer. NULL: the layer has none from now on.
+/* Copies balance[kv_heads][k_dim], as aura_config takes it, into a layer, which has nothing else then; NULL: nothing at all.
  * Fails, with nothing changed: AURA_BAD_ARGUMENT (no such layer, no heads), AURA_UNSUPPORTED (k_dim), AURA_BAD_VALUE (a factor
  * that is not within 1/8 to 8), AURA_OUT_OF_MEMORY. */
 AURA_API aura_status aura_profile_set(aura_profile *profile, uint32_t layer, uint32_t kv_heads, uint32_t k_dim,
@@ -53,8 +53,14 @@ typedef struct aura_profile_layer {
     uint32_t layers;      /* of the profile */
     uint32_t kv_heads, k_dim;
     const float *balance; /* [kv_heads][k_dim], the profile's until it is set or destroyed; NULL: this layer has none */
+    uint32_t v_dim;       /* the rest as in aura_config */
+    const float *v_balance, *k_metric, *v_metric;
 } aura_profile_layer;
-#define AURA_PROFILE_LAYER_INIT {sizeof(aura_profile_layer), 0, 0, 0, NULL}
+#define AURA_PROFILE_LAYER_INIT {sizeof(aura_profile_layer), 0, 0, 0, NULL, 0, NULL, NULL, NULL}
+
+/* Copies all that *with has into a layer, which has nothing else then; `layers` is not read.
+ * Fails, with nothing changed: as aura_profile_set(), AURA_BAD_VALUE also for a metric that is none. */
+AURA_API aura_status aura_profile_put(aura_profile *profile, uint32_t layer, const aura_profile_layer *with);
 
 /* Fills the caller's *info. Fails: AURA_BAD_ARGUMENT (no such layer). */
 AURA_API aura_status aura_profile_get(const aura_profile *profile, uint32_t layer, aura_profile_layer *info);
@@ -258,7 +264,7 @@ AURA_API void aura_extents_destroy(aura_extents *extents);
 typedef struct aura_page_codec aura_page_codec;
 
 /* Makes a codec for `layers` layers of one configuration, of which format, heads, dim, flags, seed and balance count; k_dim and
- * v_dim are equal, and there is no window, slots or budget. AURA_NO_SEARCH makes encoding three times as fast. The caller owns
+ * v_dim are equal, and there is no window, slots, budget, metric or v_balance. AURA_NO_SEARCH makes encoding three times as fast. The caller owns
  * *codec.
  * Fails: as aura_cache_create(); AURA_BAD_ARGUMENT also for another configuration than that, and for no or too many layers. */
 AURA_API aura_status aura_page_codec_create(aura_ctx *ctx, const aura_config *config, uint32_t layers, aura_page_codec **codec);

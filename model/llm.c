@@ -333,6 +333,7 @@ static int open_model(const struct gguf *file, uint32_t threads, int exact, stru
     free(o.used);
     if (failed)
         return llm_close(o.llm), 1;
+    o.llm->file = file;
     *llm = o.llm;
     return 0;
 }
@@ -368,6 +369,33 @@ void llm_close(struct llm *llm)
     free(llm->out_norm);
     free(llm->rope_factors);
     free(llm);
+}
+
+int llm_value_metric(const struct llm *llm, uint32_t layer, float *metric)
+{
+    const struct llm_shape *s = &llm->shape;
+    char name[64];
+    const struct gguf_tensor *out = gguf_tensor(llm->file, tensor_of(layer, "attn_output.weight", name));
+    const size_t cols = (size_t)s->q_heads * s->head_dim, triangle = (size_t)s->head_dim * (s->head_dim + 1) / 2;
+    const size_t group = s->q_heads / s->kv_heads, row_bytes = out->bytes / s->dim;
+    float *row = malloc(cols * sizeof *row);
+    double *sum = calloc(s->kv_heads * triangle, sizeof *sum);
+    for (size_t r = 0; row && sum && r < s->dim; r++) {
+        weight_row(out->type, (const uint8_t *)out->data + r * row_bytes, cols, row);
+        for (size_t h = 0; h < s->q_heads; h++) {
+            const float *w = row + h * s->head_dim;
+            double *to = sum + h / group * triangle;
+            for (uint32_t i = 0; i < s->head_dim; to += ++i)
+                for (uint32_t j = 0; j <= i; j++)
+                    to[j] += (double)w[i] * w[j];
+        }
+    }
+    for (size_t i = 0; row && sum && i < s->kv_heads * triangle; i++)
+        metric[i] = (float)sum[i];
+    const int bad = !row || !sum;
+    free(row);
+    free(sum);
+    return bad;
 }
 
 const struct llm_shape *llm_shape(const struct llm *llm)

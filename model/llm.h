@@ -32,6 +32,11 @@ int llm_open_exact(const struct gguf *file, uint32_t threads, struct llm **llm, 
 void llm_close(struct llm *llm); /* NULL is allowed */
 const struct llm_shape *llm_shape(const struct llm *llm);
 
+/* What an error of a value of this layer costs, for each KV head: the sum over the query heads of its group of W'W, W being the
+ * columns of the output projection that read the head. metric: [kv_heads][head_dim * (head_dim + 1) / 2], lower triangles by
+ * rows, as aura_config takes them. 0 when good; otherwise there is no memory. */
+int llm_value_metric(const struct llm *llm, uint32_t layer, float *metric);
+
 /* Called before a layer appends and attends. It may change q [tokens][q_heads][head_dim], and k and v
  * [tokens][kv_heads][head_dim], which have their norms and RoPE. The tokens are at the positions from `first` on. */
 typedef void llm_on_layer(void *arg, uint32_t layer, uint64_t first, uint32_t tokens, float *q, float *k, float *v);

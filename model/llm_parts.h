@@ -19,6 +19,7 @@ struct llm {
     float *out_norm;                     /* [dim] */
     struct matrix head;                  /* dim to vocab */
     float *rope_factors;                 /* [rope_dims / 2]: RoPE divides its angles by them; NULL: none */
+    const struct gguf *file;
     struct llm_layer *layers;
     int has_blocks, has_floats;          /* whether a matrix is quantised; whether one is not */
 };

@@ -1,4 +1,4 @@
-/* The definition of every stage: ref.c, ref_attend.c and ref_tile.c. */
+/* The definition of every stage: ref.c, ref_attend.c, ref_tile.c and ref_feedback.c. */
 #ifndef AURA_REF_H
 #define AURA_REF_H
 
@@ -41,11 +41,16 @@ double aura_ref_coordinate(const struct aura_rows *rows, size_t t, uint32_t d);
 /* ---- tiles: integers, and floats in one order; kernels too, likewise ----------------------------------------------- */
 
 aura_encode_fn aura_encode_ref;
+aura_feedback_fn aura_feedback_ref;
 aura_query_fn aura_query_ref;
 aura_reference_fn aura_reference_ref;
 aura_score_fn aura_score_ref;
 aura_softmax_fn aura_softmax_ref;
 aura_value_fn aura_value_ref;
+
+/* In double: what the error of a vector that is stored as these codes with this scale costs. size: what the vector itself would. */
+double aura_ref_metric_error(const uint8_t *code, double scale, const float *y, const struct aura_codec_plan *plan,
+                             const struct aura_metric *metric, double *size);
 
 /* Code i along the packed axis and its level, in the given lane. */
 uint8_t aura_ref_code(const struct aura_tile *tile, uint32_t i, uint32_t lane);

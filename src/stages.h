@@ -10,8 +10,8 @@
  *     K,V ─ rotate ─ row_encode ─▶ rows ─┐             (and rows ─ row_dequant ─ undo ─▶ K,V)
  *     Q ─ rotate ─▶ row_score ─ row_softmax ─ row_value ─▶ partial ─ row_reduce ─ undo ─▶ output
  *
- * ref.c, ref_attend.c (attention over rows) and ref_tile.c (tiles) define what a stage computes. What a kernel may assume
- * is said here:
+ * ref.c, ref_attend.c (attention over rows), ref_tile.c (tiles) and ref_feedback.c define what a stage computes. What a
+ * kernel may assume is said here:
  *
  *  - The public function has checked the arguments (base/arguments.c); kernels allocate nothing and cannot fail.
  *  - The float environment is IEEE default: round to nearest even, no flush to zero (fpmode.h).
@@ -65,6 +65,13 @@ struct aura_codec_plan {
     float threshold[256];  /* padded to 2^bits - 1 with +inf, which nothing exceeds */
 };
 
+/* What an error of a vector costs, made ready: metric.c. */
+struct aura_metric {
+    uint32_t dim;
+    const float *l;      /* [dim][dim]: l[j][i] for i < j, else 0 */
+    const float *weight; /* [dim] > 0: an error e costs the sum over i of weight[i] * (e[i] + sum over j > i of l[j][i] e[j])^2 */
+};
+
 /* Rows of keys or values, one vector each, as row_score and row_value read them. */
 struct aura_rows {
     const uint8_t *data;   /* row t begins at data + t * stride; read exactly to the end of its codes or numbers */
@@ -113,6 +120,12 @@ typedef void aura_row_reduce_fn(float *out, const float *weight, const float *pa
 
 /* code[n][dim] = the indices that row_encode packs, a byte each; scale[n] as there. */
 typedef void aura_encode_fn(uint8_t *code, float *scale, const float *y, const struct aura_codec_plan *plan, size_t n);
+
+/* code[n][dim] and scale[n] are what encode made of y[n][dim] with the same plan, whose rule is MATCHED or UNBIASED. They become
+ * codes and scale of feedback where those cost less in the metric, both with their scales as f16; else they stay. dim is a
+ * multiple of 16, and scales are numbers in f16. */
+typedef void aura_feedback_fn(uint8_t *code, float *scale, const float *y, const struct aura_codec_plan *plan,
+                              const struct aura_metric *metric, size_t n);
 
 /* A rotated query as integers of 15 bits in two signed bytes: y[d] is about step * (256 hi[d] + lo[d]). */
 struct aura_query {

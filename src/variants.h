@@ -2,7 +2,7 @@
  * enumerates them.
  *
  * A kernel is called aura_<stage>_<shape>_<isa>, and the name is an address:
- *     stage  ref.c, ref_attend.c or ref_tile.c define it at aura_<stage>_ref; stages.h has its contract, and
+ *     stage  ref.c, ref_attend.c, ref_tile.c or ref_feedback.c define it at aura_<stage>_ref; stages.h has its contract, and
  *            cpu/<stage>.tmpl.h its body. Two stages share a file: undo is in rotate.tmpl.h, row_encode in encode.tmpl.h.
  *            The stages row_* read and write rows, the layout of the public families; the others work on tiles.
  *     shape  b2 ... b8: codes of that many bits; f32, f16, bf16: plain numbers; any: there is nothing to fix;
@@ -56,6 +56,7 @@ enum { AURA_ROW_F32 = 9, AURA_ROW_F16, AURA_ROW_BF16 };
 #define AURA_STAGES(X)               \
     X(rotate, EXACT, 1e-6)           \
     X(encode, EXACT, 2e-6)           \
+    X(feedback, EXACT, 1e-4)         \
     X(query, EXACT, 4e-5)            \
     X(reference, EXACT, 0)           \
     X(score, EXACT, 5e-7)            \
@@ -73,6 +74,7 @@ enum { AURA_ROW_F32 = 9, AURA_ROW_F16, AURA_ROW_BF16 };
 /* X(stage, shape, kind, isa) for every shape of a stage. The kind is one of AURA_KINDS, or 0 where there is none. */
 #define AURA_SHAPES_rotate(X, stage, isa) X(stage, any, 0, isa)
 #define AURA_SHAPES_encode(X, stage, isa) AURA_SHAPES_bits(X, stage, isa)
+#define AURA_SHAPES_feedback(X, stage, isa) AURA_SHAPES_bits(X, stage, isa)
 #define AURA_SHAPES_query(X, stage, isa) X(stage, any, 0, isa)
 #define AURA_SHAPES_reference(X, stage, isa) X(stage, any, 0, isa)
 #define AURA_SHAPES_score(X, stage, isa) AURA_SHAPES_tile(X, stage, isa)
@@ -115,6 +117,7 @@ enum { AURA_N_KINDS = 32 };
     X(rotate, avx2)             \
     X(undo, avx2)               \
     X(encode, avx2)             \
+    X(feedback, avx2)           \
     X(query, avx2)              \
     X(reference, avx2)          \
     X(score, avx2)              \
@@ -133,6 +136,7 @@ enum { AURA_N_KINDS = 32 };
     X(rotate, avx512)           \
     X(undo, avx512)             \
     X(encode, avx512)           \
+    X(feedback, avx512)         \
     X(query, avx512)            \
     X(reference, avx512)        \
     X(score, avx512)            \
@@ -152,6 +156,7 @@ enum { AURA_N_KINDS = 32 };
     X(rotate, neon)           \
     X(undo, neon)             \
     X(encode, neon)           \
+    X(feedback, neon)         \
     X(query, neon)            \
     X(reference, neon)        \
     X(score, neon)            \

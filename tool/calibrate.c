@@ -14,7 +14,7 @@ enum { LEAST_TOKENS = 64 }; /* of a chunk: two tiles, because the first one has 
 struct arguments {
     const char *model, *text, *out;
     uint32_t ctx, tokens, threads;
-    int json;
+    int plain, json;
 };
 
 static const struct option options[] = {
@@ -23,6 +23,7 @@ static const struct option options[] = {
     NUMBER(ctx, "--ctx", LEAST_TOKENS, 1 << 20, "N", "tokens that the model reads at a time (2048)"),
     NUMBER(tokens, "--tokens", LEAST_TOKENS, 1 << 30, "N", "at most so many of the text (16384)"),
     NUMBER(threads, "--threads", 1, 1024, "N", "(all processors)"),
+    FLAG(plain, "--no-feedback", "balance of the keys alone: what a GPU takes"),
     FLAG(json, "--json", "as JSON"),
     LAST_OPTION};
 
@@ -31,18 +32,21 @@ struct calibrator {
     aura_ctx *ctx;
     aura_calibration **layer;
     uint32_t layers, kv_heads, head_dim;
+    int plain;
     aura_status status; /* the first failure */
 };
 
 static void look(void *arg, uint32_t layer, uint64_t first, uint32_t tokens, float *q, float *k, float *v)
 {
     struct calibrator *c = arg;
-    aura_input keys = {k, AURA_F32, 0, 0, NULL}, queries = {q, AURA_F32, 0, 0, NULL};
-    (void)first, (void)v;
+    aura_input keys = {k, AURA_F32, 0, 0, NULL}, queries = {q, AURA_F32, 0, 0, NULL}, values = {v, AURA_F32, 0, 0, NULL};
+    (void)first;
     if (!c->status)
         c->status = aura_calibration_keys(c->layer[layer], tokens, &keys);
     if (!c->status)
         c->status = aura_calibration_queries(c->layer[layer], tokens, &queries);
+    if (!c->status)
+        c->status = aura_calibration_values(c->layer[layer], tokens, &values);
 }
 
 static int calibrator_create(struct calibrator *c, const struct llm_shape *shape)
@@ -106,38 +110,59 @@ static int read_text(struct calibrator *c, const struct arguments *a, const stru
     return 0;
 }
 
-/* Writes the factors of all layers to a file; *least and *most are the smallest and the largest factor. */
-static int write_profile(const struct calibrator *c, const char *path, float *least, float *most, char *error)
+/* What a profile has for a layer. */
+struct found {
+    float *balance, *v_balance, *k_metric, *v_metric;
+};
+
+/* Puts what was found out about a layer into the profile. */
+static int put_layer(const struct calibrator *c, const struct llm *llm, const struct found *f, aura_profile *profile,
+                     uint32_t layer)
 {
-    size_t n = (size_t)c->kv_heads * c->head_dim;
-    float *balance = malloc(n * sizeof *balance);
+    aura_profile_layer with = AURA_PROFILE_LAYER_INIT;
+    with.kv_heads = c->kv_heads, with.k_dim = with.v_dim = c->head_dim;
+    if (c->plain)
+        return aura_calibration_balance(c->layer[layer], f->balance) ||
+               aura_profile_set(profile, layer, c->kv_heads, c->head_dim, f->balance);
+    with.balance = f->balance, with.v_balance = f->v_balance, with.k_metric = f->k_metric, with.v_metric = f->v_metric;
+    return llm_value_metric(llm, layer, f->v_metric) || aura_calibration_k_balance(c->layer[layer], f->balance) ||
+           aura_calibration_metric(c->layer[layer], f->k_metric) ||
+           aura_calibration_v_balance(c->layer[layer], f->v_metric, f->v_balance) || aura_profile_put(profile, layer, &with);
+}
+
+/* Writes a profile of all layers to a file; *least and *most are the smallest and the largest factor. */
+static int write_profile(const struct calibrator *c, const struct llm *llm, const char *path, float *least, float *most,
+                         char *error)
+{
+    const size_t n = (size_t)c->kv_heads * c->head_dim, triangles = n * (c->head_dim + 1) / 2;
+    float *memory = malloc(2 * (n + triangles) * sizeof *memory);
+    const struct found f = {memory, memory + n, memory + 2 * n, memory + 2 * n + triangles};
     aura_profile *profile = NULL;
-    aura_status status = balance ? aura_profile_create(c->ctx, c->layers, &profile) : AURA_OUT_OF_MEMORY;
+    int bad = !memory || aura_profile_create(c->ctx, c->layers, &profile);
     *least = INFINITY, *most = 0;
-    for (uint32_t i = 0; i < c->layers && !status; i++) {
-        status = aura_calibration_balance(c->layer[i], balance);
-        for (size_t j = 0; j < n && !status; j++)
-            *least = fminf(*least, balance[j]), *most = fmaxf(*most, balance[j]);
-        status = status ? status : aura_profile_set(profile, i, c->kv_heads, c->head_dim, balance);
+    for (uint32_t i = 0; i < c->layers && !bad; i++) {
+        bad = put_layer(c, llm, &f, profile, i);
+        for (size_t j = 0; j < (c->plain ? n : 2 * n) && !bad; j++)
+            *least = fminf(*least, memory[j]), *most = fmaxf(*most, memory[j]);
     }
-    status = status ? status : aura_profile_save(profile, path);
-    if (status)
-        snprintf(error, LLM_ERROR_BYTES, "%.200s", balance ? aura_last_error() : "out of memory");
+    bad = bad || aura_profile_save(profile, path);
+    if (bad)
+        snprintf(error, LLM_ERROR_BYTES, "%.200s", memory && *aura_last_error() ? aura_last_error() : "out of memory");
     aura_profile_destroy(profile);
-    free(balance);
-    return status != AURA_OK;
+    free(memory);
+    return bad;
 }
 
 static int calibrate(const struct command *self, const struct arguments *a, const struct text_model *m)
 {
     char error[LLM_ERROR_BYTES] = "";
-    struct calibrator c = {0};
+    struct calibrator c = {.plain = a->plain};
     size_t used = 0;
     float least = 0, most = 0;
     int bad = calibrator_create(&c, llm_shape(m->llm));
     if (bad)
         snprintf(error, sizeof error, "%.200s", c.layer ? aura_last_error() : "out of memory");
-    bad = bad || read_text(&c, a, m, &used, error) || write_profile(&c, a->out, &least, &most, error);
+    bad = bad || read_text(&c, a, m, &used, error) || write_profile(&c, m->llm, a->out, &least, &most, error);
     print_progress(NULL);
     if (!bad && a->json) {
         printf("{\"profile\": ");
@@ -174,7 +199,7 @@ static int run(const struct command *self, int argc, char **argv)
 
 const struct command command_calibrate = {
     "calibrate", "make a model's profile from a text", "MODEL --text FILE -o FILE [OPTIONS]",
-    "Reads a text with a model and writes what its queries look at, as the balance\n"
-    "of its keys, to a profile: `aura run` and `aura eval` take it by --profile.\n",
+    "Reads a text with a model and writes to a profile what errors of keys and values\n"
+    "cost: balance and metrics. `aura run` and `aura eval` take it by --profile.\n",
     "MODEL", NULL, options,
     "aura calibrate model.gguf --text data/essay.txt -o model.profile\n", run};

@@ -46,7 +46,7 @@ static void close_keys(const aura_cache *cache, const struct aura_sequence *seq,
         aura_load_reference(r, cache, head);
     for (uint32_t c = first; c < end; c++)
         rows[c] = aura_row_of(cache, seq->k, cache->layout.k.dim, h, tile * AURA_TILE + c);
-    aura_encode_keys(cache, aura_tile_of(cache, seq, tile, h), first, end, rows, reference ? r : NULL);
+    aura_encode_keys(cache, aura_tile_of(cache, seq, tile, h), h, first, end, rows, reference ? r : NULL);
 }
 
 static void close_values(const aura_cache *cache, const struct aura_sequence *seq, uint64_t tile, uint32_t h,
@@ -55,7 +55,7 @@ static void close_values(const aura_cache *cache, const struct aura_sequence *se
     const uint16_t *rows[AURA_TILE];
     for (uint32_t c = first; c < end; c++)
         rows[c] = aura_row_of(cache, seq->v, cache->layout.v.dim, h, tile * AURA_TILE + c);
-    aura_encode_values(cache, aura_tile_of(cache, seq, tile, h), first, end, rows);
+    aura_encode_values(cache, aura_tile_of(cache, seq, tile, h), h, first, end, rows);
 }
 
 uint64_t aura_close_tokens(const aura_cache *cache, const struct aura_sequence *seq, uint32_t h, uint64_t closed, uint64_t len)

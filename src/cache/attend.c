@@ -78,8 +78,8 @@ static void prepare_row(const struct aura_block *b, size_t i)
                    aura_q_head_of(b, i), c->k_dim);
     memset(q + c->k_dim, 0, (dim - c->k_dim) * sizeof *q);
     if (aura_is_packed(cache->layout.k.kind)) {
-        for (uint32_t d = 0; cache->balance && d < c->k_dim; d++)
-            q[d] = q[d] * cache->inverse_balance[(size_t)b->head * c->k_dim + d];
+        for (uint32_t d = 0; cache->k.balance && d < c->k_dim; d++)
+            q[d] = q[d] * cache->k.inverse_balance[(size_t)b->head * c->k_dim + d];
         cache->ctx->kernels.rotate[0](q, q, &cache->k.rotate, 1);
     }
     a->bad[row] = (uint8_t)aura_poison_row(q, dim, AURA_F32);
@@ -254,6 +254,8 @@ static void finish_row(const struct aura_block *b, size_t i)
         out[d] = bad ? NAN : empty ? 0 : out[d] / all.sum;
     if (!bad && aura_is_packed(cache->layout.v.kind))
         cache->ctx->kernels.undo[0](out, out, &cache->v.undo, 1);
+    for (uint32_t d = 0; !bad && cache->v.balance && d < given; d++)
+        out[d] = out[d] * cache->v.inverse_balance[(size_t)b->head * given + d];
     bad = aura_poison_row(out, given, job->out.dtype);
     a->bad[b->row + i] = (uint8_t)bad;
     const aura_input place = aura_place_of(&job->out);

@@ -20,8 +20,8 @@ void aura_backend_describe(struct aura_backend_cache *facts, const aura_cache *c
     facts->k_codec = k ? &cache->k.codec : NULL;
     facts->v_codec = v ? &cache->v.codec : NULL;
     facts->reference_codec = &cache->reference_codec;
-    facts->balance = cache->balance;
-    facts->inverse_balance = cache->inverse_balance;
+    facts->balance = cache->k.balance;
+    facts->inverse_balance = cache->k.inverse_balance;
     facts->pinned = cache->pinned;
     facts->rollback = cache->rollback;
     facts->rows = cache->rows;

@@ -9,15 +9,6 @@
 #include "../codec.h"
 #include "../rotation.h"
 
-static aura_status check_balance(struct aura_call call, const aura_config *c)
-{
-    if (!c->balance)
-        return AURA_OK;
-    if (!aura_is_packed((uint32_t)c->format.k))
-        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: plain keys take no balance", call.name);
-    return aura_check_balance(call, c->balance, c->kv_heads, c->k_dim);
-}
-
 static aura_status check_windows_and_slots(struct aura_call call, const aura_config *c)
 {
     if (!c->window && (c->max_queries || c->keep_first))
@@ -60,7 +51,7 @@ static aura_status complete_config(struct aura_call call, aura_config *c, const 
                          call.name);
     if ((status = check_windows_and_slots(call, c)))
         return status;
-    return check_balance(call, c);
+    return aura_check_numbers(call, c);
 }
 
 _Static_assert((AURA_RING & (AURA_RING - 1)) == 0, "aura_ring_row() needs a power of two");
@@ -126,26 +117,6 @@ static void cache_init(aura_cache *cache, aura_ctx *ctx, const aura_config *c)
         cache->slab_pages = 1;
 }
 
-static aura_status copy_balance(struct aura_call call, aura_cache *cache)
-{
-    const aura_config *c = &cache->config;
-    size_t n = (size_t)c->kv_heads * c->k_dim;
-    void *memory;
-    if (!c->balance)
-        return AURA_OK;
-    aura_status status = aura_cache_alloc(call, cache, 2 * n * sizeof(float), 64, &memory);
-    if (status)
-        return status;
-    cache->balance = memory;
-    cache->inverse_balance = cache->balance + n;
-    for (size_t i = 0; i < n; i++) {
-        cache->balance[i] = c->balance[i];
-        cache->inverse_balance[i] = 1 / c->balance[i];
-    }
-    cache->config.balance = cache->balance;
-    return AURA_OK;
-}
-
 aura_status aura_cache_shape(struct aura_call call, aura_ctx *ctx, const aura_config *config, aura_cache *shape)
 {
     aura_config c;
@@ -191,7 +162,7 @@ aura_status aura_cache_make(struct aura_call call, aura_ctx *ctx, const aura_con
         status = aura_fail(ctx, AURA_OUT_OF_PAGES, "%s: in a budget of %zu bytes no page fits; give %zu or more", call.name,
                            c.budget_bytes, least);
     if (!status)
-        status = copy_balance(call, made);
+        status = aura_numbers_make(call, made);
     aura_fpmode_leave(mode);
     if (!status && c.slots)
         status = aura_slots_make(call, made);
@@ -221,7 +192,7 @@ void aura_cache_unmake(aura_cache *cache)
     if (cache->slots)
         aura_seq_unmake(cache, cache->slots);
     aura_pool_free(cache);
-    aura_cache_free(cache, cache->balance, 2 * (size_t)cache->config.kv_heads * cache->config.k_dim * sizeof(float));
+    aura_numbers_unmake(cache);
     pthread_mutex_destroy(&cache->lock);
     atomic_fetch_sub(&cache->budget->bytes, sizeof *cache);
     ctx->allocator.free(ctx->allocator.user, cache, sizeof *cache);

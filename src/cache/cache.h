@@ -1,6 +1,6 @@
-/* The cache: what it is made of. cache.c makes and describes it, seq.c has its sequences, pool.c owns its memory, append.c
- * takes tokens, tile.c encodes them, edit.c removes and changes them, slots.c is the cache without sequences, decode.c reads tokens
- * back, attend.c attends. */
+/* The cache: what it is made of. cache.c makes and describes it, feedback.c has balance and metrics, seq.c has its sequences,
+ * pool.c owns its memory, append.c takes tokens, tile.c encodes them, edit.c removes and changes them, slots.c is the cache without
+ * sequences, decode.c reads tokens back, attend.c attends. */
 #ifndef AURA_CACHE_H
 #define AURA_CACHE_H
 
@@ -22,6 +22,9 @@ enum {
 struct aura_codec_side {
     struct aura_rotation_plan rotate, undo;
     struct aura_codec_plan codec;
+    float *balance, *inverse_balance; /* [kv_heads][dim], or NULL */
+    float *triangle;            /* [kv_heads][dim * (dim + 1) / 2] the metric; NULL: none */
+    struct aura_metric *metric; /* [kv_heads] made ready */
 };
 
 /* What one cache, or all caches of a model together, may allocate. */
@@ -57,7 +60,6 @@ struct aura_cache {
     struct aura_layout layout;
     struct aura_codec_side k, v;
     struct aura_codec_plan reference_codec;
-    float *balance, *inverse_balance; /* [kv_heads][k_dim], or NULL */
     uint32_t pinned, rollback, rows;  /* rows: f16 rows per head of a sequence */
     size_t page_bytes, seq_bytes, rows_bytes; /* seq_bytes: struct and rows */
     size_t slab_pages;   /* at most so many come at once */
@@ -86,6 +88,16 @@ void aura_cache_unmake(aura_cache *cache);
 /* Fills a struct with what follows from a configuration, and allocates nothing: a cache to look at, not to use or destroy. Fails
  * as aura_cache_create() does. */
 aura_status aura_cache_shape(struct aura_call call, aura_ctx *ctx, const aura_config *config, aura_cache *shape);
+
+/* ---- feedback.c: balance and metrics ---- */
+
+/* Checks what aura_metric_init() does not. */
+aura_status aura_check_numbers(struct aura_call call, const aura_config *config);
+/* Bytes that they take in a cache. */
+size_t aura_numbers_bytes(const aura_config *config);
+/* Copies those of the configuration and makes them ready. Fails: AURA_BAD_VALUE, and like aura_cache_alloc(). */
+aura_status aura_numbers_make(struct aura_call call, aura_cache *cache);
+void aura_numbers_unmake(aura_cache *cache);
 
 /* ---- pool.c: every byte that a cache allocates is counted, and none beyond its budget ---- */
 
@@ -174,7 +186,7 @@ void aura_append_item(void *append, size_t item); /* the first: job item / kv_he
 void aura_append_run(const struct aura_append *a); /* all items */
 void aura_append_end(const struct aura_append *a);
 
-/* One vector of a token to where it comes first: to the tile of a plain side, else, rotated, to its f16 row. A key has its balance.
+/* One vector of a token to where it comes first: to the tile of a plain side, else, rotated, to its f16 row. x has its balance.
  * x is lost. */
 void aura_store_vector(const aura_cache *cache, const struct aura_sequence *seq, uint64_t token, uint32_t head, float *x,
                        int values);

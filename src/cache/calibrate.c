@@ -16,6 +16,7 @@
 #include "../base/arguments.h"
 #include "../base/fpmode.h"
 #include "../base/view.h"
+#include "../metric.h"
 
 enum {
     PINNED = 4, /* tokens at the start of a text that the cache does not encode */
@@ -28,14 +29,20 @@ enum {
 
 #define LARGEST_BALANCE 8.0
 
+/* With feedback, errors go where they cost little, and what is left of the balance is to make the channels alike: measured on a
+ * model, these powers of a channel's energy and of what its errors cost are best. */
+#define KEY_POWER 0.375
+#define QUERY_POWER 0.125
+
 struct aura_calibration {
     const aura_ctx *ctx;
-    uint32_t q_heads, kv_heads, dim;
+    uint32_t q_heads, kv_heads, dim, v_dim;
     size_t bytes;
-    uint64_t position;           /* of the next key in its text */
-    uint64_t n_keys, n_queries;  /* in the sums, per KV head */
+    uint64_t position, v_position; /* of the next key and of the next value in its text */
+    uint64_t n_keys, n_queries, n_values; /* in the sums, per KV head */
     double *key_energy;          /* [kv_heads][dim] sum of (key - reference)^2 */
-    double *query_energy;        /* [kv_heads][dim] sum of query^2 over the heads of the group */
+    double *query_products;      /* [kv_heads][dim * (dim + 1) / 2] sum of q q' over the heads of the group, lower triangles */
+    double *value_energy;        /* [kv_heads][v_dim] sum of value^2 */
     double *reference;           /* [kv_heads][dim] of the page that `position` is in */
     float *tile;                 /* [TILE][kv_heads][dim], its first one */
 };
@@ -50,7 +57,9 @@ static aura_status check_config(struct aura_call call, const aura_calibration_co
                          config->size, sizeof *config);
     if ((status = aura_check_heads(call, config->q_heads, config->kv_heads)))
         return status;
-    return aura_check_cache_dim(call, "k_dim", config->k_dim);
+    if ((status = aura_check_cache_dim(call, "k_dim", config->k_dim)))
+        return status;
+    return config->v_dim ? aura_check_cache_dim(call, "v_dim", config->v_dim) : AURA_OK;
 }
 
 aura_status aura_calibration_create(const aura_ctx *ctx, const aura_calibration_config *config,
@@ -62,22 +71,27 @@ aura_status aura_calibration_create(const aura_ctx *ctx, const aura_calibration_
         return status;
     if (!calibration)
         return aura_fail(ctx, AURA_BAD_ARGUMENT, "%s: calibration is NULL", call.name);
+    const uint32_t v_dim = config->v_dim ? config->v_dim : config->k_dim;
     size_t channels = (size_t)config->kv_heads * config->k_dim, header = (sizeof(aura_calibration) + 63) / 64 * 64;
-    size_t bytes = header + channels * (3 * sizeof(double) + TILE * sizeof(float)); /* below 2^51: no overflow */
+    size_t triangles = config->kv_heads * aura_triangle(config->k_dim), values = (size_t)config->kv_heads * v_dim;
+    size_t doubles = 2 * channels + triangles + values;
+    size_t bytes = header + doubles * sizeof(double) + channels * TILE * sizeof(float); /* below 2^53: no overflow */
     char *memory = ctx->allocator.alloc(ctx->allocator.user, bytes, 64);
     if (!memory)
         return aura_fail(ctx, AURA_OUT_OF_MEMORY, "%s: the allocator has no %zu bytes", call.name, bytes);
     aura_calibration *made = (aura_calibration *)memory;
-    memset(memory, 0, header + 3 * channels * sizeof(double));
+    memset(memory, 0, header + doubles * sizeof(double));
     made->ctx = ctx;
     made->q_heads = config->q_heads;
     made->kv_heads = config->kv_heads;
     made->dim = config->k_dim;
+    made->v_dim = v_dim;
     made->bytes = bytes;
     made->key_energy = (double *)(memory + header);
-    made->query_energy = made->key_energy + channels;
-    made->reference = made->query_energy + channels;
-    made->tile = (float *)(made->reference + channels);
+    made->reference = made->key_energy + channels;
+    made->query_products = made->reference + channels;
+    made->value_energy = made->query_products + triangles;
+    made->tile = (float *)(made->value_energy + values);
     *calibration = made;
     return AURA_OK;
 }
@@ -186,12 +200,39 @@ aura_status aura_calibration_queries(aura_calibration *c, uint32_t tokens, const
     for (uint32_t t = 0; t < tokens; t++)
         for (uint32_t h = 0; h < c->q_heads; h++) {
             float query[AURA_MAX_DIM];
-            double *energy = c->query_energy + (size_t)(h / group) * c->dim;
+            double *products = c->query_products + (h / group) * aura_triangle(c->dim);
             aura_view_load(query, q, strides, t, h, c->dim);
-            for (uint32_t d = 0; d < c->dim; d++)
-                energy[d] += (double)query[d] * query[d];
+            for (uint32_t i = 0; i < c->dim; products += ++i)
+                for (uint32_t j = 0; j <= i; j++)
+                    products[j] += (double)query[i] * query[j];
         }
     c->n_queries += (uint64_t)tokens * group;
+    aura_fpmode_leave(mode);
+    return AURA_OK;
+}
+
+aura_status aura_calibration_values(aura_calibration *c, uint32_t tokens, const aura_input *v)
+{
+    struct aura_call call = {c ? c->ctx : NULL, "aura_calibration_values"};
+    if (!c)
+        return aura_fail(NULL, AURA_BAD_ARGUMENT, "%s: calibration is NULL", call.name);
+    aura_status status = tokens ? check_tensor(call, "v", v, tokens, c->kv_heads, c->v_dim) : AURA_OK;
+    if (status || !tokens)
+        return status;
+    uint64_t mode = aura_fpmode_enter();
+    struct aura_strides strides = aura_view_strides(v, c->kv_heads, c->v_dim);
+    for (uint32_t t = 0; t < tokens; t++, c->v_position++) {
+        if (c->v_position < PINNED)
+            continue;
+        for (uint32_t h = 0; h < c->kv_heads; h++) {
+            float value[AURA_MAX_DIM];
+            double *energy = c->value_energy + (size_t)h * c->v_dim;
+            aura_view_load(value, v, strides, t, h, c->v_dim);
+            for (uint32_t d = 0; d < c->v_dim; d++)
+                energy[d] += (double)value[d] * value[d];
+        }
+        c->n_values++;
+    }
     aura_fpmode_leave(mode);
     return AURA_OK;
 }
@@ -200,6 +241,7 @@ aura_status aura_calibration_next_text(aura_calibration *c)
 {
     if (!c)
         return aura_fail(NULL, AURA_BAD_ARGUMENT, "aura_calibration_next_text: calibration is NULL");
+    c->v_position = 0;
     c->position = 0; /* an incomplete tile is overwritten before anybody looks at it */
     return AURA_OK;
 }
@@ -216,7 +258,8 @@ static double floor_of(const double *energy, uint32_t dim)
 /* A channel without energy on one side can take any factor: noise where no query looks costs nothing, nor does room for
  * keys that are all 0. It gets what the floor gives, which is a limit of the range. But it must not push the others there
  * too, so the geometric mean is that of the channels that have energy on both sides. Without any: no balance. */
-static void balance_head(float *balance, const double *key_energy, const double *query_energy, uint32_t dim)
+static void balance_head(float *balance, const double *key_energy, const double *query_energy, uint32_t dim, double key_power,
+                         double query_power)
 {
     double log_factor[AURA_MAX_DIM], sum = 0;
     double key_floor = floor_of(key_energy, dim), query_floor = floor_of(query_energy, dim);
@@ -224,7 +267,7 @@ static void balance_head(float *balance, const double *key_energy, const double 
     for (uint32_t d = 0; d < dim; d++) {
         double key = fmax(key_energy[d], key_floor), query = fmax(query_energy[d], query_floor);
         int both = key_energy[d] > key_floor && query_energy[d] > query_floor;
-        log_factor[d] = key > 0 && query > 0 ? (log2(query) - log2(key)) / 4 : 0;
+        log_factor[d] = key > 0 && query > 0 ? query_power * log2(query) - key_power * log2(key) : 0;
         sum += both ? log_factor[d] : 0;
         alive += (uint32_t)both;
     }
@@ -234,18 +277,79 @@ static void balance_head(float *balance, const double *key_energy, const double 
     }
 }
 
-aura_status aura_calibration_balance(const aura_calibration *c, float *balance)
+/* The diagonal of a triangle: energies. */
+static void diagonal(double *energy, const double *triangle, uint32_t dim)
 {
-    const char *name = "aura_calibration_balance";
+    for (uint32_t d = 0; d < dim; d++)
+        energy[d] = triangle[aura_triangle(d) + d];
+}
+
+/* Both balances of keys. Sums do for means: their counts are the same for all channels. */
+static aura_status key_balance(const char *name, const aura_calibration *c, float *balance, double key_power, double query_power)
+{
     if (!c || !balance)
         return aura_fail(c ? c->ctx : NULL, AURA_BAD_ARGUMENT, "%s: %s is NULL", name, c ? "balance" : "calibration");
     if (!c->n_keys || !c->n_queries)
         return aura_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: no %s yet", name,
                          c->n_keys ? "queries" : "keys: a text counts from its 32nd token on");
     uint64_t mode = aura_fpmode_enter();
-    for (uint32_t h = 0; h < c->kv_heads; h++) /* sums do for means: their counts are the same for all channels */
-        balance_head(balance + (size_t)h * c->dim, c->key_energy + (size_t)h * c->dim, c->query_energy + (size_t)h * c->dim,
-                     c->dim);
+    for (uint32_t h = 0; h < c->kv_heads; h++) {
+        double query_energy[AURA_MAX_DIM];
+        diagonal(query_energy, c->query_products + h * aura_triangle(c->dim), c->dim);
+        balance_head(balance + (size_t)h * c->dim, c->key_energy + (size_t)h * c->dim, query_energy, c->dim, key_power,
+                     query_power);
+    }
+    aura_fpmode_leave(mode);
+    return AURA_OK;
+}
+
+aura_status aura_calibration_balance(const aura_calibration *c, float *balance)
+{
+    return key_balance("aura_calibration_balance", c, balance, 0.25, 0.25);
+}
+
+aura_status aura_calibration_k_balance(const aura_calibration *c, float *balance)
+{
+    return key_balance("aura_calibration_k_balance", c, balance, KEY_POWER, QUERY_POWER);
+}
+
+aura_status aura_calibration_v_balance(const aura_calibration *c, const float *v_metric, float *balance)
+{
+    const char *name = "aura_calibration_v_balance";
+    if (!c || !v_metric || !balance)
+        return aura_fail(c ? c->ctx : NULL, AURA_BAD_ARGUMENT, "%s: %s is NULL", name,
+                         !c ? "calibration" : v_metric ? "balance" : "v_metric");
+    if (!c->n_values)
+        return aura_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: no values yet: a text counts from its 5th token on", name);
+    for (uint32_t h = 0; h < c->kv_heads; h++)
+        for (uint32_t d = 0; d < c->v_dim; d++) {
+            const float x = v_metric[h * aura_triangle(c->v_dim) + aura_triangle(d) + d];
+            if (!(x >= 0 && x < INFINITY))
+                return aura_fail(c->ctx, AURA_BAD_VALUE, "%s: KV head %u, channel %u has %g on the diagonal", name, h, d,
+                                 (double)x);
+        }
+    uint64_t mode = aura_fpmode_enter();
+    for (uint32_t h = 0; h < c->kv_heads; h++) {
+        double cost[AURA_MAX_DIM];
+        for (uint32_t d = 0; d < c->v_dim; d++)
+            cost[d] = v_metric[h * aura_triangle(c->v_dim) + aura_triangle(d) + d];
+        balance_head(balance + (size_t)h * c->v_dim, c->value_energy + (size_t)h * c->v_dim, cost, c->v_dim, KEY_POWER,
+                     QUERY_POWER);
+    }
+    aura_fpmode_leave(mode);
+    return AURA_OK;
+}
+
+aura_status aura_calibration_metric(const aura_calibration *c, float *k_metric)
+{
+    const char *name = "aura_calibration_metric";
+    if (!c || !k_metric)
+        return aura_fail(c ? c->ctx : NULL, AURA_BAD_ARGUMENT, "%s: %s is NULL", name, c ? "k_metric" : "calibration");
+    if (!c->n_queries)
+        return aura_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: no queries yet", name);
+    uint64_t mode = aura_fpmode_enter();
+    for (size_t i = 0; i < c->kv_heads * aura_triangle(c->dim); i++)
+        k_metric[i] = (float)(c->query_products[i] / (double)c->n_queries);
     aura_fpmode_leave(mode);
     return AURA_OK;
 }

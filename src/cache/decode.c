@@ -37,8 +37,8 @@ static void decode_key(float *x, const aura_cache *cache, const struct aura_sequ
         }
     }
     cache->ctx->kernels.undo[0](x, y, &cache->k.undo, 1);
-    for (uint32_t d = 0; cache->balance && d < given; d++)
-        x[d] = x[d] * cache->inverse_balance[(size_t)head * given + d];
+    for (uint32_t d = 0; cache->k.balance && d < given; d++)
+        x[d] = x[d] * cache->k.inverse_balance[(size_t)head * given + d];
 }
 
 static void decode_value(float *x, const aura_cache *cache, const struct aura_sequence *seq, uint64_t token, uint32_t head)
@@ -50,6 +50,8 @@ static void decode_value(float *x, const aura_cache *cache, const struct aura_se
     else
         decode_codes(y, cache, aura_tile_of(cache, seq, token / AURA_TILE, head), (uint32_t)(token % AURA_TILE), 1);
     cache->ctx->kernels.undo[0](x, y, &cache->v.undo, 1);
+    for (uint32_t d = 0; cache->v.balance && d < cache->config.v_dim; d++)
+        x[d] = x[d] * cache->v.inverse_balance[(size_t)head * cache->config.v_dim + d];
 }
 
 static void decode_plain(float *x, const aura_cache *cache, const struct aura_sequence *seq, uint64_t token, uint32_t head,

@@ -43,12 +43,10 @@ static int map_key(const struct edit *e, const struct aura_sequence *seq, uint64
 {
     const aura_cache *cache = e->cache;
     const uint32_t dim = cache->config.k_dim;
-    const float *balance = cache->balance ? cache->balance + (size_t)head * dim : NULL;
     aura_decode_vector(x, cache, seq, token, head, 0);
     if (e->what.map && to < e->what.end)
         e->what.map(e->what.user, e->layer, to, head, x);
-    for (uint32_t d = 0; balance && d < dim; d++)
-        x[d] = x[d] * balance[d];
+    aura_balance_vector(x, cache, head, 0);
     if (!e->what.map || !aura_is_bad_vector(cache, x, 0))
         return 1;
     memset(x, 0, dim * sizeof *x); /* nobody stores it, unless the map says something else when it is asked again */
@@ -88,6 +86,7 @@ static void move_item(void *work, size_t head)
         for (uint64_t t = from; t < end; t++) {
             map_key(e, &e->old, t, t - cut, h, k + (t - from) * k_dim);
             aura_decode_vector(v + (t - from) * v_dim, cache, &e->old, t, h, 1);
+            aura_balance_vector(v + (t - from) * v_dim, cache, h, 1);
         }
         for (uint64_t t = from; t < end; t++) {
             aura_store_vector(cache, e->seq, t - cut, h, k + (t - from) * k_dim, 0);
@@ -124,7 +123,7 @@ static void encode_page(const struct edit *e, uint32_t h, uint64_t begin, uint64
         next = (t / AURA_TILE + 1) * AURA_TILE < end ? (t / AURA_TILE + 1) * AURA_TILE : end;
         for (uint64_t i = t; i < next; i++)
             row[i % AURA_TILE] = rows + (i - begin) * dim;
-        aura_encode_keys(cache, aura_tile_of(cache, seq, t / AURA_TILE, h), (uint32_t)(t % AURA_TILE),
+        aura_encode_keys(cache, aura_tile_of(cache, seq, t / AURA_TILE, h), h, (uint32_t)(t % AURA_TILE),
                          (uint32_t)((next - 1) % AURA_TILE + 1), row, relative ? r : NULL);
     }
 }

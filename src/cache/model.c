@@ -1,6 +1,7 @@
 /* Caches of many layers that share a budget, and sequences that are in all of them. */
 #include "../base/exact.h"
 #include "../../include/aura_file.h"
+#include "../base/numbers.h"
 #include "model.h"
 
 #include <string.h>
@@ -64,8 +65,8 @@ static aura_status check_config(struct aura_call call, const aura_model_config *
     return AURA_OK;
 }
 
-/* Gives a layer the factors that the profile has for it. */
-static aura_status take_balance(struct aura_call call, const aura_profile *profile, uint32_t layers, uint32_t layer,
+/* Gives a layer the balance and the metrics that the profile has for it. */
+static aura_status take_numbers(struct aura_call call, const aura_profile *profile, uint32_t layers, uint32_t layer,
                                 aura_config *config)
 {
     aura_profile_layer p = AURA_PROFILE_LAYER_INIT;
@@ -74,12 +75,19 @@ static aura_status take_balance(struct aura_call call, const aura_profile *profi
         return status;
     if (p.layers != layers)
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: a profile of %u layers for %u", call.name, p.layers, layers);
-    if (!p.balance || config->balance || (config->format.k && !aura_is_packed((uint32_t)config->format.k)))
-        return AURA_OK;
-    if (p.kv_heads != config->kv_heads || p.k_dim != config->k_dim)
-        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: layer %u of the profile has %u KV heads of dim %u, configs[%u] %u of %u",
-                         call.name, layer, p.kv_heads, p.k_dim, layer, config->kv_heads, config->k_dim);
-    config->balance = p.balance;
+    const float *const numbers[AURA_NUMBERS] = {p.balance, p.v_balance, p.k_metric, p.v_metric};
+    for (int i = 0; i < AURA_NUMBERS; i++) {
+        const int values = aura_numbers_of_values(i);
+        const uint32_t kind = (uint32_t)(values ? config->format.v : config->format.k), has = values ? p.v_dim : p.k_dim;
+        const uint32_t dim = values && config->v_dim ? config->v_dim : config->k_dim;
+        if (!numbers[i] || aura_numbers(config, i) || (kind && !aura_is_packed(kind)))
+            continue;
+        if (p.kv_heads != config->kv_heads || has != dim)
+            return aura_fail(call.ctx, AURA_BAD_ARGUMENT,
+                             "%s: layer %u of the profile has %u KV heads of dim %u, configs[%u] %u of %u", call.name, layer,
+                             p.kv_heads, has, layer, config->kv_heads, dim);
+        *aura_numbers_at(config, i) = numbers[i];
+    }
     return AURA_OK;
 }
 
@@ -97,7 +105,7 @@ aura_status aura_model_cache_create(aura_ctx *ctx, const aura_model_config *conf
         return status;
     aura_config *configs = memcpy(memory, config->configs, bytes);
     for (uint32_t i = 0; !status && config->profile && i < config->layers; i++)
-        status = take_balance(call, config->profile, config->layers, i, &configs[i]);
+        status = take_numbers(call, config->profile, config->layers, i, &configs[i]);
     if (!status)
         status = aura_model_make(call, ctx, configs, config->layers, config->budget_bytes, model);
     aura_give_memory(ctx, configs, bytes);

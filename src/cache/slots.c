@@ -78,9 +78,9 @@ static void write_token(const aura_cache *cache, const aura_slot_job *job, uint3
     if (reference)
         aura_load_reference(r, cache, aura_head_of(cache, cache->slots, (size_t)(slot / AURA_PAGE), head));
     if (values)
-        aura_encode_values(cache, tile, c, c + 1, rows);
+        aura_encode_values(cache, tile, head, c, c + 1, rows);
     else
-        aura_encode_keys(cache, tile, c, c + 1, rows, reference ? r : NULL);
+        aura_encode_keys(cache, tile, head, c, c + 1, rows, reference ? r : NULL);
 }
 
 static void write_item(void *work, size_t head)

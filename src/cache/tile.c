@@ -21,14 +21,20 @@ static float length_of(const float *x, uint32_t dim)
     return sqrtf(sum);
 }
 
+void aura_balance_vector(float *x, const aura_cache *cache, uint32_t head, int values)
+{
+    const uint32_t dim = values ? cache->config.v_dim : cache->config.k_dim;
+    const float *balance = values ? cache->v.balance : cache->k.balance;
+    for (uint32_t d = 0; balance && d < dim; d++)
+        x[d] = x[d] * balance[(size_t)head * dim + d];
+}
+
 void aura_load_vector(float *x, const aura_cache *cache, const aura_input *view, size_t token, uint32_t head, int values)
 {
     uint32_t dim = values ? cache->config.v_dim : cache->config.k_dim, stored = values ? cache->layout.v.dim : cache->layout.k.dim;
     struct aura_strides s = aura_view_strides(view, cache->config.kv_heads, dim);
-    const float *balance = values || !cache->balance ? NULL : cache->balance + (size_t)head * dim;
     aura_view_load(x, view, s, token, head, dim);
-    for (uint32_t d = 0; balance && d < dim; d++)
-        x[d] = x[d] * balance[d];
+    aura_balance_vector(x, cache, head, values);
     memset(x + dim, 0, (stored - dim) * sizeof *x);
 }
 
@@ -168,17 +174,24 @@ void aura_mean_reference(const aura_cache *cache, uint8_t *head, const uint16_t 
     aura_store_reference(cache, head, mean);
 }
 
-/* Codes of one vector, padded with zeros to whole runs. */
-static void encode_vector(const aura_cache *cache, uint8_t *code, uint16_t *scale, const float *y, int values)
+/* Codes of n vectors y, which lie dim after dim; of each in a row of its own, padded with zeros to whole runs. */
+static void encode_vectors(const aura_cache *cache, uint8_t code[][AURA_TILE_DIM], uint16_t *scale, const float *y, uint32_t n,
+                           uint32_t head, int values)
 {
     const struct aura_side *side = values ? &cache->layout.v : &cache->layout.k;
-    const struct aura_codec_plan *codec = values ? &cache->v.codec : &cache->k.codec;
-    float full;
-    cache->ctx->kernels.encode[side->kind](code, &full, y, codec, 1);
-    *scale = aura_f16_from_f32(full);
-    for (uint32_t d = 0; side->kind == 8 && d < side->dim; d++)
-        code[d] = aura_code_of_index(code[d], 8);
-    memset(code + side->dim, 0, aura_padded_run(side->dim) - side->dim);
+    const struct aura_codec_side *codec = values ? &cache->v : &cache->k;
+    const uint32_t dim = side->dim;
+    uint8_t index[AURA_LANES * AURA_TILE_DIM];
+    float full[AURA_LANES];
+    cache->ctx->kernels.encode[side->kind](index, full, y, &codec->codec, n);
+    if (codec->metric)
+        cache->ctx->kernels.feedback[side->kind](index, full, y, &codec->codec, &codec->metric[head], n);
+    for (uint32_t i = 0; i < n; i++) {
+        scale[i] = aura_f16_from_f32(full[i]);
+        for (uint32_t d = 0; d < dim; d++)
+            code[i][d] = aura_code_of_index(index[(size_t)i * dim + d], side->kind);
+        memset(code[i] + dim, 0, aura_padded_run(dim) - dim);
+    }
 }
 
 /* Column c of the keys. */
@@ -222,32 +235,39 @@ static void put_values(const aura_cache *cache, uint8_t *tile, uint32_t first, u
     }
 }
 
-void aura_encode_keys(const aura_cache *cache, uint8_t *tile, uint32_t first, uint32_t end, const uint16_t *const rows[AURA_TILE],
-                      const float *r)
+void aura_encode_keys(const aura_cache *cache, uint8_t *tile, uint32_t head, uint32_t first, uint32_t end,
+                      const uint16_t *const rows[AURA_TILE], const float *r)
 {
-    uint32_t dim = cache->layout.k.dim;
+    const uint32_t dim = cache->layout.k.dim;
     uint16_t *scale = (uint16_t *)(void *)(tile + cache->layout.k_scale_at);
-    float y[AURA_TILE_DIM];
-    uint8_t code[AURA_TILE_DIM];
-    for (uint32_t c = first; c < end; c++) {
-        aura_load_row(y, rows[c], AURA_F16, 0, dim);
-        for (uint32_t d = 0; r && d < dim; d++)
-            y[d] = y[d] - r[d];
-        encode_vector(cache, code, &scale[c], y, 0);
-        put_key(cache, tile, c, code);
+    float y[AURA_LANES * AURA_TILE_DIM];
+    uint8_t code[AURA_LANES][AURA_TILE_DIM];
+    for (uint32_t c = first, n; c < end; c += n) {
+        n = end - c < AURA_LANES ? end - c : AURA_LANES;
+        for (uint32_t i = 0; i < n; i++) {
+            float *to = y + (size_t)i * dim;
+            aura_load_row(to, rows[c + i], AURA_F16, 0, dim);
+            for (uint32_t d = 0; r && d < dim; d++)
+                to[d] = to[d] - r[d];
+        }
+        encode_vectors(cache, code, &scale[c], y, n, head, 0);
+        for (uint32_t i = 0; i < n; i++)
+            put_key(cache, tile, c + i, code[i]);
     }
 }
 
-void aura_encode_values(const aura_cache *cache, uint8_t *tile, uint32_t first, uint32_t end,
+void aura_encode_values(const aura_cache *cache, uint8_t *tile, uint32_t head, uint32_t first, uint32_t end,
                         const uint16_t *const rows[AURA_TILE])
 {
-    uint32_t dim = cache->layout.v.dim;
+    const uint32_t dim = cache->layout.v.dim;
     uint8_t code[AURA_TILE][AURA_TILE_DIM];
     uint16_t *scale = (uint16_t *)(void *)(tile + cache->layout.v_scale_at);
-    float y[AURA_TILE_DIM];
-    for (uint32_t c = first; c < end; c++) {
-        aura_load_row(y, rows[c], AURA_F16, 0, dim);
-        encode_vector(cache, code[c], &scale[c], y, 1);
+    float y[AURA_LANES * AURA_TILE_DIM];
+    for (uint32_t c = first, n; c < end; c += n) {
+        n = end - c < AURA_LANES ? end - c : AURA_LANES;
+        for (uint32_t i = 0; i < n; i++)
+            aura_load_row(y + (size_t)i * dim, rows[c + i], AURA_F16, 0, dim);
+        encode_vectors(cache, code + c, &scale[c], y, n, head, 1);
     }
     put_values(cache, tile, first, end, code);
 }

@@ -20,7 +20,9 @@ aura_status aura_check_input(struct aura_call call, const aura_cache *cache, uin
 aura_status aura_check_vectors(struct aura_call call, const aura_cache *cache, aura_given_of *given_of, const void *jobs,
                                size_t n_jobs);
 
-/* One vector of the caller's, a key with its balance, with zeros up to the dim that is stored. */
+/* A vector of the model gets the balance of its side. */
+void aura_balance_vector(float *x, const aura_cache *cache, uint32_t head, int values);
+/* One vector of the caller's, with its balance, with zeros up to the dim that is stored. */
 void aura_load_vector(float *x, const aura_cache *cache, const aura_input *view, size_t token, uint32_t head, int values);
 
 /* Whether it cannot be stored. NaN cannot. */
@@ -33,11 +35,11 @@ void aura_store_reference(const aura_cache *cache, uint8_t *head, const float *m
 /* The reference of a page: the mean of its first encoded keys, rows[n][k_dim] in token order, whose tile closes. */
 void aura_mean_reference(const aura_cache *cache, uint8_t *head, const uint16_t *const *rows, uint32_t n);
 
-/* Codes of tokens [first, end) of a tile from rows[][dim], f16, for those columns; the other columns keep theirs. Keys are
- * relative to r, or NULL: to nothing. */
-void aura_encode_keys(const aura_cache *cache, uint8_t *tile, uint32_t first, uint32_t end, const uint16_t *const rows[AURA_TILE],
-                      const float *r);
-void aura_encode_values(const aura_cache *cache, uint8_t *tile, uint32_t first, uint32_t end,
+/* Codes of tokens [first, end) of a tile of a KV head from rows[][dim], f16, for those columns; the other columns keep theirs.
+ * Keys are relative to r, or NULL: to nothing. */
+void aura_encode_keys(const aura_cache *cache, uint8_t *tile, uint32_t head, uint32_t first, uint32_t end,
+                      const uint16_t *const rows[AURA_TILE], const float *r);
+void aura_encode_values(const aura_cache *cache, uint8_t *tile, uint32_t head, uint32_t first, uint32_t end,
                         const uint16_t *const rows[AURA_TILE]);
 
 /* One vector of a plain side to column c of a tile. */

@@ -5,6 +5,8 @@
 #include "row_codes.tmpl.h"
 #include "row_dequant.tmpl.h"
 #include "encode.tmpl.h"
+#include "../feedback.h"
+#include "feedback.tmpl.h"
 
 #include "row.tmpl.h"
 #include "row_score.tmpl.h"

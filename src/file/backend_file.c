@@ -102,6 +102,6 @@ aura_status aura_backend_size(const char *name, const aura_cache *shape, const s
         rows += aura_rows_of(shape, seqs[i].len, seqs[i].closed);
     }
     const uint64_t layer = aura_layer_sections_bytes(shape, heads, n, entries, pages, rows);
-    *bytes = (size_t)aura_snapshot_bytes(layer, 1, shape->balance != NULL, options);
+    *bytes = (size_t)aura_snapshot_bytes(layer, 1, aura_count_numbers(&shape->config), options);
     return AURA_OK;
 }

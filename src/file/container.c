@@ -172,7 +172,7 @@ static aura_status check_table(const struct aura_reader *r)
         if (before && (s->layer < before->layer || (s->layer == before->layer && s->type <= before->type)))
             return aura_reader_bad(r, "its sections are out of order");
         at += aura_file_padded(s->bytes);
-        if ((s->type < AURA_SECTION_FILE || s->type > AURA_SECTION_ROWS) && !(s->flags & AURA_SECTION_OPTIONAL))
+        if ((s->type < AURA_SECTION_FILE || s->type > AURA_SECTION_LAST) && !(s->flags & AURA_SECTION_OPTIONAL))
             return aura_fail(r->call.ctx, AURA_UNSUPPORTED, "%s: a section of type %u, which this library does not know: %s",
                              r->call.name, s->type, r->path);
     }
@@ -337,19 +337,20 @@ const void *aura_reader_find(const struct aura_reader *r, uint32_t layer, uint32
     return r->data + r->table[at].offset;
 }
 
-aura_status aura_reader_balance(const struct aura_reader *r, uint32_t layer, uint32_t *kv_heads, uint32_t *k_dim,
-                                const float **balance)
+aura_status aura_reader_numbers(const struct aura_reader *r, uint32_t layer, int i, uint32_t *kv_heads, uint32_t *dim,
+                                const float **numbers)
 {
     uint64_t bytes;
-    const struct aura_file_balance *b = aura_reader_find(r, layer, AURA_SECTION_BALANCE, &bytes);
-    *kv_heads = *k_dim = 0;
-    *balance = NULL;
-    if (!b)
+    const struct aura_file_numbers *n = aura_reader_find(r, layer, aura_section_of_numbers(i), &bytes);
+    *kv_heads = *dim = 0;
+    *numbers = NULL;
+    if (!n)
         return AURA_OK;
-    if (bytes < sizeof *b || b->k_dim > AURA_MAX_DIM || bytes - sizeof *b != (uint64_t)b->kv_heads * b->k_dim * sizeof(float))
-        return aura_reader_bad(r, "a balance is not as long as it says");
-    *kv_heads = b->kv_heads;
-    *k_dim = b->k_dim;
-    *balance = (const float *)(const void *)(b + 1);
+    if (bytes < sizeof *n || n->dim > AURA_MAX_DIM ||
+        bytes - sizeof *n != (uint64_t)n->kv_heads * aura_numbers_width(i, n->dim) * sizeof(float))
+        return aura_reader_bad(r, "a balance or a metric is not as long as it says");
+    *kv_heads = n->kv_heads;
+    *dim = n->dim;
+    *numbers = (const float *)(const void *)(n + 1);
     return AURA_OK;
 }

@@ -8,6 +8,7 @@
 
 #include "../../include/aura_file.h"
 #include "../base/arguments.h"
+#include "../base/numbers.h"
 
 enum { AURA_FILE_MAJOR = 1, AURA_FILE_MINOR = 0, AURA_FILE_ALIGN = 64 };
 
@@ -30,6 +31,10 @@ enum {
     AURA_SECTION_TABLE = 5,
     AURA_SECTION_PAGES = 6,
     AURA_SECTION_ROWS = 7,
+    AURA_SECTION_V_BALANCE = 8,
+    AURA_SECTION_K_METRIC = 9,
+    AURA_SECTION_V_METRIC = 10,
+    AURA_SECTION_LAST = 10, /* that a reader must know */
     AURA_SECTION_NOTE = 64 /* optional, of the last layer: bytes of the caller's */
 };
 
@@ -61,12 +66,18 @@ struct aura_file_content {
 };
 _Static_assert(sizeof(struct aura_file_content) == 8, "drawn in doc/snapshot.md");
 
-/* What stands before the factors of AURA_SECTION_BALANCE, f32 [kv_heads][k_dim]. */
-struct aura_file_balance {
-    uint32_t kv_heads, k_dim;
+/* What stands before the numbers of a balance, f32 [kv_heads][dim], or of a metric, f32 [kv_heads][dim * (dim + 1) / 2]. */
+struct aura_file_numbers {
+    uint32_t kv_heads, dim;
     uint8_t zero[56];
 };
-_Static_assert(sizeof(struct aura_file_balance) == 64, "drawn in doc/snapshot.md");
+_Static_assert(sizeof(struct aura_file_numbers) == 64, "drawn in doc/snapshot.md");
+
+/* The section of numbers i, AURA_K_BALANCE to AURA_V_METRIC. */
+static inline uint32_t aura_section_of_numbers(int i)
+{
+    return i == AURA_K_BALANCE ? AURA_SECTION_BALANCE : AURA_SECTION_V_BALANCE + (uint32_t)(i - AURA_V_BALANCE);
+}
 
 /* Bytes up to the next multiple of AURA_FILE_ALIGN. */
 static inline uint64_t aura_file_padded(uint64_t bytes)
@@ -166,9 +177,9 @@ void aura_writer_section(struct aura_writer *w, uint32_t layer, uint32_t type, u
 void aura_writer_put(struct aura_writer *w, const void *data, size_t bytes);
 /* All of the section that was begun is somewhere else: so many bytes, whose checksum, with the padding's, is known. */
 void aura_writer_elsewhere(struct aura_writer *w, uint64_t bytes, uint32_t crc);
-/* Writes the whole section of a layer's factors; and its bytes, with the padding. */
-void aura_writer_balance(struct aura_writer *w, uint32_t layer, uint32_t kv_heads, uint32_t k_dim, const float *balance);
-uint64_t aura_balance_section_bytes(uint32_t kv_heads, uint32_t k_dim);
+/* Writes the whole section of numbers i of a layer; and its bytes, with the padding. */
+void aura_writer_numbers(struct aura_writer *w, uint32_t layer, int i, uint32_t kv_heads, uint32_t dim, const float *numbers);
+uint64_t aura_numbers_section_bytes(int i, uint32_t kv_heads, uint32_t dim);
 
 /* ---- replacing a file: replace.c ---- */
 
@@ -212,10 +223,10 @@ uint32_t aura_reader_at(const struct aura_reader *r, uint32_t layer, uint32_t ty
 /* The content of a section, aligned to 8, and its length in *bytes. NULL: the file has no such section. */
 const void *aura_reader_find(const struct aura_reader *r, uint32_t layer, uint32_t type, uint64_t *bytes);
 
-/* The factors of a layer; *balance is NULL where the file has none. Their number is checked, their values are not.
+/* Numbers i of a layer; *numbers is NULL where the file has none. How many there are is checked, their values are not.
  * Fails: AURA_BAD_FILE. */
-aura_status aura_reader_balance(const struct aura_reader *r, uint32_t layer, uint32_t *kv_heads, uint32_t *k_dim,
-                                const float **balance);
+aura_status aura_reader_numbers(const struct aura_reader *r, uint32_t layer, int i, uint32_t *kv_heads, uint32_t *dim,
+                                const float **numbers);
 
 /* Returns AURA_BAD_FILE; the message says what is wrong with the file. */
 aura_status aura_reader_bad(const struct aura_reader *r, const char *what);

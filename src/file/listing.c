@@ -162,6 +162,24 @@ static void count_sections(const aura_listing *l, uint32_t layer, aura_listing_l
     }
 }
 
+/* Balance or metric i of a layer that has it, whole. A caller goes by the configuration, so it must be as large as that says. */
+static void list_numbers(const aura_listing *l, uint32_t layer, const struct aura_file_config *f, int i, aura_config *config)
+{
+    const float *numbers;
+    uint32_t heads, dim;
+    uint64_t bytes;
+    const int values = aura_numbers_of_values(i);
+    if (!find(l, layer, aura_section_of_numbers(i), &bytes) || aura_reader_numbers(&l->small, layer, i, &heads, &dim, &numbers))
+        return;
+    uint32_t *const config_dim = values ? &config->v_dim : &config->k_dim;
+    if (f ? heads != f->kv_heads || dim != (values ? f->v_dim : f->k_dim)
+          : (config->kv_heads && heads != config->kv_heads) || (*config_dim && dim != *config_dim))
+        return;
+    config->kv_heads = heads;
+    *config_dim = dim;
+    *aura_numbers_at(config, i) = numbers;
+}
+
 aura_status aura_listing_get_layer(const aura_listing *l, uint32_t layer, aura_listing_layer *info)
 {
     struct aura_call call = call_of(l, "aura_listing_get_layer");
@@ -170,23 +188,15 @@ aura_status aura_listing_get_layer(const aura_listing *l, uint32_t layer, aura_l
     if (status)
         return status;
     aura_listing_layer about = empty;
-    const float *balance;
-    uint32_t heads, dim;
-    uint64_t bytes;
     const struct aura_file_config *f = config_of(l, layer);
-    const struct aura_file_balance *b = find(l, layer, AURA_SECTION_BALANCE, &bytes);
     count_sections(l, layer, &about);
     seqs_of(l, layer, &about.seqs);
     if (f) {
         aura_config_of_file(&about.config, f);
         about.pages = f->pages;
     }
-    if (b && !aura_reader_balance(&l->small, layer, &heads, &dim, &balance) &&
-        (!f || (heads == f->kv_heads && dim == f->k_dim))) { /* a caller goes by the configuration */
-        about.config.kv_heads = heads;
-        about.config.k_dim = dim;
-        about.config.balance = balance;
-    }
+    for (int i = 0; i < AURA_NUMBERS; i++)
+        list_numbers(l, layer, f, i, &about.config);
     *info = about;
     return AURA_OK;
 }

@@ -50,8 +50,7 @@ static aura_status add_memory(struct aura_call call, const aura_cache *shape, co
     sum->seq_bytes = plus(sum->seq_bytes, aura_times(seqs, shape->seq_bytes - shape->rows_bytes + aura_list_bytes(shape, end)));
     sum->seq_bytes = plus(sum->seq_bytes, places);
     sum->fixed_bytes = plus(sum->fixed_bytes, sizeof *shape);
-    if (c->balance)
-        sum->fixed_bytes = plus(sum->fixed_bytes, 2 * (size_t)c->kv_heads * c->k_dim * sizeof(float));
+    sum->fixed_bytes = plus(sum->fixed_bytes, aura_numbers_bytes(c));
     return AURA_OK;
 }
 
@@ -97,7 +96,7 @@ static aura_status workspace_bytes(struct aura_call call, aura_cache *shape, con
 }
 
 static aura_status add_layer(struct aura_call call, aura_cache *shape, const aura_plan_job *job, aura_plan_info *sum,
-                             uint64_t *sections, uint32_t *balances)
+                             uint64_t *sections, uint32_t *numbers)
 {
     const aura_config *c = &shape->config;
     size_t workspace = 0;
@@ -113,9 +112,8 @@ static aura_status add_layer(struct aura_call call, aura_cache *shape, const aur
                       plus(sum->overhead_bytes, sum->fixed_bytes));
     if (sum->bytes > SIZE_MAX / 4)
         return too_large(call, job);
-    shape->balance = (float *)c->balance; /* for the size of its section */
     *sections += sections_bytes(shape, job);
-    *balances += c->balance != NULL;
+    *numbers += aura_count_numbers(c);
     sum->workspace_bytes = workspace > sum->workspace_bytes ? workspace : sum->workspace_bytes;
     return AURA_OK;
 }
@@ -126,7 +124,7 @@ aura_status aura_plan(aura_ctx *ctx, const aura_plan_job *job, aura_plan_info *i
     struct aura_call call = {ctx, "aura_plan"};
     aura_plan_info sum = AURA_PLAN_INFO_INIT;
     uint64_t sections = 0;
-    uint32_t balances = 0;
+    uint32_t numbers = 0;
     void *memory = NULL;
     if (!ctx)
         return aura_fail(NULL, AURA_BAD_ARGUMENT, "%s: ctx is NULL", call.name);
@@ -144,11 +142,11 @@ aura_status aura_plan(aura_ctx *ctx, const aura_plan_job *job, aura_plan_info *i
     sum.fixed_bytes = job->layers ? aura_model_bytes(layers) : 0;
     for (uint32_t i = 0; !status && i < layers; i++)
         if (!(status = aura_cache_shape(call, ctx, &job->configs[i], memory)))
-            status = add_layer(call, memory, job, &sum, &sections, &balances);
+            status = add_layer(call, memory, job, &sum, &sections, &numbers);
     aura_give_memory(ctx, memory, sizeof(aura_cache));
     if (status)
         return status;
-    sum.snapshot_bytes = (size_t)aura_snapshot_bytes(sections, layers, balances, &plain);
+    sum.snapshot_bytes = (size_t)aura_snapshot_bytes(sections, layers, numbers, &plain);
     *info = sum;
     return AURA_OK;
 }

@@ -1,13 +1,15 @@
-/* Profiles: the balance vectors of a model. */
+/* Profiles: the balance and the metrics of a model. */
 #include "../base/exact.h"
 
 #include <string.h>
 
+#include "../base/fpmode.h"
+#include "../metric.h"
 #include "container.h"
 
 struct layer {
-    uint32_t kv_heads, k_dim;
-    float *balance; /* NULL: none */
+    uint32_t kv_heads, k_dim, v_dim;
+    float *numbers[AURA_NUMBERS]; /* NULL: none */
 };
 
 struct aura_profile {
@@ -21,9 +23,20 @@ static size_t profile_bytes(uint32_t layers)
     return sizeof(aura_profile) + layers * sizeof(struct layer);
 }
 
-static size_t balance_bytes(const struct layer *l)
+static uint32_t dim_of(const struct layer *l, int i)
 {
-    return (size_t)l->kv_heads * l->k_dim * sizeof *l->balance;
+    return aura_numbers_of_values(i) ? l->v_dim : l->k_dim;
+}
+
+static size_t numbers_bytes(const struct layer *l, int i)
+{
+    return l->kv_heads * aura_numbers_width(i, dim_of(l, i)) * sizeof(float);
+}
+
+static void layer_free(const aura_profile *profile, struct layer *l)
+{
+    for (int i = 0; i < AURA_NUMBERS; i++)
+        aura_give_memory(profile->ctx, l->numbers[i], numbers_bytes(l, i));
 }
 
 static aura_status profile_create(struct aura_call call, aura_ctx *ctx, uint32_t layers, aura_profile **profile)
@@ -61,7 +74,7 @@ void aura_profile_destroy(aura_profile *profile)
     if (!profile)
         return;
     for (uint32_t i = 0; i < profile->layers; i++)
-        aura_give_memory(profile->ctx, profile->layer[i].balance, balance_bytes(&profile->layer[i]));
+        layer_free(profile, &profile->layer[i]);
     aura_give_memory(profile->ctx, profile, profile_bytes(profile->layers));
 }
 
@@ -74,31 +87,73 @@ static aura_status check_layer(struct aura_call call, const aura_profile *profil
     return AURA_OK;
 }
 
-static aura_status profile_set(struct aura_call call, aura_profile *profile, uint32_t layer, struct layer with,
-                               const float *balance)
+/* That a layer could have metrics i, in double. Fails: AURA_BAD_VALUE, AURA_OUT_OF_MEMORY. */
+static aura_status check_metrics(struct aura_call call, const struct layer *l, int i, const float *metric)
 {
-    struct layer *l = &profile->layer[layer];
-    aura_status status;
-    void *memory;
-    if (balance) {
-        if ((status = aura_check_heads(call, with.kv_heads, with.kv_heads)) ||
-            (status = aura_check_cache_dim(call, "k_dim", with.k_dim)) ||
-            (status = aura_check_balance(call, balance, with.kv_heads, with.k_dim)) ||
-            (status = aura_take_memory(call, balance_bytes(&with), &memory)))
-            return status;
-        with.balance = memcpy(memory, balance, balance_bytes(&with));
+    const uint32_t dim = dim_of(l, i);
+    const size_t bytes = aura_metric_scratch(dim) * sizeof(double);
+    void *scratch;
+    aura_status status = aura_take_memory(call, bytes, &scratch);
+    if (status)
+        return status;
+    uint64_t mode = aura_fpmode_enter();
+    for (uint32_t h = 0; !status && h < l->kv_heads; h++)
+        if (!aura_is_metric(scratch, metric + h * aura_triangle(dim), dim))
+            status = aura_fail(call.ctx, AURA_BAD_VALUE,
+                               "%s: %c_metric of KV head %u has a NaN or Inf, or an error that costs less than nothing", call.name,
+                               i == AURA_K_METRIC ? 'k' : 'v', h);
+    aura_fpmode_leave(mode);
+    aura_give_memory(call.ctx, scratch, bytes);
+    return status;
+}
+
+static aura_status check_numbers(struct aura_call call, const struct layer *l, int i, const float *numbers)
+{
+    aura_status status = aura_check_heads(call, l->kv_heads, l->kv_heads);
+    if (status || (status = aura_check_cache_dim(call, aura_numbers_of_values(i) ? "v_dim" : "k_dim", dim_of(l, i))))
+        return status;
+    return i < AURA_K_METRIC ? aura_check_balance(call, numbers, l->kv_heads, dim_of(l, i)) : check_metrics(call, l, i, numbers);
+}
+
+/* Copies numbers into a layer of the profile, which then has no others. */
+static aura_status profile_put(struct aura_call call, aura_profile *profile, uint32_t layer, struct layer with,
+                               const float *const numbers[AURA_NUMBERS])
+{
+    aura_status status = AURA_OK;
+    for (int i = 0; !status && i < AURA_NUMBERS; i++) {
+        void *memory;
+        if (numbers[i] && !(status = check_numbers(call, &with, i, numbers[i])) &&
+            !(status = aura_take_memory(call, numbers_bytes(&with, i), &memory)))
+            with.numbers[i] = memcpy(memory, numbers[i], numbers_bytes(&with, i));
     }
-    aura_give_memory(profile->ctx, l->balance, balance_bytes(l));
-    *l = with;
+    if (status) {
+        layer_free(profile, &with);
+        return status;
+    }
+    layer_free(profile, &profile->layer[layer]);
+    profile->layer[layer] = with;
     return AURA_OK;
 }
 
 aura_status aura_profile_set(aura_profile *profile, uint32_t layer, uint32_t kv_heads, uint32_t k_dim, const float *balance)
 {
     struct aura_call call = {profile ? profile->ctx : NULL, "aura_profile_set"};
-    struct layer with = {balance ? kv_heads : 0, balance ? k_dim : 0, NULL};
+    const struct layer with = {balance ? kv_heads : 0, balance ? k_dim : 0, 0, {NULL}};
+    const float *const numbers[AURA_NUMBERS] = {balance};
     aura_status status = check_layer(call, profile, layer);
-    return status ? status : profile_set(call, profile, layer, with, balance);
+    return status ? status : profile_put(call, profile, layer, with, numbers);
+}
+
+aura_status aura_profile_put(aura_profile *profile, uint32_t layer, const aura_profile_layer *with)
+{
+    struct aura_call call = {profile ? profile->ctx : NULL, "aura_profile_put"};
+    aura_status status = check_layer(call, profile, layer);
+    if (status || (status = aura_check_call(call, with, sizeof *with)))
+        return status;
+    const float *const numbers[AURA_NUMBERS] = {with->balance, with->v_balance, with->k_metric, with->v_metric};
+    const int k = with->balance || with->k_metric, v = with->v_balance || with->v_metric;
+    const struct layer to = {k || v ? with->kv_heads : 0, k ? with->k_dim : 0, v ? with->v_dim : 0, {NULL}};
+    return profile_put(call, profile, layer, to, numbers);
 }
 
 aura_status aura_profile_get(const aura_profile *profile, uint32_t layer, aura_profile_layer *info)
@@ -107,10 +162,15 @@ aura_status aura_profile_get(const aura_profile *profile, uint32_t layer, aura_p
     aura_status status = check_layer(call, profile, layer);
     if (status || (status = aura_check_call(call, info, sizeof *info)))
         return status;
+    const struct layer *l = &profile->layer[layer];
     info->layers = profile->layers;
-    info->kv_heads = profile->layer[layer].kv_heads;
-    info->k_dim = profile->layer[layer].k_dim;
-    info->balance = profile->layer[layer].balance;
+    info->kv_heads = l->kv_heads;
+    info->k_dim = l->k_dim;
+    info->v_dim = l->v_dim;
+    info->balance = l->numbers[AURA_K_BALANCE];
+    info->v_balance = l->numbers[AURA_V_BALANCE];
+    info->k_metric = l->numbers[AURA_K_METRIC];
+    info->v_metric = l->numbers[AURA_V_METRIC];
     return AURA_OK;
 }
 
@@ -121,8 +181,10 @@ static void write_profile(struct aura_writer *w, const void *what)
     aura_writer_section(w, 0, AURA_SECTION_FILE, 0);
     aura_writer_put(w, &content, sizeof content);
     for (uint32_t i = 0; i < profile->layers; i++)
-        if (profile->layer[i].balance)
-            aura_writer_balance(w, i, profile->layer[i].kv_heads, profile->layer[i].k_dim, profile->layer[i].balance);
+        for (int n = 0; n < AURA_NUMBERS; n++)
+            if (profile->layer[i].numbers[n])
+                aura_writer_numbers(w, i, n, profile->layer[i].kv_heads, dim_of(&profile->layer[i], n),
+                                    profile->layer[i].numbers[n]);
 }
 
 aura_status aura_profile_save(const aura_profile *profile, const char *path)
@@ -134,12 +196,32 @@ aura_status aura_profile_save(const aura_profile *profile, const char *path)
     if (status)
         return status;
     for (uint32_t i = 0; i < profile->layers; i++)
-        if (profile->layer[i].balance) {
-            plan.sections++;
-            plan.bytes += aura_balance_section_bytes(profile->layer[i].kv_heads, profile->layer[i].k_dim);
-        }
+        for (int n = 0; n < AURA_NUMBERS; n++)
+            if (profile->layer[i].numbers[n]) {
+                plan.sections++;
+                plan.bytes += aura_numbers_section_bytes(n, profile->layer[i].kv_heads, dim_of(&profile->layer[i], n));
+            }
     plan.bytes += aura_file_front(plan.sections);
     return aura_write_file(call, &to, &plan);
+}
+
+static aura_status load_layer(struct aura_call call, aura_profile *profile, const struct aura_reader *r, uint32_t layer)
+{
+    struct layer with = {0, 0, 0, {NULL}};
+    const float *numbers[AURA_NUMBERS];
+    aura_status status;
+    for (int i = 0; i < AURA_NUMBERS; i++) {
+        uint32_t heads, dim, *const has = aura_numbers_of_values(i) ? &with.v_dim : &with.k_dim;
+        if ((status = aura_reader_numbers(r, layer, i, &heads, &dim, &numbers[i])))
+            return status;
+        if (!numbers[i])
+            continue;
+        if ((with.kv_heads && with.kv_heads != heads) || (*has && *has != dim))
+            return aura_reader_bad(r, "balance and metric of a layer are of other shapes");
+        with.kv_heads = heads;
+        *has = dim;
+    }
+    return profile_put(call, profile, layer, with, numbers);
 }
 
 aura_status aura_profile_load(aura_ctx *ctx, const char *path, aura_profile **profile)
@@ -155,12 +237,8 @@ aura_status aura_profile_load(aura_ctx *ctx, const char *path, aura_profile **pr
         status = aura_reader_bad(&r, "it has no or too many layers");
     if (!status)
         status = profile_create(call, ctx, r.content.layers, &made);
-    for (uint32_t i = 0; !status && i < made->layers; i++) {
-        struct layer with = {0, 0, NULL};
-        const float *balance;
-        if (!(status = aura_reader_balance(&r, i, &with.kv_heads, &with.k_dim, &balance)) && balance)
-            status = profile_set(call, made, i, with, balance);
-    }
+    for (uint32_t i = 0; !status && i < made->layers; i++)
+        status = load_layer(call, made, &r, i);
     aura_reader_close(&r);
     if (status)
         aura_profile_destroy(made);

@@ -141,27 +141,30 @@ aura_status aura_write_header(struct aura_call call, aura_sink *sink, const stru
 /* Bytes of the sections of a layer with so many sequences, entries of the table, pages and f16 rows of each KV head. */
 uint64_t aura_layer_sections_bytes(const aura_cache *cache, uint32_t heads, uint64_t seqs, uint64_t entries, uint64_t pages,
                                    uint64_t rows);
-/* Bytes of a snapshot of n layers that have so many bytes and balances. */
-uint64_t aura_snapshot_bytes(uint64_t layer_bytes, uint32_t layers, uint32_t balances, const aura_snapshot_options *options);
+/* Bytes of a snapshot of n layers that have so many bytes, and so many balances and metrics. */
+uint64_t aura_snapshot_bytes(uint64_t layer_bytes, uint32_t layers, uint32_t numbers, const aura_snapshot_options *options);
+
+/* How many of balance and metrics a layer has. */
+uint32_t aura_count_numbers(const aura_config *config);
 
 /* One layer of a file to be read. */
 struct aura_loaded {
     const struct aura_reader *reader;
     uint32_t layer, first_head, heads;
     const struct aura_file_config *config;
-    const float *balance;               /* of the chosen heads, or NULL */
+    const float *numbers[AURA_NUMBERS]; /* of the chosen heads, or NULL */
     const struct aura_file_seq *seq;    /* [config->seqs] */
     const struct aura_file_entry *table; /* [config->entries] */
     const uint8_t *pages, *rows;
 };
 
-/* The configuration that a file speaks of, as it stands there, without its balance. */
+/* The configuration that a file speaks of, as it stands there, without balance and metrics. */
 void aura_config_of_file(aura_config *config, const struct aura_file_config *f);
 /* Finds the sections of a layer, and the configuration of a cache for the KV heads that the options choose. Checks sizes
  * only. Fails: AURA_BAD_FILE, AURA_BAD_ARGUMENT (heads). */
 aura_status aura_loaded_init(struct aura_loaded *l, const struct aura_reader *r, uint32_t layer,
                              const aura_snapshot_options *options, aura_config *config);
-/* Checks that the layer is of a cache with the same configuration, balance, tables and signs. */
+/* Checks that the layer is of a cache with the same configuration, balance, metrics, tables and signs. */
 aura_status aura_loaded_fits(const struct aura_loaded *l, const aura_cache *cache);
 /* Checks that everything in a layer that fits the cache makes sense there; the lists alone: all but what is in pages and rows. */
 aura_status aura_loaded_check_lists(const struct aura_loaded *l, const aura_cache *cache);

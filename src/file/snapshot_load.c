@@ -19,15 +19,20 @@ static const void *section_of(const struct aura_loaded *l, uint32_t type, uint64
     return NULL;
 }
 
-static aura_status find_balance(struct aura_loaded *l)
+static aura_status find_numbers(struct aura_loaded *l)
 {
-    uint32_t kv_heads, k_dim;
-    aura_status status = aura_reader_balance(l->reader, l->layer, &kv_heads, &k_dim, &l->balance);
-    if (status || !l->balance)
-        return status;
-    if (kv_heads != l->config->kv_heads || k_dim != l->config->k_dim)
-        return aura_reader_bad(l->reader, "its balance is of another shape");
-    l->balance += (size_t)l->first_head * k_dim;
+    const struct aura_file_config *f = l->config;
+    for (int i = 0; i < AURA_NUMBERS; i++) {
+        uint32_t kv_heads, dim;
+        aura_status status = aura_reader_numbers(l->reader, l->layer, i, &kv_heads, &dim, &l->numbers[i]);
+        if (status)
+            return status;
+        if (!l->numbers[i])
+            continue;
+        if (kv_heads != f->kv_heads || dim != (aura_numbers_of_values(i) ? f->v_dim : f->k_dim))
+            return aura_reader_bad(l->reader, "its balance or metric is of another shape");
+        l->numbers[i] += l->first_head * aura_numbers_width(i, dim);
+    }
     return AURA_OK;
 }
 
@@ -81,7 +86,7 @@ aura_status aura_loaded_init(struct aura_loaded *l, const struct aura_reader *r,
     if (f->kv_heads == 0 || f->kv_heads > 1u << 16 || f->q_heads > 1u << 16 || f->q_heads % f->kv_heads)
         return aura_reader_bad(r, "its heads are none or too many");
     aura_status status = aura_check_head_range(r->call, l->first_head, &l->heads, f->kv_heads);
-    if (status || (status = find_balance(l)) || (status = find_pages(l)))
+    if (status || (status = find_numbers(l)) || (status = find_pages(l)))
         return status;
     l->seq = section_of(l, AURA_SECTION_SEQS, f->seqs, sizeof *l->seq);
     l->table = l->seq ? section_of(l, AURA_SECTION_TABLE, f->entries, sizeof *l->table) : NULL;
@@ -91,7 +96,8 @@ aura_status aura_loaded_init(struct aura_loaded *l, const struct aura_reader *r,
     aura_config_of_file(config, f);
     config->q_heads = f->q_heads / f->kv_heads * l->heads;
     config->kv_heads = l->heads;
-    config->balance = l->balance;
+    for (int i = 0; i < AURA_NUMBERS; i++)
+        *aura_numbers_at(config, i) = l->numbers[i];
     return AURA_OK;
 }
 
@@ -103,11 +109,17 @@ static aura_status other(const struct aura_loaded *l, const char *what, uint64_t
                      l->reader->call.name, what, (unsigned long long)file, (unsigned long long)cache, l->reader->path);
 }
 
+static int has_same_numbers(const struct aura_loaded *l, const aura_cache *cache, int i)
+{
+    const float *file = l->numbers[i], *mine = aura_numbers(&cache->config, i);
+    const size_t width = aura_numbers_width(i, aura_numbers_dim(&cache->config, i));
+    return !file == !mine && (!file || !memcmp(file, mine, l->heads * width * sizeof *file));
+}
+
 aura_status aura_loaded_fits(const struct aura_loaded *l, const aura_cache *cache)
 {
     const struct aura_file_config *f = l->config;
     struct aura_file_config c;
-    size_t balance_bytes = (size_t)l->heads * f->k_dim * sizeof *l->balance;
     aura_describe_config(&c, cache, cache->config.kv_heads);
     const struct {
         const char *what;
@@ -129,9 +141,10 @@ aura_status aura_loaded_fits(const struct aura_loaded *l, const aura_cache *cach
     for (size_t i = 0; i < sizeof same / sizeof *same; i++)
         if (same[i].file != same[i].cache)
             return other(l, same[i].what, same[i].file, same[i].cache);
-    if (!l->balance != !cache->balance || (l->balance && memcmp(l->balance, cache->balance, balance_bytes)))
-        return aura_fail(l->reader->call.ctx, AURA_BAD_ARGUMENT, "%s: of a cache with another balance: %s",
-                         l->reader->call.name, l->reader->path);
+    for (int i = 0; i < AURA_NUMBERS; i++)
+        if (!has_same_numbers(l, cache, i))
+            return aura_fail(l->reader->call.ctx, AURA_BAD_ARGUMENT, "%s: of a cache with another %s: %s", l->reader->call.name,
+                             i < AURA_K_METRIC ? "balance" : "metric", l->reader->path);
     if (f->tile_tokens != c.tile_tokens || f->page_tokens != c.page_tokens || f->head_bytes != c.head_bytes ||
         f->k_codebook != c.k_codebook || f->v_codebook != c.v_codebook || f->reference_codebook != c.reference_codebook ||
         f->k_codebook_crc != c.k_codebook_crc || f->v_codebook_crc != c.v_codebook_crc ||

@@ -273,20 +273,26 @@ static void put_to_writer(void *to, const void *data, size_t bytes)
     aura_writer_put(to, data, bytes);
 }
 
-/* The sections of a layer but for its pages and rows. */
+/* What the heads were calibrated with, if they were. */
+static void write_numbers(struct aura_writer *w, const struct aura_saved *s, uint32_t layer, int i)
+{
+    const float *numbers = aura_numbers(&s->cache->config, i);
+    const uint32_t dim = aura_numbers_dim(&s->cache->config, i);
+    if (numbers)
+        aura_writer_numbers(w, layer, i, s->heads, dim, numbers + s->first_head * aura_numbers_width(i, dim));
+}
+
+/* The sections of a layer but for its pages and rows, and what is behind them. */
 static void write_lists(struct aura_writer *w, const struct aura_saved *s, uint32_t layer)
 {
-    const aura_cache *cache = s->cache;
-    const aura_config *c = &cache->config;
     struct aura_file_config f;
-    aura_describe_config(&f, cache, s->heads);
+    aura_describe_config(&f, s->cache, s->heads);
     f.seqs = s->seqs;
     f.entries = s->entries;
     f.pages = s->pages;
     aura_writer_section(w, layer, AURA_SECTION_CONFIG, 0);
     aura_writer_put(w, &f, sizeof f);
-    if (cache->balance)
-        aura_writer_balance(w, layer, s->heads, c->k_dim, cache->balance + (size_t)s->first_head * c->k_dim);
+    write_numbers(w, s, layer, AURA_K_BALANCE);
     write_seqs(w, s, layer);
 }
 
@@ -312,6 +318,8 @@ static void write_layer(struct aura_writer *w, const struct content *c, uint32_t
         aura_writer_elsewhere(w, aura_saved_rows_bytes(s), c->sums[layer].rows);
     else
         aura_saved_rows(s, put_to_writer, w);
+    for (int i = AURA_V_BALANCE; i < AURA_NUMBERS; i++)
+        write_numbers(w, s, layer, i);
 }
 
 static void write_content(struct aura_writer *w, const void *what)
@@ -333,20 +341,31 @@ static void write_content(struct aura_writer *w, const void *what)
 uint64_t aura_layer_sections_bytes(const aura_cache *cache, uint32_t heads, uint64_t seqs, uint64_t entries, uint64_t pages,
                                    uint64_t rows)
 {
-    return aura_file_padded(sizeof(struct aura_file_config)) +
-           (cache->balance ? aura_balance_section_bytes(heads, cache->config.k_dim) : 0) +
+    uint64_t numbers = 0;
+    for (int i = 0; i < AURA_NUMBERS; i++)
+        if (aura_numbers(&cache->config, i))
+            numbers += aura_numbers_section_bytes(i, heads, aura_numbers_dim(&cache->config, i));
+    return aura_file_padded(sizeof(struct aura_file_config)) + numbers +
            aura_file_padded(seqs * sizeof(struct aura_file_seq)) + aura_file_padded(entries * sizeof(struct aura_file_entry)) +
            aura_file_padded(pages * heads * cache->layout.head_bytes) + aura_file_padded(rows * heads * aura_row_pair_bytes(cache));
 }
 
-static uint32_t count_sections(uint32_t layers, uint32_t balances, const aura_snapshot_options *options)
+uint32_t aura_count_numbers(const aura_config *c)
 {
-    return (options->note ? 2 : 1) + 5 * layers + balances;
+    uint32_t n = 0;
+    for (int i = 0; i < AURA_NUMBERS; i++)
+        n += aura_numbers(c, i) != NULL;
+    return n;
 }
 
-uint64_t aura_snapshot_bytes(uint64_t layer_bytes, uint32_t layers, uint32_t balances, const aura_snapshot_options *options)
+static uint32_t count_sections(uint32_t layers, uint32_t numbers, const aura_snapshot_options *options)
 {
-    return aura_file_front(count_sections(layers, balances, options)) + aura_file_padded(sizeof(struct aura_file_content)) +
+    return (options->note ? 2 : 1) + 5 * layers + numbers;
+}
+
+uint64_t aura_snapshot_bytes(uint64_t layer_bytes, uint32_t layers, uint32_t numbers, const aura_snapshot_options *options)
+{
+    return aura_file_front(count_sections(layers, numbers, options)) + aura_file_padded(sizeof(struct aura_file_content)) +
            layer_bytes + (options->note ? aura_file_padded(options->note_bytes) : 0);
 }
 
@@ -361,13 +380,13 @@ static uint64_t saved_bytes(const struct aura_saved *s)
 static aura_status write_plan(struct aura_call call, const struct aura_file_output *to, const struct content *content)
 {
     uint64_t layer_bytes = 0;
-    uint32_t balances = 0, n = content->n;
+    uint32_t numbers = 0, n = content->n;
     for (uint32_t i = 0; i < n; i++) {
         layer_bytes += saved_bytes(&content->layers[i]);
-        balances += content->layers[i].cache->balance != NULL;
+        numbers += aura_count_numbers(&content->layers[i].cache->config);
     }
-    const struct aura_file_plan plan = {AURA_FILE_SNAPSHOT, count_sections(n, balances, content->options),
-                                        aura_snapshot_bytes(layer_bytes, n, balances, content->options), write_content, content};
+    const struct aura_file_plan plan = {AURA_FILE_SNAPSHOT, count_sections(n, numbers, content->options),
+                                        aura_snapshot_bytes(layer_bytes, n, numbers, content->options), write_content, content};
     return aura_write_file(call, to, &plan);
 }
 

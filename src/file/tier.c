@@ -123,7 +123,7 @@ static void load_vector(float *x, const struct tier *t, const struct part *p, ui
 {
     const aura_cache *shape = &t->codec->shape;
     const uint32_t dim = shape->config.k_dim;
-    const float *balance = values || !shape->balance ? NULL : shape->balance + (size_t)p->head * dim;
+    const float *balance = values || !shape->k.balance ? NULL : shape->k.balance + (size_t)p->head * dim;
     load_numbers(x, shape, t->numbers, t->dtype, number_at(t, p, token, values), dim);
     memset(x + dim, 0, (shape->layout.k.dim - dim) * sizeof *x);
     for (uint32_t d = 0; balance && d < dim; d++)
@@ -175,9 +175,9 @@ static void encode_side(const struct tier *t, const struct part *p, uint8_t *hea
         if (relative && first == 0)
             aura_load_reference(r, shape, head);
         if (values)
-            aura_encode_values(shape, tile, 0, n, rows);
+            aura_encode_values(shape, tile, p->head, 0, n, rows);
         else
-            aura_encode_keys(shape, tile, 0, n, rows, relative ? r : NULL);
+            aura_encode_keys(shape, tile, p->head, 0, n, rows, relative ? r : NULL);
     }
 }
 
@@ -270,7 +270,7 @@ static void decode_side(const struct tier *t, const struct part *p, const uint8_
     const uint32_t dim = shape->config.k_dim;
     const int packed = aura_is_packed(side->kind), fast = (shape->ctx->isas & HAS_F16) != 0;
     const int relative = !values && aura_keeps_references(side->kind, shape->config.flags);
-    const float *inverse = values || !shape->balance ? NULL : shape->inverse_balance + (size_t)p->head * dim;
+    const float *inverse = values || !shape->k.balance ? NULL : shape->k.inverse_balance + (size_t)p->head * dim;
     uint8_t code[AURA_TILE][AURA_TILE_DIM];
     float x[AURA_TILE_DIM], r[AURA_TILE_DIM];
     if (relative)
@@ -332,6 +332,8 @@ aura_status aura_page_codec_create(aura_ctx *ctx, const aura_config *config, uin
     const aura_config *c = &shape->config;
     if (!status && (c->k_dim != c->v_dim || c->window || c->slots || c->budget_bytes))
         status = aura_fail(ctx, AURA_BAD_ARGUMENT, "%s: keys and values of one size, and no window, slots or budget", call.name);
+    if (!status && (c->k_metric || c->v_metric || c->v_balance))
+        status = aura_fail(ctx, AURA_BAD_ARGUMENT, "%s: metrics and a balance of values are of caches", call.name);
     made->balance_floats = status || !c->balance ? 0 : 2 * (size_t)c->kv_heads * c->k_dim;
     if (!status && made->balance_floats &&
         !(status = aura_take_memory(call, made->balance_floats * sizeof(float), (void **)&made->balance))) {
@@ -340,8 +342,8 @@ aura_status aura_page_codec_create(aura_ctx *ctx, const aura_config *config, uin
             made->balance[i] = c->balance[i];
             made->balance[n + i] = 1 / c->balance[i];
         }
-        shape->balance = made->balance;
-        shape->inverse_balance = made->balance + n;
+        shape->k.balance = made->balance;
+        shape->k.inverse_balance = made->balance + n;
     }
     made->layers = layers;
     made->page_bytes = (size_t)layers * shape->page_bytes;

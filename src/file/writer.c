@@ -92,17 +92,17 @@ void aura_writer_elsewhere(struct aura_writer *w, uint64_t bytes, uint32_t crc)
     w->elsewhere = 1;
 }
 
-void aura_writer_balance(struct aura_writer *w, uint32_t layer, uint32_t kv_heads, uint32_t k_dim, const float *balance)
+void aura_writer_numbers(struct aura_writer *w, uint32_t layer, int i, uint32_t kv_heads, uint32_t dim, const float *numbers)
 {
-    struct aura_file_balance head = {kv_heads, k_dim, {0}};
-    aura_writer_section(w, layer, AURA_SECTION_BALANCE, 0);
+    struct aura_file_numbers head = {kv_heads, dim, {0}};
+    aura_writer_section(w, layer, aura_section_of_numbers(i), 0);
     aura_writer_put(w, &head, sizeof head);
-    aura_writer_put(w, balance, (size_t)kv_heads * k_dim * sizeof *balance);
+    aura_writer_put(w, numbers, kv_heads * aura_numbers_width(i, dim) * sizeof *numbers);
 }
 
-uint64_t aura_balance_section_bytes(uint32_t kv_heads, uint32_t k_dim)
+uint64_t aura_numbers_section_bytes(int i, uint32_t kv_heads, uint32_t dim)
 {
-    return aura_file_padded(sizeof(struct aura_file_balance) + (uint64_t)kv_heads * k_dim * sizeof(float));
+    return aura_file_padded(sizeof(struct aura_file_numbers) + (uint64_t)kv_heads * aura_numbers_width(i, dim) * sizeof(float));
 }
 
 /* All sections, from where the first of them begins. */

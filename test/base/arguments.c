@@ -40,7 +40,7 @@ static void dims(void)
     EXPECT(says("aura_cache_create: v_dim is 513, not 1 to ", "512"), "%s", aura_last_error());
     aura_ctx *ctx = NULL;
     aura_calibration *calibration;
-    aura_calibration_config config = {sizeof config, 1, 1, 513};
+    aura_calibration_config config = {sizeof config, 1, 1, 513, 0};
     EXPECT(!aura_ctx_create(NULL, &ctx), "%s", aura_last_error());
     EXPECT(aura_calibration_create(ctx, &config, &calibration) == AURA_UNSUPPORTED, "513");
     EXPECT(says("aura_calibration_create: k_dim is 513, not 1 to ", "512"), "%s", aura_last_error());

@@ -183,6 +183,14 @@ static aura_status cache_create(struct world *w)
     return aura_cache_create(w->ctx, &config, &w->new_cache);
 }
 
+static aura_status cache_create_feedback(struct world *w)
+{
+    static float metric[2 * 64 * 65 / 2];
+    aura_config config = cache_config();
+    config.k_metric = config.v_metric = metric, config.v_balance = balance;
+    return aura_cache_create(w->ctx, &config, &w->new_cache);
+}
+
 static aura_status cache_create_slots(struct world *w)
 {
     aura_config config = cache_config();
@@ -246,6 +254,15 @@ static aura_status profile_set(struct world *w)
 static aura_status profile_replace(struct world *w)
 {
     return aura_profile_set(w->profile, 0, 2, 64, balance);
+}
+
+static aura_status profile_put(struct world *w)
+{
+    static float metric[2 * 64 * 65 / 2];
+    aura_profile_layer with = AURA_PROFILE_LAYER_INIT;
+    with.kv_heads = 2, with.k_dim = with.v_dim = 64, with.balance = with.v_balance = balance;
+    with.k_metric = with.v_metric = metric;
+    return aura_profile_put(w->profile, 0, &with);
 }
 
 static aura_status profile_save(struct world *w)
@@ -498,6 +515,7 @@ static const struct {
              {"aura_rotate", 1, rotate},
              {"aura_encode", 1, encode},
              {"aura_cache_create", 2, cache_create},
+             {"aura_cache_create", 6, cache_create_feedback},
              {"aura_cache_create", 4, cache_create_slots},
              {"aura_seq_create", 2, seq_create},
              {"aura_seq_fork", 3, seq_fork},
@@ -512,6 +530,7 @@ static const struct {
              {"aura_profile_create", 1, profile_create},
              {"aura_profile_set", 1, profile_set},
              {"aura_profile_set", 1, profile_replace},
+             {"aura_profile_put", 6, profile_put},
              {"aura_profile_save", 1, profile_save},
              {"aura_profile_load", 2, profile_load},
              {"aura_cache_save", 3, cache_save},
@@ -557,7 +576,8 @@ static const char *const others[] = {
     "aura_cache_destroy", "aura_cache_get_info", "aura_cache_bytes", "aura_seq_release", "aura_seq_get_info", "aura_truncate",
     "aura_cache_decode", "aura_attend_workspace", "aura_slots_write", "aura_slots_reference", "aura_slots_clear",
     "aura_slots_decode", "aura_merge", "aura_calibration_destroy", "aura_calibration_keys", "aura_calibration_queries",
-    "aura_calibration_next_text", "aura_calibration_balance", "aura_profile_destroy", "aura_profile_get",
+    "aura_calibration_next_text", "aura_calibration_balance", "aura_calibration_values", "aura_calibration_metric",
+    "aura_calibration_k_balance", "aura_calibration_v_balance", "aura_profile_destroy", "aura_profile_get",
     "aura_snapshot_note", "aura_model_cache_destroy", "aura_cache_list", "aura_model_cache_list",
     "aura_listing_destroy", "aura_listing_get_info", "aura_listing_get_layer", "aura_listing_get_seq",
     "aura_model_cache_get_info", "aura_model_cache_layer", "aura_model_seq_release", "aura_model_seq_truncate", "aura_dequant",

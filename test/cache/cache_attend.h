@@ -152,6 +152,8 @@ static inline void oracle_row(struct attention *a, uint32_t i, uint32_t h, doubl
     a->lse[row] = sum > 0 ? max + log(sum) : -INFINITY;
     if (!is_plain(s->kind))
         oracle_hadamard(out, &s->back), oracle_signs(out, &s->back);
+    for (uint32_t d = 0; d < s->dim && s->reciprocal; d++)
+        out[d] *= (double)s->reciprocal[(size_t)kv * s->dim + d];
 }
 
 /* Fills out, lse and the sizes for the model as it is now. */

@@ -15,6 +15,7 @@
 #include "../../src/ref.h"
 #include "../../src/rotation.h"
 #include "../../src/codec.h"
+#include "../../src/metric.h"
 #include "../oracle.h"
 
 enum { PAGE = 256, TILE = 32, PINNED = 4, ROLLBACK = 16 };
@@ -74,6 +75,8 @@ struct model_side {
     uint32_t dim, heads;
     size_t capacity, pages;
     float *balance, *reciprocal; /* [heads][dim], or NULL: none */
+    struct aura_metric *metric;  /* [heads], or NULL: none */
+    float *ready;                /* what they point to */
     int relative;                /* keys are encoded relative to their page's reference */
     struct aura_rotation_plan rotate, back;
     struct aura_codec_plan codec, reference_codec;
@@ -103,6 +106,20 @@ static inline void model_side_room(struct model_side *s, uint32_t heads, uint32_
     s->reference = malloc(heads * s->pages * dim * sizeof(float));
 }
 
+static inline void model_side_metric(struct model_side *s, const float *triangles)
+{
+    const size_t floats = aura_metric_floats(s->dim);
+    if (!triangles)
+        return;
+    double *scratch = malloc(aura_metric_scratch(s->dim) * sizeof *scratch);
+    s->metric = malloc(s->heads * sizeof *s->metric), s->ready = malloc(s->heads * floats * sizeof(float));
+    for (uint32_t h = 0; h < s->heads; h++)
+        if (!aura_metric_init(&s->metric[h], s->ready + h * floats, scratch, triangles + h * aura_triangle(s->dim), s->dim,
+                              s->reciprocal ? s->reciprocal + (size_t)h * s->dim : NULL, &s->rotate))
+            abort(); /* tests of bad metrics have no model */
+    free(scratch);
+}
+
 /* All but the memory. */
 static inline void model_side_init(struct model_side *s, const aura_config *c, int keys)
 {
@@ -114,16 +131,18 @@ static inline void model_side_init(struct model_side *s, const aura_config *c, i
     s->heads = c->kv_heads;
     if (is_plain(s->kind))
         return;
-    if (keys && c->balance) {
+    const float *balance = keys ? c->balance : c->v_balance;
+    if (balance) {
         s->balance = malloc(s->heads * s->dim * sizeof(float));
         s->reciprocal = malloc(s->heads * s->dim * sizeof(float));
         for (size_t i = 0; i < (size_t)s->heads * s->dim; i++)
-            s->balance[i] = c->balance[i], s->reciprocal[i] = 1 / c->balance[i];
+            s->balance[i] = balance[i], s->reciprocal[i] = 1 / balance[i];
     }
     s->relative = keys && !(c->flags & AURA_NO_REFERENCE);
     aura_signs(c->seed, keys ? 0 : 1, s->dim, signs);
     aura_rotation_plan_init(&s->rotate, s->dim, signs, NULL, 0);
     aura_rotation_plan_init(&s->back, s->dim, signs, NULL, 1);
+    model_side_metric(s, keys ? c->k_metric : c->v_metric);
     aura_codebook_get(AURA_TABLE_GRID, s->kind, &book);
     aura_codec_plan_init(&s->codec, &book, s->dim, keys || s->kind >= AURA_KIND_B4 ? AURA_SCALE_MATCHED : AURA_SCALE_UNBIASED,
                          !(c->flags & AURA_NO_SEARCH));
@@ -133,8 +152,9 @@ static inline void model_side_init(struct model_side *s, const aura_config *c, i
 
 static inline void model_side_free_balance(struct model_side *s)
 {
-    free(s->balance), free(s->reciprocal);
-    s->balance = s->reciprocal = NULL;
+    free(s->balance), free(s->reciprocal), free(s->metric), free(s->ready);
+    s->balance = s->reciprocal = s->ready = NULL;
+    s->metric = NULL;
 }
 
 static inline void model_side_free(struct model_side *s)
@@ -177,14 +197,17 @@ static inline void model_side_put(struct model_side *s, uint64_t t, const float 
     }
 }
 
-/* What the codes of a vector stand for, with the scale rounded to f16. */
-static inline void model_quantise(float *out, const float *y, const struct aura_codec_plan *codec)
+/* What the codes of a vector stand for, with the scale rounded to f16. metric NULL: without feedback. */
+static inline void model_quantise(float *out, const float *y, const struct aura_codec_plan *codec, const struct aura_metric *metric)
 {
-    uint8_t packed[AURA_MAX_DIM];
+    uint8_t code[AURA_MAX_DIM];
     float scale;
-    aura_row_encode_ref(packed, &scale, y, codec, 1);
+    aura_encode_ref(code, &scale, y, codec, 1);
+    if (metric)
+        aura_feedback_ref(code, &scale, y, codec, metric, 1);
     scale = oracle_round(scale, AURA_F16);
-    aura_row_dequant_ref(out, packed, &scale, codec, 1);
+    for (uint32_t d = 0; d < codec->dim; d++)
+        out[d] = codec->centroid[code[d]] * scale;
 }
 
 static inline void model_form_reference(struct model_side *s, uint32_t head, uint64_t page, uint64_t pinned)
@@ -196,7 +219,7 @@ static inline void model_form_reference(struct model_side *s, uint32_t head, uin
             mean[d] = mean[d] + model_half(s, head, t)[d];
     for (uint32_t d = 0; d < s->dim; d++)
         mean[d] = mean[d] / (float)(end - first);
-    model_quantise(model_reference(s, head, page), mean, &s->reference_codec);
+    model_quantise(model_reference(s, head, page), mean, &s->reference_codec, NULL);
 }
 
 /* What the codes of a closed token stand for. Its f16 numbers and its page's reference stay what they were when it closed. */
@@ -208,7 +231,7 @@ static inline const float *model_code_of(const struct model_side *s, uint32_t he
         return out;
     for (uint32_t d = 0; d < s->dim; d++)
         y[d] = s->relative ? half[d] - r[d] : half[d];
-    model_quantise(out, y, &s->codec);
+    model_quantise(out, y, &s->codec, s->metric ? &s->metric[head] : NULL);
     for (uint32_t d = 0; d < s->dim && s->relative; d++)
         out[d] = out[d] + r[d];
     *model_known(s, head, t) = 1;
@@ -314,7 +337,7 @@ static inline void model_encode_again(struct model *m, uint64_t page, uint64_t f
             mean[d] = mean[d] / (float)(tile - start);
         }
         if (s->relative && first == start && end == stop)
-            model_quantise(r, mean, &s->reference_codec);
+            model_quantise(r, mean, &s->reference_codec, NULL);
         memset(model_known(s, h, first), 0, (size_t)(end - first));
     }
 }
@@ -353,6 +376,12 @@ static inline void model_side_clone(struct model_side *s)
     s->known = model_copy_of(s->known, s->heads * s->capacity);
     s->reference = model_copy_of(s->reference, s->pages * factors);
     s->balance = model_copy_of(s->balance, factors), s->reciprocal = model_copy_of(s->reciprocal, factors);
+    s->ready = model_copy_of(s->ready, s->heads * aura_metric_floats(s->dim) * sizeof(float));
+    s->metric = model_copy_of(s->metric, s->heads * sizeof *s->metric);
+    for (uint32_t h = 0; s->metric && h < s->heads; h++) {
+        float *ready = s->ready + h * aura_metric_floats(s->dim);
+        s->metric[h].l = ready, s->metric[h].weight = ready + (size_t)s->dim * s->dim;
+    }
 }
 
 static inline struct model *model_clone(const struct model *m)

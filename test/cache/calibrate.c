@@ -3,7 +3,7 @@
 #include "../base/modes.h"
 #include "../oracle.h"
 
-enum { Q_HEADS = 6, KV_HEADS = 2, DIM = 80, TOKENS = 700, QUERIES = 40 };
+enum { Q_HEADS = 6, KV_HEADS = 2, DIM = 80, V_DIM = 64, TOKENS = 700, QUERIES = 40 };
 
 /* Two texts. All numbers are multiples of 1/16 below 8, so that every element type holds them exactly. */
 static struct {
@@ -79,7 +79,7 @@ static double right_factor(int h, int d)
 
 static aura_calibration *create(void)
 {
-    aura_calibration_config config = {sizeof config, Q_HEADS, KV_HEADS, DIM};
+    aura_calibration_config config = {sizeof config, Q_HEADS, KV_HEADS, DIM, V_DIM};
     aura_calibration *c = NULL;
     EXPECT(!aura_calibration_create(ctx, &config, &c), "%s", aura_last_error());
     return c;
@@ -126,6 +126,70 @@ static void expect_right(balance_t balance)
         for (int d = 0; d < DIM; d++)
             EXPECT(fabs(balance[h][d] / right_factor(h, d) - 1) < 1e-7, "head %d channel %d: %.9g, not %.9g", h, d,
                    (double)balance[h][d], right_factor(h, d));
+}
+
+/* ---- with feedback ---------------------------------------------------------------------------------------------- */
+
+/* Numbers with mean of logs 0, as factors are. */
+static void expect_factors(const float *got, const double *size, const double *cost, int n, const char *what, int head)
+{
+    double logs = 0;
+    for (int d = 0; d < n; d++)
+        logs += (log(cost[d]) - 3 * log(size[d])) / 8 / n;
+    for (int d = 0; d < n; d++) {
+        const double want = fmin(fmax(exp((log(cost[d]) - 3 * log(size[d])) / 8 - logs), 0.125), 8);
+        EXPECT(fabs(got[d] / want - 1) < 1e-6, "%s of head %d, channel %d: %.9g, not %.9g", what, head, d, (double)got[d], want);
+    }
+}
+
+/* E[q q'], and the balances that go with metrics. Values count from the 5th token of a text on. */
+static void metrics_are_what_double_says(void)
+{
+    enum { GROUP = Q_HEADS / KV_HEADS, TRIANGLE = DIM * (DIM + 1) / 2, V_TRIANGLE = V_DIM * (V_DIM + 1) / 2 };
+    static float metric[KV_HEADS][TRIANGLE], v_metric[KV_HEADS][V_TRIANGLE], v[2][20][KV_HEADS][V_DIM];
+    balance_t balance;
+    float v_balance[KV_HEADS][V_DIM];
+    uint64_t seed = 5;
+    fill(), energies(1);
+    for (size_t i = 0; i < sizeof v / sizeof(float); i++)
+        (&v[0][0][0][0])[i] = (float)(1 + i % 7) * random_normal(&seed);
+    for (int h = 0; h < KV_HEADS; h++)
+        for (int d = 0; d < V_DIM; d++)
+            v_metric[h][d * (d + 1) / 2 + d] = (float)(1 + d % 5);
+    aura_calibration *c = create();
+    EXPECT(aura_calibration_metric(c, metric[0]) == AURA_BAD_ARGUMENT &&
+           aura_calibration_k_balance(c, balance[0]) == AURA_BAD_ARGUMENT &&
+           aura_calibration_v_balance(c, v_metric[0], v_balance[0]) == AURA_BAD_ARGUMENT, "of nothing");
+    give_text(c, 0, text_tokens[0], 33), give_queries(c, 7);
+    for (int text = 0; text < 2; text++) {
+        aura_input first = {v[text][0], AURA_F32, 0, 0, NULL}, rest = {v[text][3], AURA_F32, 0, 0, NULL};
+        EXPECT(!aura_calibration_values(c, 3, &first) && !aura_calibration_values(c, 17, &rest) &&
+               !aura_calibration_next_text(c), "%s", aura_last_error());
+    }
+    EXPECT(!aura_calibration_metric(c, metric[0]) && !aura_calibration_k_balance(c, balance[0]) &&
+           !aura_calibration_v_balance(c, v_metric[0], v_balance[0]), "%s", aura_last_error());
+    for (int h = 0; h < KV_HEADS; h++) {
+        double size[V_DIM] = {0}, cost[V_DIM];
+        for (int i = 0, at = 0; i < DIM; i++)
+            for (int j = 0; j <= i; j++, at++) {
+                double want = 0, most = sqrt(query_energy[h][i] * query_energy[h][j]);
+                for (int t = 0; t < QUERIES; t++)
+                    for (int g = h * GROUP; g < (h + 1) * GROUP; g++)
+                        want += (double)data.q[t][g][i] * (double)data.q[t][g][j] / (QUERIES * GROUP);
+                EXPECT(fabs(metric[h][at] - want) <= 1e-6 * most, "(%d, %d) of head %d: %g, not %g", i, j, h,
+                       (double)metric[h][at], want);
+            }
+        expect_factors(balance[h], key_energy[h], query_energy[h], DIM, "balance", h);
+        for (int d = 0; d < V_DIM; d++) {
+            cost[d] = (double)v_metric[h][d * (d + 1) / 2 + d];
+            for (int t = 4; t < 20; t++)
+                size[d] += pow((double)v[0][t][h][d], 2) + pow((double)v[1][t][h][d], 2);
+        }
+        expect_factors(v_balance[h], size, cost, V_DIM, "balance of values", h);
+    }
+    v_metric[1][2] = -1; /* (1, 1) */
+    EXPECT(aura_calibration_v_balance(c, v_metric[0], v_balance[0]) == AURA_BAD_VALUE, "less than nothing");
+    aura_calibration_destroy(c);
 }
 
 /* ---- tests ------------------------------------------------------------------------------------------------------- */
@@ -340,16 +404,17 @@ static void channels_without_energy(void)
 
 static void bad_configs(void)
 {
-    static const aura_calibration_config bad[] = {{3, 4, 2, 64}, {sizeof *bad, 0, 2, 64}, {sizeof *bad, 4, 0, 64},
-                                                  {sizeof *bad, 5, 2, 64},
-        {sizeof *bad, 4, 2, 0}, {sizeof *bad, 4, 2, 513}, {sizeof *bad, 4, 2, 1024}, {sizeof *bad, 4, 2, UINT32_MAX}};
+    static const aura_calibration_config bad[] = {{3, 4, 2, 64, 0}, {sizeof *bad, 0, 2, 64, 0}, {sizeof *bad, 4, 0, 64, 0},
+                                                  {sizeof *bad, 5, 2, 64, 0},
+        {sizeof *bad, 4, 2, 0, 0}, {sizeof *bad, 4, 2, 513, 0}, {sizeof *bad, 4, 2, 1024, 0}, {sizeof *bad, 4, 2, UINT32_MAX, 0},
+        {sizeof *bad, 4, 2, 64, 513}};
     aura_calibration *c = (aura_calibration *)&data;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         aura_status status = aura_calibration_create(ctx, &bad[i], &c);
         EXPECT(status == (i < 5 ? AURA_BAD_ARGUMENT : AURA_UNSUPPORTED), "config %zu: %s", i, aura_last_error());
         EXPECT(!strncmp(aura_last_error(), "aura_calibration_create: ", 25), "%s", aura_last_error());
     }
-    aura_calibration_config good = {sizeof good, 4, 2, 64};
+    aura_calibration_config good = {sizeof good, 4, 2, 64, 0};
     EXPECT(aura_calibration_create(NULL, &good, &c) == AURA_BAD_ARGUMENT, "ctx NULL");
     EXPECT(aura_calibration_create(ctx, NULL, &c) == AURA_BAD_ARGUMENT, "config NULL");
     EXPECT(aura_calibration_create(ctx, &good, NULL) == AURA_BAD_ARGUMENT, "calibration NULL");
@@ -455,7 +520,7 @@ static void scarce_free(void *user, void *memory, size_t bytes)
 static void no_memory(void)
 {
     aura_ctx_options o = AURA_CTX_OPTIONS_INIT;
-    aura_calibration_config config = {sizeof config, Q_HEADS, KV_HEADS, DIM};
+    aura_calibration_config config = {sizeof config, Q_HEADS, KV_HEADS, DIM, V_DIM};
     aura_calibration *c = (aura_calibration *)&o;
     aura_ctx *scarce;
     o.allocator.alloc = scarce_alloc, o.allocator.free = scarce_free;
@@ -475,6 +540,7 @@ int main(void)
     if (aura_ctx_create(NULL, &ctx))
         return 1;
     RUN(is_what_double_says);
+    RUN(metrics_are_what_double_says);
     RUN(constants_do_not_drown_the_signal);
     RUN(chunks_change_no_bit);
     RUN(float_modes_change_no_bit);

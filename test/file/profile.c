@@ -54,6 +54,80 @@ static void what_is_saved_is_loaded(void)
     unlink(path);
 }
 
+/* ---- metrics ---- */
+
+enum { TRIANGLE = 64 * 65 / 2, V_TRIANGLE = 80 * 81 / 2 };
+
+/* One layer that has everything. */
+static struct bytes file_of_metrics(void)
+{
+    static float k_metric[2 * TRIANGLE], v_metric[2 * V_TRIANGLE];
+    aura_profile *p = NULL, *q = NULL;
+    aura_profile_layer with = AURA_PROFILE_LAYER_INIT, got = AURA_PROFILE_LAYER_INIT;
+    float *balance = some_balance(2, 64), *v_balance = some_balance(2, 80);
+    const char *path = file_path("metrics");
+    for (size_t h = 0; h < 2; h++)
+        for (size_t d = 0; d < 80; d++) {
+            v_metric[h * V_TRIANGLE + d * (d + 1) / 2 + d] = 1 + (float)d;
+            if (d < 64)
+                k_metric[h * TRIANGLE + d * (d + 1) / 2 + d] = 2 + (float)h;
+        }
+    with.kv_heads = 2, with.k_dim = 64, with.v_dim = 80;
+    with.balance = balance, with.v_balance = v_balance, with.k_metric = k_metric, with.v_metric = v_metric;
+    EXPECT(!aura_profile_create(ctx, 1, &p) && !aura_profile_put(p, 0, &with) && !aura_profile_save(p, path) &&
+           !aura_profile_load(ctx, path, &q) && !aura_profile_get(q, 0, &got), "%s", aura_last_error());
+    EXPECT(got.kv_heads == 2 && got.k_dim == 64 && got.v_dim == 80 && got.balance && !memcmp(got.balance, balance, 2 * 64 * 4) &&
+           got.v_balance && !memcmp(got.v_balance, v_balance, 2 * 80 * 4) && got.k_metric &&
+           !memcmp(got.k_metric, k_metric, sizeof k_metric) && got.v_metric && !memcmp(got.v_metric, v_metric, sizeof v_metric),
+           "what was loaded is not what was saved");
+    v_metric[V_TRIANGLE] = -1;
+    EXPECT(aura_profile_put(q, 0, &with) == AURA_BAD_VALUE && strstr(aura_last_error(), "v_metric of KV head 1"), "%s",
+           aura_last_error());
+    with.v_dim = 513;
+    EXPECT(aura_profile_put(q, 0, &with) == AURA_UNSUPPORTED && !aura_profile_get(q, 0, &got) && got.v_dim == 80, "a dim of 513");
+    memset(v_metric, 0, sizeof v_metric);
+    aura_profile_destroy(p), aura_profile_destroy(q);
+    free(balance), free(v_balance);
+    struct bytes file = read_file(path);
+    unlink(path);
+    return file;
+}
+
+static aura_status load_bytes(struct bytes bytes);
+
+/* Every section of numbers that make no sense, with checksums that are right. */
+static void made_up_metrics(void)
+{
+    static const struct {
+        uint32_t type;
+        size_t at; /* the float after the head of the section */
+        float with;
+    } bad[] = {{AURA_SECTION_V_BALANCE, 7, 9},  {AURA_SECTION_V_BALANCE, 0, NAN},         {AURA_SECTION_K_METRIC, 0, -1},
+               {AURA_SECTION_K_METRIC, 1, 100}, {AURA_SECTION_K_METRIC, 2, NAN},
+               {AURA_SECTION_V_METRIC, V_TRIANGLE, INFINITY},
+               {AURA_SECTION_V_METRIC, V_TRIANGLE + 4, 1e30f}};
+    struct bytes file = file_of_metrics();
+    EXPECT(load_bytes(file) == AURA_OK, "%s", aura_last_error());
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        float *at = (float *)(void *)(file.data + section_of(file, 0, bad[i].type)->offset + 64) + bad[i].at, was = *at;
+        *at = bad[i].with, seal(file);
+        EXPECT(load_bytes(file) == AURA_BAD_FILE, "section %u, %g: %s", bad[i].type, (double)bad[i].with, aura_last_error());
+        *at = was, seal(file);
+    }
+    for (uint32_t type = AURA_SECTION_V_BALANCE; type <= AURA_SECTION_V_METRIC; type++)
+        for (int field = 0; field < 2; field++) { /* other heads, and another dim, than the other sections say */
+            struct aura_file_section *s = section_of(file, 0, type);
+            struct aura_file_numbers *n = (struct aura_file_numbers *)(void *)(file.data + s->offset), was = *n;
+            const uint64_t bytes = s->bytes;
+            *(field ? &n->dim : &n->kv_heads) = field ? 64 + 16 * (n->dim == 64) : 1;
+            seal(file);
+            EXPECT(load_bytes(file) == AURA_BAD_FILE, "section %u, field %d", type, field);
+            s->bytes = bytes, *n = was, seal(file);
+        }
+    EXPECT(load_bytes(file) == AURA_OK, "%s", aura_last_error());
+    free(file.data);
+}
+
 /* A relative path without a directory in it. */
 static void relative_paths(void)
 {
@@ -192,7 +266,7 @@ static void made_up_headers(void)
         for (int field = 0; field < 6; field++) {
             memcpy(bad.data, good.data, good.size);
             struct aura_file_section *s = section_of(bad, 1, AURA_SECTION_BALANCE);
-            struct aura_file_balance *b = (struct aura_file_balance *)(void *)(bad.data + s->offset);
+            struct aura_file_numbers *b = (struct aura_file_numbers *)(void *)(bad.data + s->offset);
             uint64_t old = field == 0 ? s->offset : field == 1 ? s->bytes : header_of(bad)->bytes;
             if (field == 0)
                 s->offset = sizes[i];
@@ -205,7 +279,7 @@ static void made_up_headers(void)
             else if (field == 4)
                 b->kv_heads = (uint32_t)sizes[i] == 1 ? 2 : (uint32_t)sizes[i];
             else
-                b->k_dim = (uint32_t)sizes[i];
+                b->dim = (uint32_t)sizes[i];
             if (field < 3 && old == sizes[i])
                 continue;
             seal(bad);
@@ -354,6 +428,7 @@ int main(int argc, char **argv)
     RUN(every_other_length_is_noticed);
     RUN(other_versions);
     RUN(made_up_headers);
+    RUN(made_up_metrics);
     RUN(made_up_ends);
     RUN(full_disk_keeps_the_old_file);
     RUN(killed_writer_leaves_a_whole_file);

@@ -41,8 +41,10 @@ int is_ref(const struct trial *trial);
 void random_plan(struct aura_codec_plan *plan, uint32_t bits, uint32_t dim, char *name, size_t name_size,
                  uint64_t *state);
 
-/* The cases of row_score, row_softmax, row_value, row_reduce and softmax. */
+/* The cases of row_score, row_softmax, row_value, row_reduce and softmax; and of feedback. */
 void check_attend(struct trial *trial);
+
+void check_feedback(struct trial *trial);
 
 /* The cases of the exact stages of a tile; 0 when the stage is none of them. */
 int check_tile(struct trial *trial);

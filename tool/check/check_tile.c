@@ -360,6 +360,8 @@ int check_tile(struct trial *t)
     const char *stage = t->variant->stage;
     if (!strcmp(stage, "encode"))
         check_codes(t);
+    else if (!strcmp(stage, "feedback"))
+        check_feedback(t);
     else if (!strcmp(stage, "query"))
         check_query(t);
     else if (!strcmp(stage, "reference"))

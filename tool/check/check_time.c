@@ -19,6 +19,8 @@ static struct {
     struct aura_rotation_plan rotation;
     struct aura_codec_plan codec;
     struct aura_rows rows;
+    struct aura_metric metric;
+    _Alignas(64) float ready[DIM * DIM + DIM];
 } bench;
 
 /* The same for stages over tiles: four tiles, as in attention, all with the same codes. */
@@ -75,7 +77,11 @@ static void bench_setup(const struct aura_variant *v)
             memcpy(bench.packed + 4 * i, &bench.x[i], 4);
     }
     random_plan(&bench.codec, packed ? kind : 4, DIM, name, sizeof name, &state);
-    bench.codec.n_fits = 1;
+    bench.codec.n_fits = !strcmp(v->stage, "feedback") ? 9 : 1; /* what it is for */
+    for (int i = 0; i < DIM; i++)
+        bench.ready[DIM * DIM + i] = 1;
+    struct aura_metric metric = {DIM, bench.ready, bench.ready + DIM * DIM};
+    bench.metric = metric;
     struct aura_rows rows = {bench.packed, packed ? bench.codec.row_bytes : v->kind == AURA_ROW_F32 ? 4 * DIM : 2 * DIM,
                              v->kind, DIM, DIM, 0, bench.codec.centroid};
     bench.rows = rows;
@@ -87,6 +93,8 @@ static int bench_tile(const struct aura_variant *v)
 {
     if (!strcmp(v->stage, "encode"))
         ((aura_encode_fn *)v->run)(bench.packed, bench.scale, bench.x, &bench.codec, ROWS);
+    else if (!strcmp(v->stage, "feedback"))
+        ((aura_feedback_fn *)v->run)(bench.packed, bench.scale, bench.x, &bench.codec, &bench.metric, ROWS);
     else if (!strcmp(v->stage, "query"))
         ((aura_query_fn *)v->run)(tiles.query, bench.x, DIM, ROWS);
     else if (!strcmp(v->stage, "reference"))
@@ -142,7 +150,7 @@ static double bench_bytes(const struct aura_variant *v)
         return (double)tiles.tile->side->bytes / AURA_TILE + 2;
     if (!strcmp(v->stage, "softmax")) /* logits, p, a scale, weights */
         return QUERIES * (4 + 4 + 1) + 4;
-    if (!strcmp(v->stage, "encode"))
+    if (!strcmp(v->stage, "encode") || !strcmp(v->stage, "feedback"))
         return DIM * 4 + DIM + 4;
     if (!strcmp(v->stage, "query"))
         return DIM * 4 + DIM * 2;

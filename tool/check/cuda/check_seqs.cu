@@ -217,6 +217,28 @@ static void run_snapshot(struct scene s)
     end_case(s, before, "files equal");
 }
 
+/* Metrics and balanced values: the device has kernels for neither, whether it is asked for them or given a cache with them. */
+static void refuse_feedback(const struct scene &s, const struct filled &f, struct device_side &d, aura_cuda_seq to)
+{
+    const aura_config &c = s.config;
+    std::vector<float> metric(c.kv_heads * c.k_dim * (c.k_dim + 1) / 2), balance(c.kv_heads * c.k_dim, 1.f);
+    for (int i = 0; i < 3; i++) {
+        aura_cuda_config config = device_config(s, f);
+        aura_cuda_cache *refused = NULL;
+        aura_config shape = s.config;
+        aura_cache *cpu;
+        (i == 0 ? shape.k_metric : i == 1 ? shape.v_metric : shape.v_balance) = i < 2 ? metric.data() : balance.data();
+        config.cache.k_metric = shape.k_metric, config.cache.v_metric = shape.v_metric, config.cache.v_balance = shape.v_balance;
+        if (aura_cuda_cache_create(f.ctx, &config, &refused) != AURA_UNSUPPORTED ||
+            !strstr(aura_last_error(), i < 2 ? "a metric" : "balance of values"))
+            complain(s, "create with feedback: %s", aura_last_error());
+        TRY(aura_cache_create(f.ctx, &shape, &cpu));
+        if (aura_cuda_upload(d.cache, to, cpu, 0) != AURA_UNSUPPORTED)
+            complain(s, "upload of feedback: %s", aura_last_error());
+        aura_cache_destroy(cpu);
+    }
+}
+
 /* ---- what there is not ------------------------------------------------------------------------------------------------ */
 
 /* What the CPU cache can do and the device cannot is refused; pages that sequences share are copied, and never written to. */
@@ -253,6 +275,7 @@ static void run_shared()
     headless.cache.q_heads = 0; /* the CPU's cache learns it from the jobs */
     if (aura_cuda_cache_create(f.ctx, &headless, &none) != AURA_UNSUPPORTED || !strstr(aura_last_error(), "q_heads is 0"))
         complain(s, "create without query heads: %s", aura_last_error());
+    refuse_feedback(s, f, d, other);
     for (int slots = 0; slots < 2; slots++) {
         aura_cuda_config config = device_config(s, f);
         aura_cuda_cache *refused = NULL;
