@@ -193,7 +193,13 @@ enum {
     AURA_NO_PINNED = 2,    /* the first 4 tokens are encoded like all others */
     AURA_NO_ROLLBACK = 4,  /* a tile of 32 tokens is encoded as soon as it is full */
     AURA_NO_OPEN = 8,      /* a token is encoded at once. Needs AURA_NO_REFERENCE; implies AURA_NO_ROLLBACK */
-    AURA_NO_SEARCH = 16    /* the plain fit instead of the best of nine */
+    AURA_NO_SEARCH = 16,   /* the plain fit instead of the best of nine */
+
+    /* And one that is switched on. The cache adds up q q' of the queries that it is asked, until it has those of 512 positions.
+     * That is then the k_metric of all keys that are encoded later. So bytes depend on the calls. While a cache learns, attention
+     * calls wait for each other in that part only. Without effect where there is a k_metric, and on plain keys. What was learnt
+     * is saved, and loaded with a cache, or with a sequence into a cache that has learnt nothing yet. The GPU does not learn */
+    AURA_LEARN = 32
 };
 
 typedef struct aura_config {
@@ -202,7 +208,7 @@ typedef struct aura_config {
     uint32_t q_heads, kv_heads;  /* q_heads 0: every attend job says it */
     uint32_t k_dim, v_dim;       /* 1 to 512; v_dim 0: k_dim. Others than 64, 80, 96, 112, 128, 192, 256 and 512 are stored with
                                     zeros up to the next of these, which changes no result */
-    uint32_t flags;              /* AURA_NO_... */
+    uint32_t flags;              /* AURA_NO_..., AURA_LEARN */
     uint32_t rollback;           /* tokens that truncate can take back without loss: 1 to 32; 0: 16 */
     uint64_t seed;               /* of the signs */
     const float *balance;        /* [kv_heads][k_dim] factors on the keys, each within 1/8 to 8, from aura_calibration; copied.

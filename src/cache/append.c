@@ -140,9 +140,9 @@ static void fill_side(const aura_cache *cache, const struct aura_sequence *seq, 
     if (reference)
         aura_load_reference(x, cache, page);
     if (values)
-        aura_encode_values(cache, at, 0, AURA_TILE, rows);
+        aura_encode_values(cache, at, head, 0, AURA_TILE, rows);
     else
-        aura_encode_keys(cache, at, 0, AURA_TILE, rows, reference ? x : NULL);
+        aura_encode_keys(cache, at, head, 0, AURA_TILE, rows, reference ? x : NULL);
 }
 
 /* All tokens of a job but those of inner pages, in their order: rows are used again and again. */

@@ -386,6 +386,7 @@ static aura_status attend(struct aura_call call, struct aura_attend *a, void *wo
         return status;
     if (a->rows)
         aura_attend_place(a, workspace);
+    aura_learn_queries(a);
     const int apart = a->rows && outputs_are_apart(a);
     if (apart && a->whole && a->one_block && jobs_are_pairs(a)) {
         aura_run(a->cache->ctx, a->first->n_jobs * a->cache->config.kv_heads, step_item, a);
@@ -397,6 +398,7 @@ static aura_status attend(struct aura_call call, struct aura_attend *a, void *wo
     }
     if (a->first)
         aura_append_end(a->first);
+    aura_learn_enough(a->cache); /* only now: a call that appends too encodes as two calls would */
     return a->rows ? bad_rows(call, a) : AURA_OK;
 }
 

@@ -25,7 +25,7 @@ static aura_status check_windows_and_slots(struct aura_call call, const aura_con
 /* The configuration with its defaults, checked. */
 static aura_status complete_config(struct aura_call call, aura_config *c, const aura_config *given)
 {
-    const uint32_t known = AURA_NO_REFERENCE | AURA_NO_PINNED | AURA_NO_ROLLBACK | AURA_NO_OPEN | AURA_NO_SEARCH;
+    const uint32_t known = AURA_NO_REFERENCE | AURA_NO_PINNED | AURA_NO_ROLLBACK | AURA_NO_OPEN | AURA_NO_SEARCH | AURA_LEARN;
     aura_status status = aura_check_call(call, given, sizeof *given);
     if (status)
         return status;
@@ -163,6 +163,8 @@ aura_status aura_cache_make(struct aura_call call, aura_ctx *ctx, const aura_con
                            c.budget_bytes, least);
     if (!status)
         status = aura_numbers_make(call, made);
+    if (!status)
+        status = aura_learning_make(call, made);
     aura_fpmode_leave(mode);
     if (!status && c.slots)
         status = aura_slots_make(call, made);
@@ -192,6 +194,7 @@ void aura_cache_unmake(aura_cache *cache)
     if (cache->slots)
         aura_seq_unmake(cache, cache->slots);
     aura_pool_free(cache);
+    aura_learning_unmake(cache);
     aura_numbers_unmake(cache);
     pthread_mutex_destroy(&cache->lock);
     atomic_fetch_sub(&cache->budget->bytes, sizeof *cache);

@@ -1,4 +1,4 @@
-/* The cache: what it is made of. cache.c makes and describes it, feedback.c has balance and metrics, seq.c has its sequences,
+/* The cache: what it is made of. cache.c makes and describes it, feedback.c has its metrics, learn.c learns, seq.c has sequences,
  * pool.c owns its memory, append.c takes tokens, tile.c encodes them, edit.c removes and changes them, slots.c is the cache without
  * sequences, decode.c reads tokens back, attend.c attends. */
 #ifndef AURA_CACHE_H
@@ -66,6 +66,7 @@ struct aura_cache {
     struct aura_page_window window;
     struct aura_model_cache *model; /* whose layer it is; NULL: nobody's */
     struct aura_budget *budget, own_budget; /* the model's, or its own */
+    struct aura_learning *learning; /* NULL: it does not learn */
     struct aura_sequence *slots; /* the pages of a cache of slots, all of them closed; NULL: there are sequences */
 
     pthread_mutex_t lock; /* of everything below, and nothing above */
@@ -98,6 +99,26 @@ size_t aura_numbers_bytes(const aura_config *config);
 /* Copies those of the configuration and makes them ready. Fails: AURA_BAD_VALUE, and like aura_cache_alloc(). */
 aura_status aura_numbers_make(struct aura_call call, aura_cache *cache);
 void aura_numbers_unmake(aura_cache *cache);
+
+/* ---- learn.c ---- */
+
+struct aura_attend;
+enum { AURA_LEARN_POSITIONS = 512 }; /* are enough */
+
+/* Whether such a cache learns; how many bytes that takes; and all that it takes. */
+int aura_learns(const aura_config *config);
+size_t aura_learning_bytes(const aura_config *config);
+aura_status aura_learning_make(struct aura_call call, aura_cache *cache);
+void aura_learning_unmake(aura_cache *cache);
+/* What was learnt about a KV head, once that is enough; NULL before. The cache learns. */
+const struct aura_metric *aura_learnt_metric(const aura_cache *cache, uint32_t head);
+/* Counts the queries of a call, before it writes anything; and, at its end, finds out whether there are enough. The cache may
+ * be one that does not learn. */
+void aura_learn_queries(const struct aura_attend *a);
+void aura_learn_enough(const aura_cache *cache);
+/* To and from files: sum[kv_heads][k_dim * (k_dim + 1) / 2], and the positions. Setting does nothing where some were counted. */
+uint64_t aura_learnt_copy(const aura_cache *cache, double *sum);
+void aura_learnt_set(aura_cache *cache, const double *sum, uint64_t positions);
 
 /* ---- pool.c: every byte that a cache allocates is counted, and none beyond its budget ---- */
 

@@ -184,8 +184,11 @@ static void encode_vectors(const aura_cache *cache, uint8_t code[][AURA_TILE_DIM
     uint8_t index[AURA_LANES * AURA_TILE_DIM];
     float full[AURA_LANES];
     cache->ctx->kernels.encode[side->kind](index, full, y, &codec->codec, n);
-    if (codec->metric)
-        cache->ctx->kernels.feedback[side->kind](index, full, y, &codec->codec, &codec->metric[head], n);
+    const struct aura_metric *metric = codec->metric ? &codec->metric[head] : NULL;
+    if (!values && cache->learning)
+        metric = aura_learnt_metric(cache, head);
+    if (metric)
+        cache->ctx->kernels.feedback[side->kind](index, full, y, &codec->codec, metric, n);
     for (uint32_t i = 0; i < n; i++) {
         scale[i] = aura_f16_from_f32(full[i]);
         for (uint32_t d = 0; d < dim; d++)

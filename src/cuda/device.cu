@@ -215,6 +215,8 @@ aura_status aura_cuda_check_kind(const aura_ctx *ctx, const char *call, const au
         return aura_backend_fail(ctx, AURA_UNSUPPORTED, "%s: a cache with slots; the device has caches of sequences only", call);
     if (!config->q_heads)
         return aura_backend_fail(ctx, AURA_UNSUPPORTED, "%s: q_heads is 0; the device has to know it when the cache is made", call);
+    if (config->flags & AURA_LEARN)
+        return aura_backend_fail(ctx, AURA_UNSUPPORTED, "%s: AURA_LEARN; the device does not learn", call);
     if (config->k_metric || config->v_metric || config->v_balance)
         return aura_backend_fail(ctx, AURA_UNSUPPORTED, "%s: %s; the device has a balance of keys only", call,
                                  config->v_balance ? "a balance of values" : "a metric");

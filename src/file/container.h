@@ -34,7 +34,8 @@ enum {
     AURA_SECTION_V_BALANCE = 8,
     AURA_SECTION_K_METRIC = 9,
     AURA_SECTION_V_METRIC = 10,
-    AURA_SECTION_LAST = 10, /* that a reader must know */
+    AURA_SECTION_LEARNT = 11,
+    AURA_SECTION_LAST = 11, /* that a reader must know */
     AURA_SECTION_NOTE = 64 /* optional, of the last layer: bytes of the caller's */
 };
 
@@ -72,6 +73,14 @@ struct aura_file_numbers {
     uint8_t zero[56];
 };
 _Static_assert(sizeof(struct aura_file_numbers) == 64, "drawn in doc/snapshot.md");
+
+/* What stands before f64 [kv_heads][dim * (dim + 1) / 2] of AURA_SECTION_LEARNT. */
+struct aura_file_learnt {
+    uint32_t kv_heads, dim;
+    uint64_t positions;
+    uint8_t zero[48];
+};
+_Static_assert(sizeof(struct aura_file_learnt) == 64, "drawn in doc/snapshot.md");
 
 /* The section of numbers i, AURA_K_BALANCE to AURA_V_METRIC. */
 static inline uint32_t aura_section_of_numbers(int i)

@@ -132,6 +132,7 @@ static aura_status fill_model(struct aura_snapshot *s, aura_model_cache *model, 
     for (uint32_t i = 0; !status && i < s->layers; i++) {
         status = aura_loaded_seqs(&s->layer[i], model->layer[i], options->seqs, options->n_seqs, NULL);
         aura_seqs_continue(model->layer[i], s->layer[i].config->generation);
+        aura_loaded_learnt(&s->layer[i], model->layer[i]);
         status = options->seqs ? status : aura_blame_file(status);
     }
     return status;
@@ -198,6 +199,8 @@ static aura_status load_seq(const char *name, aura_model_cache *model, struct au
     if (status && done)
         aura_model_discard(model, made, done);
     pthread_mutex_unlock(&model->lock);
+    for (uint32_t i = 0; !status && i < s.layers; i++)
+        aura_loaded_learnt(&s.layer[i], model->layer[i]);
     aura_snapshot_close(&s);
     if (!status)
         *seq = made;

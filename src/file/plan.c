@@ -50,7 +50,7 @@ static aura_status add_memory(struct aura_call call, const aura_cache *shape, co
     sum->seq_bytes = plus(sum->seq_bytes, aura_times(seqs, shape->seq_bytes - shape->rows_bytes + aura_list_bytes(shape, end)));
     sum->seq_bytes = plus(sum->seq_bytes, places);
     sum->fixed_bytes = plus(sum->fixed_bytes, sizeof *shape);
-    sum->fixed_bytes = plus(sum->fixed_bytes, aura_numbers_bytes(c));
+    sum->fixed_bytes = plus(sum->fixed_bytes, aura_numbers_bytes(c) + aura_learning_bytes(c));
     return AURA_OK;
 }
 

@@ -65,6 +65,7 @@ static aura_status fill_cache(struct aura_snapshot *s, aura_cache *cache, const 
     else if ((status = aura_loaded_seqs(l, cache, options->seqs, options->n_seqs, NULL)))
         return options->seqs ? status : aura_blame_file(status);
     aura_seqs_continue(cache, l->config->generation);
+    aura_loaded_learnt(l, cache);
     return AURA_OK;
 }
 
@@ -129,6 +130,8 @@ static aura_status load_seq(const char *name, aura_cache *cache, struct aura_fil
         return status;
     if (!(status = aura_loaded_verify(&s.layer[0], cache)) && !(status = aura_pick_seq(&s.layer[0], options, &id)))
         status = aura_loaded_seqs(&s.layer[0], cache, &id, 1, &made);
+    if (!status)
+        aura_loaded_learnt(&s.layer[0], cache);
     aura_snapshot_close(&s);
     if (!status)
         *seq = made;

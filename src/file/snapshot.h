@@ -116,6 +116,8 @@ struct aura_saved {
     struct aura_file_entry *table; /* [entries] */
     struct aura_saved_page *page;  /* [entries], of which pages are used */
     uint8_t *head;                 /* a scratch copy of one KV head */
+    uint64_t positions;            /* what the cache had learnt when it was asked: from so many positions, */
+    double *learnt;                /* [all KV heads][...]; NULL: it does not learn */
     void *memory;
     size_t memory_bytes;
 };
@@ -144,7 +146,7 @@ uint64_t aura_layer_sections_bytes(const aura_cache *cache, uint32_t heads, uint
 /* Bytes of a snapshot of n layers that have so many bytes, and so many balances and metrics. */
 uint64_t aura_snapshot_bytes(uint64_t layer_bytes, uint32_t layers, uint32_t numbers, const aura_snapshot_options *options);
 
-/* How many of balance and metrics a layer has. */
+/* How many of balance, metrics and what was learnt a layer has. */
 uint32_t aura_count_numbers(const aura_config *config);
 
 /* One layer of a file to be read. */
@@ -153,6 +155,8 @@ struct aura_loaded {
     uint32_t layer, first_head, heads;
     const struct aura_file_config *config;
     const float *numbers[AURA_NUMBERS]; /* of the chosen heads, or NULL */
+    const double *learnt;               /* of the chosen heads, or NULL */
+    uint64_t positions;
     const struct aura_file_seq *seq;    /* [config->seqs] */
     const struct aura_file_entry *table; /* [config->entries] */
     const uint8_t *pages, *rows;
@@ -211,6 +215,8 @@ void aura_arrival_free(struct aura_arrival *a); /* with all sequences that were 
 /* Makes the sequences ids[n] of a checked layer in the cache, or all where ids is NULL: all or none. Sequence i gets the id
  * as[i]; 0 there asks for a new id, which is written there. as NULL: the ids are those of the file. */
 aura_status aura_loaded_seqs(const struct aura_loaded *l, aura_cache *cache, const aura_seq *ids, size_t n, aura_seq *as);
+/* Gives a cache that learns, and has learnt nothing yet, what the file has. */
+void aura_loaded_learnt(const struct aura_loaded *l, aura_cache *cache);
 /* Fills a new cache of slots. */
 void aura_loaded_slots(const struct aura_loaded *l, aura_cache *cache);
 

@@ -4,6 +4,7 @@
 #include "../base/exact.h"
 #include "snapshot.h"
 
+#include <math.h>
 #include <string.h>
 
 /* ---- a layer of a file --------------------------------------------------------------------------------------------- */
@@ -34,6 +35,34 @@ static aura_status find_numbers(struct aura_loaded *l)
         l->numbers[i] += l->first_head * aura_numbers_width(i, dim);
     }
     return AURA_OK;
+}
+
+/* What the cache had learnt: a cache that learns always says it. */
+static aura_status find_learnt(struct aura_loaded *l, const aura_config *config)
+{
+    const size_t width = aura_numbers_width(AURA_K_METRIC, l->config->k_dim), n = l->config->kv_heads * width;
+    uint64_t bytes;
+    const struct aura_file_learnt *f = aura_reader_find(l->reader, l->layer, AURA_SECTION_LEARNT, &bytes);
+    if (!f != !aura_learns(config))
+        return aura_reader_bad(l->reader, "it learns and has learnt nothing, or the reverse");
+    if (!f)
+        return AURA_OK;
+    if (bytes != sizeof *f + n * sizeof(double) || f->kv_heads != l->config->kv_heads || f->dim != l->config->k_dim ||
+        f->positions > AURA_LEARN_POSITIONS)
+        return aura_reader_bad(l->reader, "what it has learnt is of another shape");
+    const double *sum = (const double *)(const void *)(f + 1);
+    for (size_t i = 0; i < n; i++)
+        if (!isfinite(sum[i]))
+            return aura_reader_bad(l->reader, "it has learnt a number that is none");
+    l->learnt = sum + l->first_head * width;
+    l->positions = f->positions;
+    return AURA_OK;
+}
+
+void aura_loaded_learnt(const struct aura_loaded *l, aura_cache *cache)
+{
+    if (l->learnt && cache->learning)
+        aura_learnt_set(cache, l->learnt, l->positions);
 }
 
 /* Finds the pages. The file must hold all that it speaks of: a few bytes could otherwise ask for a cache of any size. */
@@ -98,7 +127,7 @@ aura_status aura_loaded_init(struct aura_loaded *l, const struct aura_reader *r,
     config->kv_heads = l->heads;
     for (int i = 0; i < AURA_NUMBERS; i++)
         *aura_numbers_at(config, i) = l->numbers[i];
-    return AURA_OK;
+    return find_learnt(l, config);
 }
 
 /* ---- does it fit the cache? ---------------------------------------------------------------------------------------- */
@@ -130,7 +159,7 @@ aura_status aura_loaded_fits(const struct aura_loaded *l, const aura_cache *cach
                 {"v_dim", f->v_dim, c.v_dim},
                 {"number of KV heads", l->heads, c.kv_heads},
                 {"number of query heads", (uint64_t)f->q_heads / f->kv_heads * l->heads, c.q_heads},
-                {"flags", f->flags, c.flags},
+                {"flags", f->flags & ~(uint32_t)AURA_LEARN, c.flags & ~(uint32_t)AURA_LEARN}, /* bytes mean the same */
                 {"rollback", f->rollback, c.rollback},
                 {"seed", f->seed, c.seed},
                 {"window", f->window, c.window},

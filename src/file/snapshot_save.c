@@ -163,11 +163,15 @@ static aura_status collect(struct aura_saved *s, struct aura_call call)
     for (size_t i = 0; i < s->seqs; i++)
         s->entries += entries_of(cache, s->seq[i]);
     size_t n = s->entries, each = sizeof *s->table + sizeof *s->page + sizeof(struct use);
-    s->memory_bytes = cache->layout.head_bytes + n * each;
+    size_t learnt = cache->learning ? cache->config.kv_heads * aura_numbers_width(AURA_K_METRIC, cache->config.k_dim) : 0;
+    s->memory_bytes = learnt * sizeof *s->learnt + cache->layout.head_bytes + n * each;
     aura_status status = aura_take_memory(call, s->memory_bytes, &s->memory);
     if (status)
         return status;
-    s->head = memset(s->memory, 0, s->memory_bytes);
+    memset(s->memory, 0, s->memory_bytes);
+    s->head = (uint8_t *)s->memory + learnt * sizeof *s->learnt;
+    if (learnt) /* a copy: attention may go on while the file is written, and some files are written twice */
+        s->positions = aura_learnt_copy(cache, s->learnt = s->memory);
     s->table = (struct aura_file_entry *)(void *)(s->head + cache->layout.head_bytes);
     s->page = (struct aura_saved_page *)(void *)(s->table + n);
     struct use *use = (struct use *)(void *)(s->page + n);
@@ -304,6 +308,18 @@ struct content {
     const struct aura_large_sums *sums; /* [n]: pages and rows are somewhere else; NULL: they are written */
 };
 
+static void write_learnt(struct aura_writer *w, const struct aura_saved *s, uint32_t layer)
+{
+    const uint32_t dim = s->cache->config.k_dim;
+    const size_t width = aura_numbers_width(AURA_K_METRIC, dim);
+    const struct aura_file_learnt head = {s->heads, dim, s->positions, {0}};
+    if (!s->learnt)
+        return;
+    aura_writer_section(w, layer, AURA_SECTION_LEARNT, 0);
+    aura_writer_put(w, &head, sizeof head);
+    aura_writer_put(w, s->learnt + s->first_head * width, s->heads * width * sizeof *s->learnt);
+}
+
 static void write_layer(struct aura_writer *w, const struct content *c, uint32_t layer)
 {
     const struct aura_saved *s = &c->layers[layer];
@@ -320,6 +336,7 @@ static void write_layer(struct aura_writer *w, const struct content *c, uint32_t
         aura_saved_rows(s, put_to_writer, w);
     for (int i = AURA_V_BALANCE; i < AURA_NUMBERS; i++)
         write_numbers(w, s, layer, i);
+    write_learnt(w, s, layer);
 }
 
 static void write_content(struct aura_writer *w, const void *what)
@@ -345,6 +362,9 @@ uint64_t aura_layer_sections_bytes(const aura_cache *cache, uint32_t heads, uint
     for (int i = 0; i < AURA_NUMBERS; i++)
         if (aura_numbers(&cache->config, i))
             numbers += aura_numbers_section_bytes(i, heads, aura_numbers_dim(&cache->config, i));
+    if (aura_learns(&cache->config))
+        numbers += aura_file_padded(sizeof(struct aura_file_learnt) +
+                                    heads * aura_numbers_width(AURA_K_METRIC, cache->config.k_dim) * sizeof(double));
     return aura_file_padded(sizeof(struct aura_file_config)) + numbers +
            aura_file_padded(seqs * sizeof(struct aura_file_seq)) + aura_file_padded(entries * sizeof(struct aura_file_entry)) +
            aura_file_padded(pages * heads * cache->layout.head_bytes) + aura_file_padded(rows * heads * aura_row_pair_bytes(cache));
@@ -355,7 +375,7 @@ uint32_t aura_count_numbers(const aura_config *c)
     uint32_t n = 0;
     for (int i = 0; i < AURA_NUMBERS; i++)
         n += aura_numbers(c, i) != NULL;
-    return n;
+    return n + (uint32_t)aura_learns(c);
 }
 
 static uint32_t count_sections(uint32_t layers, uint32_t numbers, const aura_snapshot_options *options)

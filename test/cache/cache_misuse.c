@@ -142,7 +142,7 @@ static void create_misuse(void)
     NO_CACHE(size, sizeof(aura_config) - 1, AURA_BAD_ARGUMENT);
     NO_CACHE(kv_heads, 0, AURA_BAD_ARGUMENT);
     NO_CACHE(q_heads, 5, AURA_BAD_ARGUMENT);
-    NO_CACHE(flags, 32, AURA_BAD_ARGUMENT);
+    NO_CACHE(flags, 64, AURA_BAD_ARGUMENT);
     NO_CACHE(flags, AURA_NO_OPEN, AURA_BAD_ARGUMENT);
     NO_CACHE(rollback, 33, AURA_BAD_ARGUMENT);
     NO_CACHE(format.k, (aura_kind)1, AURA_UNSUPPORTED);

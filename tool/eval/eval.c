@@ -13,13 +13,14 @@
 struct arguments {
     const char *model, *text, *cache, *profile, *base, *html;
     uint32_t ctx, chunks, rollback, seed, threads;
-    int rounded, json;
+    int learn, rounded, json;
 };
 
 static const struct option options[] = {
     PATH(text, "--text", "FILE", "the text, at least --ctx tokens of it"),
     TEXT(cache, "--cache", "LIST", "k4v4,q4_0 ... (a default of both families)"),
-    PATH(profile, "--profile", "FILE", "balance vectors from `aura calibrate`"),
+    PATH(profile, "--profile", "FILE", "balance and metrics from `aura calibrate`"),
+    FLAG(learn, "--learn", "caches of ours learn metrics from the queries"),
     NUMBER(ctx, "--ctx", 4, 1 << 20, "N", "tokens of a chunk (2048); its second half is compared"),
     NUMBER(chunks, "--chunks", 1, 1 << 20, "N", "so many of the text (all)"),
     NUMBER(rollback, "--rollback", 0, 32, "N", "tokens that may be taken back, so held in f16 (0)"),
@@ -64,7 +65,7 @@ static int measure(const struct command *self, const struct arguments *a, const 
     double begin = now();
     struct quality_options o = {.llm = m->llm, .tokens = m->tokens, .count = m->count, .begin = m->begin, .ctx = a->ctx,
                                 .chunks = a->chunks, .threads = a->threads, .rollback = a->rollback, .seed = a->seed,
-                                .profile = profile, .base = a->base, .rounded = a->rounded,
+                                .profile = profile, .learn = a->learn, .base = a->base, .rounded = a->rounded,
                                 .progress = report_progress, .arg = &begin};
     int bad = (a->base && file_identity(a->model, &o.model_bytes, &o.model_crc, error)) ||
               quality_measure(&o, caches, count, error);

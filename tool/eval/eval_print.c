@@ -19,7 +19,7 @@ static void print_head(const struct eval_report *r)
     printf("keys and values of ours: codes, but for the first 4 tokens of a chunk, in f16");
     if (open)
         printf(", and its last %u, which are open", open);
-    printf("\nbalance: %s\n", r->profile ? r->profile : "none");
+    printf("\nprofile: %s%s\n", r->profile ? r->profile : "none", o->learn ? "; the caches learn" : "");
     if (o->rounded)
         printf("products: on bytes, whose rounding adds some 0.003 to the divergence of every cache\n");
     printf("llama.cpp's, with *: as stored values behind its rotation; what its attention rounds besides is not in them\n");
@@ -84,7 +84,7 @@ void eval_print_json(const struct eval_report *r)
         printf(", \"positions\": %zu, \"ctx\": %u, \"rollback\": %u, \"profile\": ", d->positions, o->ctx, o->rollback);
         if (r->profile)
             print_json_string(r->profile);
-        printf("%s}", r->profile ? "" : "null");
+        printf("%s, \"learn\": %s}", r->profile ? "" : "null", o->learn ? "true" : "false");
     }
     printf("\n]\n");
 }

@@ -98,6 +98,20 @@ static void store_as_peer(void *arg, uint32_t layer, uint64_t first, uint32_t to
     peer_store(hook->peer, PEER_VALUES, hook->shape->head_dim, rows, v);
 }
 
+/* The logits of the last r->rows + 1 tokens of a chunk, which the state reads in parts. */
+static int read_parts(struct run *r, struct llm_state *state, const uint32_t *tokens, size_t part)
+{
+    const size_t ctx = r->o->ctx, wanted = ctx - (r->rows + 1);
+    for (size_t at = 0, end; at < ctx; at = end) {
+        end = ctx - at < part ? ctx : at + part;
+        const size_t from = at > wanted ? at : wanted;
+        if (llm_forward(state, tokens + at, end - at, end > from ? end - from : 0, r->logits + (from - wanted) * r->shape->vocab,
+                        r->error))
+            return 1;
+    }
+    return 0;
+}
+
 /* The logits of a chunk with this cache; NULL: the exact one. */
 static int forward(struct run *r, uint32_t chunk, struct quality_cache *cache)
 {
@@ -106,6 +120,7 @@ static int forward(struct run *r, uint32_t chunk, struct quality_cache *cache)
     struct llm_options options = {.threads = o->threads, .tokens = o->ctx, .seed = o->seed, .profile = o->profile,
                                   .format = cache ? cache->format : (aura_format){AURA_KIND_F32, AURA_KIND_F32},
                                   .flags = o->rollback ? 0 : AURA_NO_ROLLBACK, .rollback = o->rollback};
+    options.flags |= o->learn && cache ? AURA_LEARN : 0;
     if (hook.peer)
         options.on_layer = store_as_peer, options.arg = &hook;
     if (o->progress)
@@ -120,7 +135,7 @@ static int forward(struct run *r, uint32_t chunk, struct quality_cache *cache)
     if (o->begin >= 0)
         tokens[0] = (uint32_t)o->begin;
     int bad = llm_state_create(r->o->llm, &options, &state, r->error) ||
-              llm_forward(state, tokens, o->ctx, r->rows + 1, r->logits, r->error);
+              read_parts(r, state, tokens, o->learn && cache && !cache->peer ? QUALITY_PART : o->ctx);
     if (!bad && cache && !cache->peer)
         cache->bits = llm_state_bits(state);
     llm_state_destroy(state);

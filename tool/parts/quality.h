@@ -38,6 +38,8 @@ struct quality_step {
     uint32_t step, steps; /* of all of them */
 };
 
+enum { QUALITY_PART = 512 }; /* tokens, a multiple of a tile: what is read is the same as if all came at once */
+
 struct quality_options {
     const struct llm *llm;       /* from llm_open_exact() if small divergences matter */
     const uint32_t *tokens;      /* [count] of the whole text */
@@ -48,6 +50,7 @@ struct quality_options {
     uint32_t threads, rollback;  /* rollback 0: none */
     uint64_t seed;
     const aura_profile *profile; /* NULL: none */
+    int learn;                   /* caches of ours learn: AURA_LEARN; they then read QUALITY_PART tokens at a time */
     const char *base;            /* a file that keeps the exact logits; NULL: none */
     uint64_t model_bytes;        /* with `base`: size and checksum of the model's file */
     uint32_t model_crc;

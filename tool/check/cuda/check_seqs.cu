@@ -270,11 +270,14 @@ static void run_shared()
     TRY(aura_cuda_download(d.cache, d.seqs[0], f.cache, f.seqs[0]));
     if (!same_bytes(f.cache, copy, f.cache, fork) || !same_bytes(f.cache, copy, f.cache, f.seqs[0]))
         complain(s, "a fork changed");
-    aura_cuda_config headless = device_config(s, f);
+    aura_cuda_config learning = device_config(s, f), headless = learning;
     aura_cuda_cache *none = NULL;
     headless.cache.q_heads = 0; /* the CPU's cache learns it from the jobs */
     if (aura_cuda_cache_create(f.ctx, &headless, &none) != AURA_UNSUPPORTED || !strstr(aura_last_error(), "q_heads is 0"))
         complain(s, "create without query heads: %s", aura_last_error());
+    learning.cache.flags |= AURA_LEARN;
+    if (aura_cuda_cache_create(f.ctx, &learning, &none) != AURA_UNSUPPORTED || !strstr(aura_last_error(), "does not learn"))
+        complain(s, "create with AURA_LEARN: %s", aura_last_error());
     refuse_feedback(s, f, d, other);
     for (int slots = 0; slots < 2; slots++) {
         aura_cuda_config config = device_config(s, f);
