@@ -582,6 +582,11 @@ tool_run() {
     ends 0 'run: the same by numbers' $aura run $model --ids 258,32,99 -n 40 --cache f16 --json --threads 1
     try 'run: the same tokens' test "$(tokens_of $out/tool.txt)" = "$(tokens_of $out/tool.whole)"
 
+    ends 0 'run: learns' $aura run $model -p 'ab c' -n 1 --json
+    cp $out/tool.txt $out/tool.learns
+    ends 0 'run: --no-learn' $aura run $model -p 'ab c' -n 1 --json --no-learn
+    try 'run: learning takes memory' test "$(bytes_of $out/tool.txt)" -lt "$(bytes_of $out/tool.learns)"
+
     ends 0 'run: saved' $aura run $model -p 'ab c' -n 15 --cache f16 --json --save $talk
     cp $out/tool.txt $out/tool.first
     ends 0 'run: loaded' $aura run $model --load $talk -n 25 --cache f16 --json
@@ -683,6 +688,10 @@ END
 # What `aura run --json` said, as numbers.
 tokens_of() {
     sed -n 's/.*"tokens": \[\([^]]*\)\].*/\1/p' "$1"
+}
+
+bytes_of() {
+    sed -n 's/.*"cache_bytes": \([0-9]*\).*/\1/p' "$1"
 }
 
 # ends CODE NAME COMMAND...: its exit code; what it printed is in tool.txt.

@@ -63,6 +63,7 @@ int run_make_state(struct run *r, aura_format format, struct llm_state **state)
     aura_profile *profile = NULL;
     struct llm_options options = {.threads = r->a->threads, .format = format, .tokens = r->a->ctx, .isa_mask = r->isa_mask};
     int status = load_profile(r, &ctx, &profile);
+    options.flags = r->a->no_learn ? 0 : AURA_LEARN;
     options.profile = profile;
     if (!status && llm_state_create(r->llm, &options, state, r->error))
         status = failed(r->self, "%s: %s", r->a->model, r->error);
