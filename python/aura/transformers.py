@@ -448,7 +448,7 @@ class AuraLayer(CacheLayerMixin):
         most = _WINDOW_QUERIES if self.sliding_window and k is not None else tokens
         if mask is None and tokens <= most:
             self._ask(k, v, rows, out, given, skip)
-            self._step.known, self._step.size = looks if same and skip is None else None, out.shape
+            self._step.known, self._step.size = looks if same else None, out.shape
         else:
             self._ask_in_parts(k, v, rows, out, given, skip, mask, length, most)
         return out if out.dtype == dtype else out.to(dtype)

@@ -10,7 +10,7 @@ FAMILIES = {  # name: (class, what its configuration says besides)
     "llama, dim 32": ("Llama", dict(head_dim=32)),
     "mistral, window": ("Mistral", dict(sliding_window=16)),
     "qwen3": ("Qwen3", {}),
-    "gemma2, softcap": ("Gemma2", dict(sliding_window=16)),
+    "gemma2, softcap": ("Gemma2", dict(sliding_window=16, attn_logit_softcapping=0.02, query_pre_attn_scalar=1)),
     "gemma3, window": ("Gemma3", dict(sliding_window=16, layer_types=HALF, config="Gemma3TextConfig")),
     "gpt_oss, sinks": ("GptOss", dict(num_local_experts=4, num_experts_per_tok=2, sliding_window=16)),
     "llama4, chunks": ("Llama4", dict(attention_chunk_size=16, intermediate_size_mlp=64, num_local_experts=2, num_experts_per_tok=1,

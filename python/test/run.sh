@@ -6,6 +6,7 @@
 #     TRANSFORMERS_SOURCE=...   a checkout of transformers at that version: its own tests of generation and caches are then run twice, as
 #                               they are and with AuraCache in the place of DynamicCache: what passes must still pass
 #     MODELS='llama gpt2'       of which models
+#     LIBRARY=...               a libaura.so to take instead of building one
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 dir=${PYTHON_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/aura-python}
@@ -18,7 +19,7 @@ mkdir -p "$log"
 [ -x "$venv/bin/python" ] || python3 -m venv "$venv" || exit 1
 "$venv/bin/pip" install --quiet numpy torch "transformers==$version" gguf accelerate matplotlib pytest pytest-timeout parameterized ||
     { echo 'skip python: pip cannot fetch torch and transformers'; echo '0 passed, 0 failed, 1 skipped'; exit 0; }
-python/wheel.sh build/wheel >"$log/wheel" || { echo 'FAIL python: make wheel'; exit 1; }
+python/wheel.sh build/wheel ${LIBRARY-} >"$log/wheel" || { echo 'FAIL python: make wheel'; exit 1; }
 "$venv/bin/pip" install --quiet --no-deps --force-reinstall build/wheel/aura_kv-*.whl || exit 1
 rm -f "$log"/*.txt
 

@@ -68,6 +68,10 @@ def test_padding_is_not_stored():
     cache = AuraCache(m.config, "k4v4")
     tokens, logits = generate(m, cache, given)
     assert [len(seq) for seq in cache.layers[0].seqs] == [51 - n for n in (30, 11, 0)] and cache.get_seq_length() == 51
+    for prefill in ("exact", "codes"):
+        layer = AuraCache(m.config, "k4v4", prefill=prefill)
+        m(**given, past_key_values=layer)
+        assert layer.layers[1].pads == [30, 11, 0], prefill
     for row, n in enumerate((30, 11, 0)):
         alone = dict(input_ids=given["input_ids"][row : row + 1, n:])
         want = generate(m, AuraCache(m.config, "k4v4"), alone)
@@ -196,6 +200,7 @@ def test_files():
             assert path.stat().st_size < 3 * cache.bytes and loaded.get_seq_length() == 40
             a, b = (m(input_ids=ids, attention_mask=mask, past_key_values=c).logits for c in (cache, loaded))
             assert torch.equal(a, b), name
+            assert torch.equal(cache.layers[0].keys + 0, loaded.layers[0].keys + 0), f"{name}: padding elsewhere"
             data = bytearray(path.read_bytes())
             data[len(data) // 2] ^= 4
             path.write_bytes(data)
@@ -276,6 +281,21 @@ def test_encoders():
             out = ours.attention(module, q, key, value, None, scaling=0.125)[0]
             want = torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=0.125, enable_gqa=True).transpose(1, 2)
             assert torch.allclose(out, want, atol=1e-5), f"{tokens} queries, step {step}"
+
+
+def test_strides():
+    """Tensors that cannot be read in place, step after step; then one that can, of the same shape."""
+    def spread(x):
+        return torch.stack([x, x], -1)[..., 0]
+
+    caches = [AuraCache(format="kf32vf32"), AuraCache(format="kf32vf32")]
+    for step in range(6):
+        k, v, q = (torch.randn(2, heads, 1, 64) for heads in (2, 2, 4))
+        outs = []
+        for cache, change in zip(caches, (lambda x: x, spread if step < 4 else lambda x: x)):
+            key, value = cache.update(change(k), change(v), 0)
+            outs.append(ours.attention(None, change(q), key, value, None, is_causal=True)[0])
+        assert torch.equal(*outs), f"step {step}"
 
 
 def test_lifetimes():
