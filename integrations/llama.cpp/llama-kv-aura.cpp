@@ -133,11 +133,15 @@ const char * llama_kv_aura::configure(const asked & a, aura_format format) {
         }
         aura_profile_layer p = AURA_PROFILE_LAYER_INIT;
         if (profile && format.k <= AURA_KIND_B8) {
-            if (aura_profile_get(profile, il, &p) || (p.balance && (p.kv_heads != c.kv_heads || p.k_dim != c.k_dim))) {
+            if (aura_profile_get(profile, il, &p) || (p.balance && (p.kv_heads != c.kv_heads || p.k_dim != c.k_dim)) ||
+                (p.v_metric && p.v_dim != c.v_dim)) {
                 aura_profile_destroy(profile);
                 return "LLAMA_AURA_PROFILE is of another model";
             }
-            c.balance = p.balance;
+            c.balance = p.balance, c.k_metric = p.k_metric;
+            if (format.v <= AURA_KIND_B8) {
+                c.v_balance = p.v_balance, c.v_metric = p.v_metric;
+            }
         }
         layer_of[il] = layers.size();
         layers.push_back({ this, nullptr, il, c.q_heads, c.kv_heads, c.k_dim, c.v_dim,

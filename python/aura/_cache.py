@@ -16,13 +16,14 @@ Array = Any  # of numpy, of torch (CPU), or anything with __dlpack__: float32, f
 
 
 class Flags(enum.IntFlag):
-    """Parts of the codec that can be switched off; `doc/numerics.md` shows what each is worth."""
+    """Parts of the codec that can be switched off, `doc/numerics.md` shows what each is worth; and LEARN, which is switched on."""
 
     NO_REFERENCE = _abi.AURA_NO_REFERENCE
     NO_PINNED = _abi.AURA_NO_PINNED
     NO_ROLLBACK = _abi.AURA_NO_ROLLBACK
     NO_OPEN = _abi.AURA_NO_OPEN
     NO_SEARCH = _abi.AURA_NO_SEARCH
+    LEARN = _abi.AURA_LEARN
 
 
 def format_of(name: str) -> Any:

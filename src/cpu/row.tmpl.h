@@ -1,6 +1,6 @@
 /* Rows of any kind as vectors, for row_score and row_value.
  *
- * Needs: row_codes.tmpl.h; vec_load_n, vec_load_f16, vec_load_bf16. */
+ * Needs: row_codes.tmpl.h; vec_load_n, vec_keep, vec_load_f16, vec_load_bf16. */
 
 /* The levels of packed rows; plain rows have none. */
 AURA_INLINE struct table row_table(const struct aura_rows *rows, const int kind)
@@ -9,7 +9,7 @@ AURA_INLINE struct table row_table(const struct aura_rows *rows, const int kind)
     return kind <= 8 ? table_of(rows->centroid, kind) : table_of(none, 0);
 }
 
-/* Coordinates d to d + 15 of a row; with n = 8 only the first 8 are read and the others are anything finite. */
+/* Coordinates d to d + 15 of a row; with n = 8 only the first 8 are read and the others are 0. */
 AURA_INLINE vec row_vec(const struct aura_rows *rows, const struct table *centroid, size_t t, uint32_t d, uint32_t n,
                         const int kind)
 {
@@ -22,7 +22,7 @@ AURA_INLINE vec row_vec(const struct aura_rows *rows, const struct table *centro
     if (kind == AURA_ROW_BF16)
         return vec_load_bf16(row + 2 * d, n);
     if (n < AURA_LANES)
-        return table_lookup(centroid, codes_unpack(row + d * bits / 8, n, bits), bits);
+        return vec_keep(table_lookup(centroid, codes_unpack(row + d * bits / 8, n, bits), bits), n); /* level 0 may be NaN */
     return table_lookup(centroid, codes_unpack16(row + d * bits / 8, bits), bits);
 }
 

@@ -219,6 +219,20 @@ aura_status aura_flash_attn_vec(const aura_ctx *ctx, const aura_flash_attn_vec_a
 
 /* ---- reduce ------------------------------------------------------------------------------------------------------- */
 
+/* Whether a part that saw a key holds a number that is none: in one step its row would be NaN, whatever the sink is. */
+static int has_bad_part(const float *o, const float *sm, uint32_t dim, uint32_t nwg)
+{
+    int bad = 0;
+    for (uint32_t w = 0; w < nwg; w++) {
+        if (sm[2 * w] == 0)
+            continue;
+        bad |= !isfinite(sm[2 * w]) || !isfinite(sm[2 * w + 1]);
+        for (uint32_t d = 0; d < dim; d++)
+            bad |= !isfinite(o[((size_t)d / 4 * nwg + w) * 4 + d % 4]);
+    }
+    return bad;
+}
+
 /* One row: the partial rows by their weights, exp(M_w - largest M) over the sum of these. Returns 1 where it is not finite. */
 static int reduce_row(float *out, const aura_ctx *ctx, const aura_flash_attn_vec_reduce_args *a, size_t row)
 {
@@ -233,9 +247,12 @@ static int reduce_row(float *out, const aura_ctx *ctx, const aura_flash_attn_vec
         weight[a->nwg] = a->sinks ? a->sinks[row] : -INFINITY;
         if (weight[a->nwg] == INFINITY) { /* takes all the weight */
             memset(out, 0, a->dim * sizeof *out);
+            if ((bad = has_bad_part(o, sm, a->dim, a->nwg)))
+                out[0] = NAN;
+            aura_poison_row(out, a->dim, AURA_F32);
             if (a->lse)
-                a->lse[row] = INFINITY;
-            return 0;
+                a->lse[row] = bad ? NAN : INFINITY;
+            return bad;
         }
         ctx->kernels.row_softmax[0](weight, &max, &ignored, a->nwg + 1);
         sum = weight[a->nwg];

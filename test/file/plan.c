@@ -75,6 +75,7 @@ static void every_option(void)
                                      AURA_NO_OPEN | AURA_NO_REFERENCE | AURA_NO_PINNED};
     static const size_t numbers[] = {0, 1, 3, 64, 65, 200};
     static const uint32_t lengths[] = {1, 40, 300, 700};
+    static float metric[64 * 65 / 2]; /* nobody reads anything */
     float *balance = some_balance(1, 64);
     for (int f = 0; f < 6; f++)
         for (int n = 0; n < 6; n++)
@@ -84,6 +85,8 @@ static void every_option(void)
                 config.flags |= flags[f];
                 config.rollback = 1 + (uint32_t)(f * 5 + n);
                 config.balance = n % 2 ? balance : NULL;
+                config.k_metric = n % 3 == 1 ? metric : NULL, config.flags |= n % 2 ? AURA_LEARN : 0;
+                config.v_metric = f % 2 && n % 3 == 2 ? metric : NULL, config.v_balance = f % 2 && n % 3 ? balance : NULL;
                 if (numbers[n] * lengths[l] < (small_run() ? 3000 : 30000))
                     expect_exact(&config, &t, numbers[n], lengths[l], 1);
                 text_free(&t);
@@ -166,7 +169,9 @@ static void models(void)
                               config_of(AURA_KIND_B2, AURA_KIND_B3, 64, 64, 2)};
     float *balance = some_balance(2, 64);
     aura_model_config config = AURA_MODEL_CONFIG_INIT;
-    configs[0].balance = balance, configs[2].window = 200, configs[2].max_queries = 64;
+    static float metric[2 * 64 * 65 / 2];
+    configs[0].balance = balance, configs[0].v_metric = metric;
+    configs[2].flags |= AURA_LEARN, configs[2].window = 200, configs[2].max_queries = 64;
     config.configs = configs;
     for (config.layers = 1; config.layers <= 3; config.layers++)
         for (uint32_t tokens = 0; tokens < 800; tokens += 260) {

@@ -205,8 +205,31 @@ static void sizes_that_overflow(void)
     EXPECT(out[0] == 12345, "something was written");
 }
 
+/* A sink of +inf takes all the weight, but what is no number stays none, as in one step. */
+static void infinite_sinks(void)
+{
+    static float temp[2 * 256 + 4], out[256];
+    const float sink = INFINITY, worse[] = {0, NAN, INFINITY};
+    float lse;
+    aura_flash_attn_vec_reduce_args r = {sizeof r, 256, 1, 2, temp, out, NULL, &sink, &lse};
+    for (int place = 0; place < 3; place++) /* in a row, its sum, its maximum */
+        for (int i = 0; i < 3; i++) {
+            float *at = &temp[place == 0 ? 13 : place == 1 ? 2 * 256 + 2 : 2 * 256 + 3];
+            memset(temp, 0, sizeof temp);
+            temp[2 * 256] = temp[2 * 256 + 2] = 1;
+            *at = i ? worse[i] : *at;
+            const aura_status status = aura_flash_attn_vec_reduce(ctx, &r);
+            EXPECT(status == (i ? AURA_NOT_FINITE : AURA_OK) && (i ? isnan(out[0]) && isnan(lse) : out[0] == 0 && lse == INFINITY),
+                   "place %d, %g: %s, %g, lse %g", place, (double)worse[i], aura_status_text(status), (double)out[0], (double)lse);
+        }
+    memset(temp, 0, sizeof temp);
+    temp[2 * 256] = 1, temp[2 * 256 + 3] = -INFINITY, temp[4] = NAN; /* numbers of the second part, which saw no key */
+    EXPECT(aura_flash_attn_vec_reduce(ctx, &r) == AURA_OK && out[0] == 0, "%s", aura_last_error());
+}
+
 static void tests(void)
 {
+    RUN(infinite_sinks);
     RUN(float_modes_change_no_byte);
     RUN(misuse_of_shapes);
     RUN(misuse_of_arrays);

@@ -112,8 +112,8 @@ static int print_page(FILE *to, const struct eval_report *r)
               "the exact cache, f32: %.4f.", r->model, r->text, quality_chunks(o), o->ctx, any->positions,
               any->ppl.value / any->ppl_ratio.value);
     html_text(to, "Every query attends to keys and values as a full cache returns them: codes, but for the first 4 tokens of "
-              "a chunk, which stay in f16%s. Balance of the keys: %s.", open ? ", and the open ones at its end" : "",
-              r->profile ? r->profile : "none");
+              "a chunk, which stay in f16%s. Profile: %s%s.", open ? ", and the open ones at its end" : "",
+              r->profile ? r->profile : "none", o->learn ? "; caches of ours learn" : "");
     html_text(to, "Caches with * are llama.cpp's, as stored values behind its rotation. What its attention rounds besides, "
               "queries to 8 bits and sums to f16, is not in them. Errors are standard errors as if positions were independent.");
     return html_end(to);
