@@ -14,6 +14,9 @@ dir=${source%/*/vendor/llama.cpp}/aura
 mkdir -p "$dir"
 log=$dir/build.log
 
+# cmake refuses a folder that another copy of this tree has used.
+grep -qsx "CMAKE_HOME_DIRECTORY:INTERNAL=$(cd ../.. && pwd -P)" "$dir/libaura/CMakeCache.txt" || rm -rf "$dir/libaura"
+
 build() {
     cmake -S ../.. -B "$dir/libaura" -DAURA_TESTS=OFF -DCMAKE_BUILD_TYPE=Release &&
         cmake --build "$dir/libaura" --parallel "${JOBS:-2}" --target aura_static &&

@@ -780,27 +780,44 @@ void llama_kv_aura::state_write(llama_io_write_i & io, uint32_t stream, llama_se
     for (const uint32_t i : which) {
         const uint32_t name = seq < 0 ? i : 0;
         io.write(&name, sizeof name);
+        std::vector<llama_pos> positions;
+        for (const token & t : seqs[i].tokens) { // after seq_div their order is not that of the tokens
+            if (swa_type == LLAMA_SWA_TYPE_NONE) { // which of a window's cells are saved is not known here
+                positions.push_back(cells_of(i).pos_get(t.cell));
+            }
+        }
+        const uint32_t n_pos = positions.size();
+        io.write(&n_pos, sizeof n_pos);
+        io.write(positions.data(), n_pos*sizeof(llama_pos));
         if (aura_model_seq_write(model, seqs[i].id, &sink, nullptr)) {
             throw std::runtime_error(aura_last_error());
         }
     }
 }
 
-// The tokens of a sequence that was read are those of the cells, in the order of their positions.
-bool llama_kv_aura::link(llama_seq_id seq) {
+// The tokens of a sequence that was read are those of the cells with these positions; of a window, in the order of theirs.
+bool llama_kv_aura::link(llama_seq_id seq, const std::vector<llama_pos> & positions) {
     sequence & s = seqs[seq];
-    const auto & found = cells_of(seq).seq_pos_get(seq);
+    auto found = cells_of(seq).seq_pos_get(seq);
+    const size_t n = found.size();
     aura_seq_info info = AURA_SEQ_INFO_INIT;
     MUST(aura_seq_get_info(layers[0].cache, s.id, &info));
-    if (info.tokens < found.size()) {
-        LLAMA_LOG_ERROR("%s: %zu cells of %zu tokens\n", __func__, found.size(), (size_t) info.tokens);
-        forget(s);
-        return false;
-    }
-    s.first = info.tokens - found.size(); // what a window no longer shows was saved with its page
+    s.first = info.tokens - std::min<uint64_t>(info.tokens, n); // what a window no longer shows was saved with its page
     s.tokens.resize(s.first);
+    for (const llama_pos pos : positions) {
+        const auto cell = found.lower_bound({ pos, 0 });
+        if (cell != found.end() && cell->first == pos) {
+            s.tokens.push_back({ cell->second, pos });
+            found.erase(cell);
+        }
+    }
     for (const auto & [pos, cell] : found) {
         s.tokens.push_back({ cell, pos });
+    }
+    if (info.tokens < n || (!positions.empty() && (positions.size() != n || s.tokens.size() != info.tokens))) {
+        LLAMA_LOG_ERROR("%s: %zu cells of %zu tokens\n", __func__, n, (size_t) info.tokens);
+        forget(s);
+        return false;
     }
     return true;
 }
@@ -822,18 +839,25 @@ bool llama_kv_aura::state_read(llama_io_read_i & io, uint32_t stream, llama_seq_
     };
     io.read(&n, sizeof n);
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t name = 0;
+        uint32_t name = 0, n_pos = 0;
         io.read(&name, sizeof name);
+        io.read(&n_pos, sizeof n_pos);
         name = seq >= 0 ? (uint32_t) seq : name;
         if (name >= seqs.size() || stream_of[name] != stream || seqs[name].id) {
             LLAMA_LOG_ERROR("%s: a sequence that cannot be here\n", __func__);
             return false;
         }
+        if (n_pos > kv_size) {
+            LLAMA_LOG_ERROR("%s: %u tokens of %u\n", __func__, n_pos, kv_size);
+            return false;
+        }
+        std::vector<llama_pos> positions(n_pos);
+        io.read(positions.data(), n_pos*sizeof(llama_pos));
         if (aura_model_seq_read(model, &source, nullptr, &seqs[name].id)) {
             LLAMA_LOG_ERROR("%s: %s\n", __func__, aura_last_error());
             return false;
         }
-        if (!link(name)) {
+        if (!link(name, positions)) {
             return false;
         }
     }

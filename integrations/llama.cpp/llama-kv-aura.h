@@ -142,7 +142,7 @@ private:
     bool  turn_all(sequence & s, size_t end, turned & what);
     static void turn(void * user, uint32_t layer, uint64_t token, uint32_t head, float * key);
     bool  undo();
-    bool  link(llama_seq_id seq);
+    bool  link(llama_seq_id seq, const std::vector<llama_pos> & positions);
     void  advance();
     uint64_t gone(const sequence & s) const;
     uint64_t sees_from(const sequence & s, size_t t) const;

@@ -93,8 +93,8 @@ def batched_bench():
 
 
 def kinds():
-    """Keys and values of different kinds, and a name that is none."""
-    said = run("llama-completion", *ASK[:2], "-n", "8", "-no-cnv", aura="k5v3")
+    """Keys and values of different kinds, kept here whatever is elsewhere, and a name that is none."""
+    said = run("llama-completion", *ASK[:2], "-n", "8", "-no-cnv", "-nkvo", aura="k5v3")
     is_aura(said)
     demand("Paris" in said, "it does not know Paris")
     said = run("llama-completion", "-p", "A", "-n", "1", "-no-cnv", aura="k9v9")

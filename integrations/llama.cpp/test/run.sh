@@ -4,7 +4,7 @@
 # build/llama/. Without the network, and without an earlier build, it says that it is skipped.
 #
 #   --short   what `make test` runs: the glue's own tests, against a build that is there already
-#   PART      anchors walk archs states programs server binding quality speed; none: all of them
+#   PART      anchors walk inner archs states programs server upstream binding quality speed; none: all of them
 #
 #   PEERS_DIR   where llama.cpp is; MODEL  a model, SmolLM2 by default
 set -u
@@ -50,7 +50,8 @@ part_anchors() {
 # Programs of ours, beside llama.cpp's.
 compile() {
     local name=$1
-    c++ -std=c++17 -O1 -Wall -Wextra -Werror $here/test/"$name".cpp -I"$dir/llama.cpp/include" -I"$dir/llama.cpp/ggml/include" -L"$bin" \
+    shift
+    c++ -std=c++17 -O1 -Wall -Wextra -Werror "$@" $here/test/"$name".cpp -I"$dir/llama.cpp/include" -I"$dir/llama.cpp/ggml/include" -L"$bin" \
         -lllama -lggml -lggml-base -Wl,-rpath,"$bin" -o $out/"$name"
 }
 
@@ -61,16 +62,23 @@ models() {
 
 # Operations at random, on models that differ in what matters: a window, ALiBi, a cap, sinks, recurrent layers, no rope, keys of others.
 part_walk() {
-    local name gaps
+    local name gaps limit
     try 'walk: compiles' compile walk
     models || { echo 'skip walk: no small models: make test-llama makes them'; return; }
     for name in llama-dense gemma2-dense gemma3-dense llama4-moe gpt-oss-moe bloom-dense jamba-dense grok-moe qwen3-dense; do
-        [ $name = bloom-dense ] && gaps=--no-gaps || gaps=
-        try "walk $name" $out/walk "$tiny/$name.gguf" --steps "${STEPS:-60}" --seed 1 $gaps
-        try "walk $name, streams" $out/walk "$tiny/$name.gguf" --steps "${STEPS:-60}" --seed 2 --streams $gaps
+        [ $name = bloom-dense ] && gaps=--no-gaps limit=1e-9 || gaps= limit=1e-11
+        try "walk $name" $out/walk "$tiny/$name.gguf" --steps "${STEPS:-60}" --seed 1 --limit $limit $gaps
+        try "walk $name, streams" $out/walk "$tiny/$name.gguf" --steps "${STEPS:-60}" --seed 2 --streams --limit $limit $gaps
     done
     try 'walk llama-dense, keys that are no numbers' $out/walk "$tiny/llama-dense.gguf" --steps "${STEPS:-60}" --nan
     try 'walk llama-dense in 4 bits' $out/walk "$tiny/llama-dense.gguf" --steps "${STEPS:-60}" --format k4v4 --limit 0.1
+}
+
+# What no program shows: caches that would share cells, profiles, divided positions.
+part_inner() {
+    models || { echo 'skip inner: no small models'; return; }
+    try 'inner: compiles' compile inner -Wno-unused-parameter -I"$dir/llama.cpp/src" -Iinclude
+    try 'inner: sharing is refused; profiles; divided positions' $out/inner "$tiny/llama-dense.gguf" $out
 }
 
 # Every architecture that llama.cpp's own test knows.
@@ -128,7 +136,7 @@ else
     tool/bench/peers/source.sh >/dev/null 2>$out/last.txt || { echo "skip llama: no source: $(tail -n 1 $out/last.txt)"; exit 0; }
     [ -e "$model" ] || make model >/dev/null 2>&1 || { echo "skip llama: no $model"; exit 0; }
     FLAGS=-DLLAMA_BUILD_TESTS=ON $here/build.sh $programs >/dev/null || { echo 'FAIL llama: it does not build'; exit 1; }
-    [ $# -gt 0 ] || set -- anchors walk archs states programs server binding quality speed
+    [ $# -gt 0 ] || set -- anchors walk inner archs states programs server upstream binding quality speed
 fi
 for part; do
     [ "$part" != states ] || models

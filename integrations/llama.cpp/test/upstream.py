@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+"""upstream.py BIN MODEL OUT [FILE ...]: llama-server's own tests, those that need no more than a model to complete texts. They are not
+changed: a plugin gives them MODEL instead of the one that they would fetch. That is another model, so some fail with any cache; what
+passes with llama.cpp's f16 must pass with aura's, in LLAMA_AURA (k8v8). pip fetches what the tests import, into a folder beside BIN."""
+import os
+import re
+import subprocess
+import sys
+import venv
+
+BIN, MODEL, OUT = (os.path.abspath(path) for path in sys.argv[1:4])
+TOP = os.path.dirname(os.path.dirname(BIN))
+TESTS = TOP + "/llama.cpp/tools/server/tests"
+HOME = TOP + "/server-venv"
+NEEDS = ["pytest", "filelock", "requests", "aiohttp", "openai", "prometheus-client", "numpy", "wget"]
+FILES = sys.argv[4:] or ["basic", "completion", "ctx_shift", "ignore_eos", "kv_keep_only_active", "slot_save", "stream", "tokenize"]
+PLUGIN = """import os
+import utils
+theirs = utils.ServerPreset.tinyllama2
+
+
+def ours():
+    server = theirs()
+    server.model_hf_repo = server.model_hf_file = None
+    server.model_file = os.environ["SERVER_MODEL"]
+    return server
+
+
+utils.ServerPreset.tinyllama2 = staticmethod(ours)
+utils.ServerPreset.load_all = staticmethod(lambda: None)
+"""
+
+
+def python():
+    """An interpreter with what the tests import, or None."""
+    path = HOME + "/bin/python"
+    try:
+        if not os.path.exists(path):
+            venv.create(HOME, with_pip=True)
+        if subprocess.run([path, "-c", "import pytest, filelock, requests, aiohttp, openai, wget"], stderr=subprocess.DEVNULL).returncode:
+            subprocess.run([path, "-m", "pip", "install", "-q", *NEEDS], check=True, stderr=subprocess.DEVNULL, timeout=600)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return path
+
+
+def run(path, aura):
+    """The tests that passed, and those that did not."""
+    environment = {k: v for k, v in os.environ.items() if k != "LLAMA_AURA"}
+    environment.update(SERVER_MODEL=MODEL, LLAMA_SERVER_BIN_PATH=BIN + "/llama-server", PYTHONPATH=f"{OUT}:{TESTS}", OMP_WAIT_POLICY="passive")
+    if aura:
+        environment["LLAMA_AURA"] = aura
+    files = [f"unit/test_{name}.py" for name in FILES]
+    done = subprocess.run([path, "-m", "pytest", "-q", "-p", "server_presets", "-p", "no:cacheprovider", "-m", "not slow", "-rA", *files],
+                          cwd=TESTS, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+    with open(f"{OUT}/upstream.{aura or 'f16'}.log", "w") as file:
+        file.write(done.stdout)
+    found = re.findall(r"^(PASSED|FAILED|ERROR) (\S+)", done.stdout, re.M)
+    return {name for kind, name in found if kind == "PASSED"}, {name for kind, name in found if kind != "PASSED"}
+
+
+def main():
+    aura = os.environ.get("LLAMA_AURA", "k8v8")
+    if not os.access(BIN + "/llama-server", os.X_OK) or not os.path.isdir(TESTS):
+        print("skip upstream: no llama-server, or none of its tests, in the build")
+        return 0
+    path = python()
+    if not path:
+        print("skip upstream: pip cannot fetch pytest, requests, ...")
+        return 0
+    with open(OUT + "/server_presets.py", "w") as file:
+        file.write(PLUGIN)
+    theirs, not_theirs = run(path, None)
+    ours, _ = run(path, aura)
+    for name in sorted(theirs - ours):
+        print(f"FAIL upstream {name}: it passes with f16: {OUT}/upstream.{aura}.log")
+    if not theirs:
+        print(f"FAIL upstream: nothing passes with f16: {OUT}/upstream.f16.log")
+    elif not theirs - ours:
+        print(f"ok upstream: {len(theirs & ours)} of llama-server's tests pass with {aura}, {len(not_theirs)} fail with f16 too, as they are "
+              "about another model")
+    return not theirs or bool(theirs - ours)
+
+
+sys.exit(main())
