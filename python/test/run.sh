@@ -35,14 +35,16 @@ else
     echo "FAIL example kld: $(tail -n 1 "$log/kld.err")"
 fi | tee "$log/example.txt"
 
+chosen='(generate or cache or past or left_padding or assisted or lookup or custom_4d or position_ids or beam)'
+chosen+=' and not compile and not quant and not export and not flash and not Integration'
+
 # own_tests MODEL NAME OPTIONS...: transformers' tests of a model; the names of those that pass, sorted.
 own_tests() {
     local model=$1 name=$2
     shift 2
     (cd "$TRANSFORMERS_SOURCE" && HF_HUB_OFFLINE=1 PYTHONPATH=$here/python/test OMP_NUM_THREADS=1 "$venv/bin/python" -m pytest -q -rp \
-        -p no:cacheprovider -o addopts= --timeout 300 "$@" "tests/models/$model/test_modeling_$model.py" -k \
-        '(generate or cache or past or left_padding or assisted or lookup or custom_4d or position_ids or beam) and not compile
-         and not quant and not export and not flash and not Integration' 2>&1) >"$log/$model.$name"
+        -p no:cacheprovider -o addopts= --timeout 300 "$@" "tests/models/$model/test_modeling_$model.py" -k "$chosen" 2>&1) \
+        >"$log/$model.$name"
     grep '^PASSED' "$log/$model.$name" | sort >"$log/$model.$name.passed"
     grep '^aura: ' "$log/$model.$name"
 }
