@@ -31,7 +31,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import causal_mask_function, sdpa_mask
 
 from . import _abi
-from ._cache import Cache as Store, Profile, Sequence
+from ._cache import Cache as Store, Flags, Profile, Sequence
 from ._lib import Error, Status, bad, check, lib, make
 
 __all__ = ["AuraCache"]
@@ -40,6 +40,7 @@ _DTYPES = {torch.float32: _abi.AURA_F32, torch.float16: _abi.AURA_F16, torch.bfl
 _BYTES = {torch.float32: 4, torch.float16: 2, torch.bfloat16: 2}
 _SDPA = torch.nn.functional.scaled_dot_product_attention
 _WINDOW_QUERIES = 512  # most tokens of a call where a window frees memory; longer prompts go in parts
+_TAUGHT = 512  # tokens of a prompt whose queries a cache learns from
 _log = logging.getLogger(__name__)
 _said: set[str] = set()
 
@@ -61,6 +62,7 @@ class _Settings:
     rollback: int
     planes: int
     profile: Profile | None
+    learn: bool
 
     def __deepcopy__(self, memo: dict) -> "_Settings":
         return self
@@ -164,7 +166,7 @@ def _sdpa(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: fl
         if key.repeat:
             k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
         out = _SDPA(query, k, v, attn_mask=attn_mask, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
-        layer.flush()
+        layer.teach(query, None)
         return out
     causal = is_causal or attn_mask is None and tokens == 1
     if is_causal and tokens != key.length or not causal and attn_mask is None:
@@ -317,6 +319,7 @@ class AuraLayer(CacheLayerMixin):
         self.pending: tuple | None = None  # keys and values of the last update(), until somebody says which of them are padding
         self.is_initialized = False
         self._step: _Step | None = None
+        self.taught = False
 
     def __repr__(self) -> str:
         return f"AuraLayer({self.settings.format}, {self.length} tokens)"
@@ -359,6 +362,7 @@ class AuraLayer(CacheLayerMixin):
         self.kv_heads, self.k_dim, self.v_dim = key_states.shape[1], key_states.shape[3], value_states.shape[3]
         self.store = Store(0, self.kv_heads, self.k_dim, self.settings.format, v_dim=self.v_dim, window=self.sliding_window,
                            max_queries=_WINDOW_QUERIES if self.sliding_window else 0, rollback=self.settings.rollback,
+                           flags=Flags.LEARN if self.settings.learn else 0,
                            balance=self.settings.balance(self.index, self.kv_heads, self.k_dim), threads=self.settings.threads)
         self.seqs = [self.store.sequence() for _ in range(key_states.shape[0])]
         self.pads = [0] * len(self.seqs)
@@ -377,6 +381,26 @@ class AuraLayer(CacheLayerMixin):
         return (Lazy(self, "k", length, (batch, heads, length, self.k_dim)), Lazy(self, "v", length, (batch, heads, length, self.v_dim)))
 
     # Tokens in, attention and tokens out.
+
+    def teach(self, query: torch.Tensor, skip: list[int] | None) -> None:
+        """A prompt is stored, and asked for its first tokens on the way, so that a cache which learns has seen queries before it
+        encodes the rest. The answers do not count."""
+        k, v = self.pending
+        tokens = min(_TAUGHT, k.shape[2])
+        if not self.settings.learn or self.taught or k.shape[2] != query.shape[2]:
+            self.flush(skip)
+            return
+        self.taught, self.pending = True, None
+        rows = [_rowwise(x[:, :, :tokens]) for x in (k, v, query)]
+        out = torch.empty((len(self.seqs), tokens, query.shape[1], self.v_dim), dtype=rows[2].dtype)
+        try:
+            self._ask(*rows, out, (self.k_dim**-0.5, 0.0, 0, None), skip and [min(n, tokens) for n in skip])
+        except Error:
+            self._recount()
+            raise
+        if k.shape[2] > tokens:
+            self.pending = k[:, :, tokens:], v[:, :, tokens:]
+            self.flush(skip and [max(0, n - tokens) for n in skip])
 
     def flush(self, skip: list[int] | None = None) -> None:
         """Stores what the last update() was given, less the first skip[i] tokens of row i, which are padding."""
@@ -521,11 +545,11 @@ class AuraLayer(CacheLayerMixin):
                      window: int) -> torch.Tensor:
         """A prompt's attention to its own numbers, as they are: with caps and sinks, which torch's function does not have."""
         k, v = self.pending
-        layer = AuraLayer(dataclasses.replace(self.settings, format="kf32vf32", profile=None))
+        layer = AuraLayer(dataclasses.replace(self.settings, format="kf32vf32", profile=None, learn=False))
         layer.update(k, v)
         out = layer.attend(query, scale, softcap, sinks, skip, window=window)
         counts["attend"] -= 1
-        self.flush(skip)
+        self.teach(query, skip)
         return out
 
     def decoded(self, side: str, first: int, end: int) -> torch.Tensor:
@@ -631,15 +655,17 @@ class AuraCache(Cache):
     prefill: "exact": a prompt attends to its own numbers as they are; "codes": to what is stored.
     rollback: tokens that crop() takes back without loss, 1 to 32; 0: 16.
     profile: an `aura.Profile`, or the path of one.
+    learn: each layer finds out which directions its queries look at, from the first tokens of a prompt, and encodes the keys that
+    follow so that errors there are small. What is stored then depends on what was asked.
     """
 
     def __init__(self, config: Any = None, format: str = "k4v4", *, threads: int | None = None, prefill: str = "exact", rollback: int = 0,
-                 planes: int = 0, profile: Profile | str | os.PathLike | None = None):
+                 planes: int = 0, profile: Profile | str | os.PathLike | None = None, learn: bool = True):
         if prefill not in ("exact", "codes"):
             raise bad(f'prefill is {prefill!r}: "exact" and "codes" are there')
         if profile is not None and not isinstance(profile, Profile):
             profile = Profile.load(profile)
-        self.settings = _Settings(format, threads or torch.get_num_threads(), prefill, rollback, planes, profile)
+        self.settings = _Settings(format, threads or torch.get_num_threads(), prefill, rollback, planes, profile, learn)
         Store(1, 1, 64, format, threads=1)  # a format that is none says so here
         layers = [] if config is None else list(map(self._layer, *zip(*enumerate(_plain_layers(config)))))
         if layers:
@@ -769,7 +795,7 @@ def _exact(module: Any, layer: AuraLayer, query: torch.Tensor, mask: Any, scalin
         counts["exact"] += 1
         k, v = layer.pending
         out = sdpa_attention_forward(module, query, k, v, mask.sdpa if isinstance(mask, LazyMask) else mask, scaling=scaling, **kwargs)[0]
-        layer.flush(skip)
+        layer.teach(query, skip)
         return out
     if plain:
         counts["exact"] += 1

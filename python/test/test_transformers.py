@@ -227,6 +227,26 @@ def test_quality_and_profile():
     assert ours_of[0] == ours_of[1] and ours_of[2] != ours_of[3]
 
 
+def test_learning():
+    """Queries that look in few directions: errors of keys there become smaller, whichever way a prompt is read."""
+    torch.manual_seed(2)
+    looks = torch.ones(64) * 0.1
+    looks[::16] = 3
+    turn, module = torch.linalg.qr(torch.randn(64, 64))[0], torch.nn.Module()
+    module.num_key_value_groups = 2
+    k, q = torch.randn(1, 2, 1500, 64), (torch.randn(1, 4, 1500, 64) * looks) @ turn
+    for prefill in ("exact", "codes"):
+        wrong = []
+        for learn in (False, True):
+            cache = AuraCache(format="k4v4", learn=learn, prefill=prefill)
+            for part in (slice(0, 700), slice(700, 1500)):
+                key, value = cache.update(k[:, :, part], k[:, :, part], 0)
+                ours.attention(module, q[:, :, part], key, value, None, is_causal=True)
+            error = (cache.layers[0].keys - k)[:, :, 800:1400].repeat_interleave(2, 1)
+            wrong.append(float((q[:, :, 800:1400] @ error.transpose(2, 3)).square().mean()))
+        assert wrong[1] < 0.8 * wrong[0], f"{prefill}: {wrong}"
+
+
 def test_says_once_that_it_decodes():
     heard = []
     handler = logging.Handler()
