@@ -20,6 +20,7 @@ struct world {
     aura_ctx *ctx;
     aura_cache *cache, *wide;
     aura_seq seq[3], wide_seq; /* seq[1] is a fork of seq[0]; all others are empty */
+    aura_seq crowd[CROWD];     /* more of the cache's, from 3 on */
     aura_model_cache *model;
     aura_seq model_seq;
     aura_profile *profile;
@@ -31,6 +32,8 @@ struct world {
     aura_profile *new_profile;
     aura_calibration *new_calibration;
     aura_listing *new_listing;
+    aura_extents *new_extents;
+    aura_page_codec *new_codec;
     aura_seq new_seq;
 };
 
@@ -73,7 +76,8 @@ static void world_new(struct world *w, aura_ctx *in)
         grow(aura_model_cache_layer(w->model, i), w->model_seq, &text, TOKENS, i);
     for (int i = 1; i < CROWD; i++) {
         aura_seq other;
-        EXPECT(!aura_model_seq_create(w->model, &other) && (i < 3 || !aura_seq_create(w->cache, &other)), "%s", aura_last_error());
+        EXPECT(!aura_model_seq_create(w->model, &other) && (i < 3 || !aura_seq_create(w->cache, &w->crowd[i])), "%s",
+               aura_last_error());
     }
     memset(out, 0x5a, sizeof out);
     write_file(file_path("out"), "before", 6);
@@ -81,10 +85,12 @@ static void world_new(struct world *w, aura_ctx *in)
 
 static void world_free(struct world *w)
 {
+    aura_extents_destroy(w->new_extents);
     aura_cache_destroy(w->cache), aura_cache_destroy(w->wide), aura_cache_destroy(w->new_cache);
     aura_model_cache_destroy(w->model), aura_model_cache_destroy(w->new_model);
     aura_profile_destroy(w->profile), aura_profile_destroy(w->new_profile);
     aura_calibration_destroy(w->new_calibration), aura_listing_destroy(w->new_listing);
+    aura_page_codec_destroy(w->new_codec);
     aura_ctx_destroy(w->new_ctx);
 }
 
@@ -234,6 +240,23 @@ static aura_status attend(struct world *w)
     return aura_attend(w->cache, &job, 1, NULL);
 }
 
+static aura_status append_attend(struct world *w)
+{
+    aura_append_job in = append_job(w->seq[2], &text.k, &text.v, 0, 270);
+    aura_attend_job job = AURA_ATTEND_JOB_INIT;
+    job.seq = w->seq[2], job.queries = 2, job.q.data = text.v.memory, job.out.data = out;
+    return aura_append_attend(w->cache, &in, 1, &job, 1, NULL);
+}
+
+/* More sequences than have room on the stack. */
+static aura_status step(struct world *w)
+{
+    aura_step_args args = AURA_STEP_ARGS_INIT;
+    args.seqs = &w->crowd[3], args.n_seqs = 20, args.tokens = 3;
+    args.k.data = args.q.data = text.k.memory, args.v.data = text.v.memory, args.out.data = out;
+    return aura_step(w->cache, &args, NULL);
+}
+
 static aura_status calibration_create(struct world *w)
 {
     aura_calibration_config config = AURA_CALIBRATION_CONFIG_INIT;
@@ -308,6 +331,15 @@ static aura_status model_seq_create(struct world *w)
 static aura_status model_seq_fork(struct world *w)
 {
     return aura_model_seq_fork(w->model, w->model_seq, TOKENS, &w->new_seq);
+}
+
+static aura_status model_seqs_select(struct world *w)
+{
+    static const uint32_t which[] = {0, 0};
+    aura_seq to[2] = {0, 0};
+    aura_status status = aura_model_seqs_select(w->model, &w->model_seq, 1, which, 2, to);
+    w->new_seq = to[1];
+    return status;
 }
 
 static aura_status model_seq_reserve(struct world *w)
@@ -464,6 +496,62 @@ static aura_status plan(struct world *w)
     return status;
 }
 
+static aura_status seq_extents(struct world *w)
+{
+    return aura_seq_extents(w->cache, w->seq[0], NULL, &w->new_extents);
+}
+
+static aura_status model_seq_extents(struct world *w)
+{
+    return aura_model_seq_extents(w->model, w->model_seq, NULL, &w->new_extents);
+}
+
+/* A sequence leaves, and is expected in the same cache or model. */
+static aura_status expect_it(struct world *w, int model)
+{
+    aura_extents_info from = AURA_EXTENTS_INFO_INIT, to = from;
+    aura_extents *leaving = NULL;
+    aura_status status = model ? aura_model_seq_extents(w->model, w->model_seq, NULL, &leaving)
+                               : aura_seq_extents(w->cache, w->seq[0], NULL, &leaving);
+    if (!status)
+        status = aura_extents_get_info(leaving, &from);
+    if (!status)
+        status = model ? aura_model_seq_expect(w->model, from.header, from.header_bytes, &w->new_extents)
+                       : aura_seq_expect(w->cache, from.header, from.header_bytes, &w->new_extents);
+    if (!status)
+        status = aura_extents_get_info(w->new_extents, &to);
+    for (size_t i = 0; !status && i < from.n; i++)
+        memcpy(to.pieces[i].data, from.pieces[i].data, from.pieces[i].bytes);
+    aura_extents_destroy(leaving);
+    return status;
+}
+
+static aura_status seq_expect(struct world *w)
+{
+    return expect_it(w, 0);
+}
+
+static aura_status model_seq_expect(struct world *w)
+{
+    return expect_it(w, 1);
+}
+
+static aura_status seq_adopt(struct world *w)
+{
+    aura_status status = expect_it(w, 1);
+    if (!status)
+        status = aura_seq_adopt(w->new_extents, &w->new_seq);
+    aura_extents_destroy(w->new_extents);
+    w->new_extents = NULL;
+    return status;
+}
+
+static aura_status page_codec_create(struct world *w)
+{
+    aura_config config = cache_config();
+    return aura_page_codec_create(w->ctx, &config, LAYERS, &w->new_codec);
+}
+
 static aura_status import_rows(struct world *w)
 {
     static float book[16];
@@ -526,6 +614,8 @@ static const struct {
              {"aura_seq_map_keys", 2, seq_map_keys},
              {"aura_seq_shift", 2, seq_shift},
              {"aura_attend", 1, attend},
+             {"aura_append_attend", 2, append_attend},
+             {"aura_step", 2, step},
              {"aura_calibration_create", 1, calibration_create},
              {"aura_profile_create", 1, profile_create},
              {"aura_profile_set", 1, profile_set},
@@ -540,6 +630,7 @@ static const struct {
              {"aura_model_cache_create", 4, model_create_again},
              {"aura_model_seq_create", 4, model_seq_create},
              {"aura_model_seq_fork", 6, model_seq_fork},
+             {"aura_model_seqs_select", 6, model_seqs_select},
              {"aura_model_seq_reserve", 3, model_seq_reserve},
              {"aura_model_seq_remove", 1, model_seq_remove},
              {"aura_model_seq_map_keys", 1, model_seq_map_keys},
@@ -563,6 +654,12 @@ static const struct {
              {"aura_list_file", 1, list_file},
              {"aura_list_source", 2, list_source},
              {"aura_plan", 2, plan},
+             {"aura_seq_extents", 4, seq_extents},
+             {"aura_model_seq_extents", 5, model_seq_extents},
+             {"aura_seq_expect", 8, seq_expect},
+             {"aura_model_seq_expect", 9, model_seq_expect},
+             {"aura_seq_adopt", 9, seq_adopt},
+             {"aura_page_codec_create", 1, page_codec_create},
              {"aura_import_rows", 2, import_rows},
              {"aura_export_rows", 2, export_rows},
              {"aura_import_tq", 2, import_tq},
@@ -578,7 +675,8 @@ static const char *const others[] = {
     "aura_slots_decode", "aura_merge", "aura_calibration_destroy", "aura_calibration_keys", "aura_calibration_queries",
     "aura_calibration_next_text", "aura_calibration_balance", "aura_calibration_values", "aura_calibration_metric",
     "aura_calibration_k_balance", "aura_calibration_v_balance", "aura_profile_destroy", "aura_profile_get",
-    "aura_snapshot_note", "aura_model_cache_destroy", "aura_cache_list", "aura_model_cache_list",
+    "aura_extents_get_info", "aura_extents_destroy", "aura_page_codec_destroy", "aura_page_codec_bytes", "aura_pages_encode",
+    "aura_pages_decode", "aura_snapshot_note", "aura_model_cache_destroy", "aura_cache_list", "aura_model_cache_list",
     "aura_listing_destroy", "aura_listing_get_info", "aura_listing_get_layer", "aura_listing_get_seq",
     "aura_model_cache_get_info", "aura_model_cache_layer", "aura_model_seq_release", "aura_model_seq_truncate", "aura_dequant",
     "aura_score", "aura_value", "aura_flash_p1", "aura_flash_pass2", "aura_flash_sdpa", "aura_flash_attn_vec",

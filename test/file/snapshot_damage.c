@@ -202,7 +202,8 @@ static void config_that_is_not_that_of_the_bytes(void)
         for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
             uint64_t old = 0, new = fields[f].size == 4 ? (uint32_t)values[i] : values[i];
             memcpy(&old, config + fields[f].at, fields[f].size);
-            if (old == new)
+            const int padded = fields[f].at == offsetof(struct aura_file_config, v_dim) && new > 0 && new < old;
+            if (old == new || padded) /* fewer numbers in as many bytes: values that somebody may have stored */
                 continue;
             memcpy(config + fields[f].at, &new, fields[f].size), seal(bad);
             EXPECT(refused_whole(&bad), "%s = %llu", fields[f].name, (unsigned long long)new);
