@@ -45,8 +45,8 @@ static struct aura_block block_of(const struct aura_attend *a, const struct aura
     b.end = any.end;
     b.all_begin = all.begin;
     b.all_end = all.end;
-    b.kept = aura_kept_apart(a, plan->job, b.begin);
-    if (!b.kept && aura_kept_of(a, plan->job))
+    b.kept = aura_kept_apart(a, plan->job, b.all_begin); /* of some row: each has them as if it were alone */
+    if (!aura_kept_apart(a, plan->job, b.begin) && aura_kept_of(a, plan->job))
         b.begin = 0;
     return b;
 }
@@ -195,6 +195,7 @@ static void attend_splits(const struct aura_block *b, size_t first, size_t last)
     struct aura_block kept = *b;
     kept.begin = 0;
     kept.end = b->kept;
+    kept.is_kept = 1;
     for (size_t split = first; split < last; split++) {
         uint64_t number = split < b->plan->kept_splits ? split : b->plan->first_split + (split - b->plan->kept_splits);
         if (a->splits_per_item || split == 0)

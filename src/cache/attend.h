@@ -79,7 +79,8 @@ struct aura_block {
     uint64_t begin, end;  /* tokens that any of them sees */
     uint64_t all_begin, all_end; /* tokens that all of them see */
     const uint32_t *list; /* tiles of slots; NULL: tile i is tile i */
-    uint64_t kept;        /* tokens [0, kept) are seen by all besides, and are in tiles before that of `begin` */
+    uint64_t kept;        /* tokens [0, kept) are a pass of their own, for the rows that have them apart */
+    int is_kept;          /* this is that pass */
 };
 
 static inline uint32_t aura_ratio_of(const struct aura_attend *a)

@@ -255,14 +255,17 @@ void aura_apply_options(const struct aura_block *b, const struct aura_place *p, 
     }
 }
 
-/* Columns that a row may not see: by index, never by what is in them. */
+/* Columns that a row may not see: by index, never by what is in them. A row has the first tokens in the pass where it would have
+ * them if it were alone, whatever the other rows of its block see: its bits are the same then. */
 void aura_hide_columns(const struct aura_block *b, const struct aura_place *p, float (*logit)[AURA_TILE])
 {
-    uint32_t keep = aura_kept_of(b->a, b->plan->job);
     for (size_t i = 0; i < b->n; i++) {
         struct aura_span row = aura_row_span(b, i);
+        const int apart = aura_kept_apart(b->a, b->plan->job, row.begin) > 0;
+        const uint32_t keep = apart == b->is_kept ? aura_kept_of(b->a, b->plan->job) : 0;
+        const uint64_t begin = b->is_kept ? row.end : row.begin;
         for (uint64_t t = p->first; t < p->first + AURA_TILE; t++)
-            if (!aura_sees(t, row.begin, row.end, keep))
+            if (!aura_sees(t, begin, row.end, keep))
                 logit[i][t - p->first] = -INFINITY;
     }
 }

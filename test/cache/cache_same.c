@@ -1,5 +1,5 @@
-/* What must not change a bit of a result: threads, other jobs of the batch, the caller's threads, old contents of memory, and the
- * place of the workspace. And attending with a workspace allocates nothing. */
+/* What must not change a bit of a result: threads, other jobs of the batch, other queries of a job, the caller's threads, old
+ * contents of memory, and the place of the workspace. And attending with a workspace allocates nothing. */
 #define _GNU_SOURCE
 #include "cache_attend.h"
 
@@ -494,8 +494,68 @@ static void nothing_to_see_beside_two_splits(void)
     scene_free(&scene);
 }
 
+/* The newest queries of a sequence in calls of `at_once`, each with the limit that it has among all; or all of them, with none. */
+static void ask_in_calls(float *out, aura_cache *cache, aura_seq seq, const float *q, size_t row, uint64_t tokens, uint32_t queries,
+                         uint32_t at_once)
+{
+    uint64_t until[32];
+    for (uint32_t i = 0; i < queries; i++)
+        until[i] = tokens - queries + 1 + i;
+    for (uint32_t i = 0; i < queries; i += at_once) {
+        aura_attend_job job = AURA_ATTEND_JOB_INIT;
+        job.seq = seq, job.queries = queries - i < at_once ? queries - i : at_once;
+        job.q.data = q + i * row, job.out.data = out + i * row;
+        job.until = at_once < queries ? until + i : NULL;
+        EXPECT(!aura_attend(cache, &job, 1, NULL), "%s", aura_last_error());
+    }
+}
+
+/* A row's bits do not depend on how many queries were asked at once; nor, where a window leaves the first tokens, on whether
+ * the windows of others reach them; nor on how the tokens came. */
+static void however_many_queries(void)
+{
+    enum { DIM = 64, HEADS = 3, QUERIES = 24, LONGEST = 1100 };
+    static const struct {
+        aura_kind k, v;
+        uint32_t tokens, window;
+    } cases[] = {{AURA_KIND_B4, AURA_KIND_B4, LONGEST, 0},  {AURA_KIND_B8, AURA_KIND_B3, 109, 64},
+                 {AURA_KIND_B4, AURA_KIND_B6, 109, 64},     {AURA_KIND_B2, AURA_KIND_B5, 150, 0},
+                 {AURA_KIND_F16, AURA_KIND_F32, 109, 64}};
+    static float q[QUERIES * HEADS * DIM], all[QUERIES * HEADS * DIM], some[QUERIES * HEADS * DIM];
+    uint64_t state = 7;
+    fill_vector(q, QUERIES * HEADS * DIM, NORMAL, &state);
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        aura_config config = config_of(cases[c].k, cases[c].v, DIM, DIM, 1);
+        config.q_heads = HEADS, config.window = cases[c].window, config.max_queries = cases[c].window ? QUERIES : 0;
+        config.keep_first = cases[c].window ? 4 : 0;
+        struct scene scene = scene_new(config, cases[c].tokens);
+        aura_cache *cache = cache_new(ctx, &config);
+        aura_seq seq[2] = {seq_new(cache), seq_new(cache)};
+        for (uint32_t i = 0, n; i < cases[c].tokens; i += n) { /* one at a time, and by sevens */
+            aura_append_job in[8];
+            n = cases[c].tokens - i < 7 ? cases[c].tokens - i : 7;
+            for (uint32_t t = 0; t < n; t++)
+                in[t] = append_job(seq[0], &scene.k, &scene.v, i + t, 1);
+            in[n] = append_job(seq[1], &scene.k, &scene.v, i, n);
+            for (uint32_t t = 0; t <= n; t++)
+                EXPECT(!aura_append(cache, &in[t], 1), "%s", aura_last_error());
+        }
+        ask_in_calls(all, cache, seq[0], q, HEADS * DIM, cases[c].tokens, QUERIES, QUERIES);
+        for (uint32_t at_once = 1; at_once < QUERIES; at_once += 4) { /* 5 and 13 are odd parts of blocks of rows */
+            ask_in_calls(some, cache, seq[at_once == 5], q, HEADS * DIM, cases[c].tokens, QUERIES, at_once);
+            for (uint32_t i = 0; i < QUERIES; i++)
+                EXPECT(!memcmp(all + i * HEADS * DIM, some + i * HEADS * DIM, HEADS * DIM * sizeof *all),
+                       "k%u v%u, %u tokens: query %u, asked in calls of %u, has other bits", (unsigned)cases[c].k,
+                       (unsigned)cases[c].v, cases[c].tokens, i, at_once);
+        }
+        aura_cache_destroy(cache);
+        scene_free(&scene);
+    }
+}
+
 static void in_place(void)
 {
+    RUN(however_many_queries);
     RUN(output_over_the_queries);
     RUN(nothing_to_see_beside_two_splits);
 }
