@@ -192,7 +192,7 @@ static const struct option options[] = {
     NUMBER(threads, "--threads", 1, 1024, "N", "that work on it (all processors)"),
     ISA(isa, "as if the machine had no better than NAME"),
     FLAG(prefill, "--prefill", "many queries at once, beside the machine's int8 products"),
-    FLAG(targets, "--targets", "what the cache is meant to reach on AVX-512, and if it does"),
+    FLAG(targets, "--targets", "what the cache is meant to reach here, and if it does"),
     CHOICE(device, "--device", "cpu cuda", "NAME", "cuda: the GPU, beside a plain read of the same bytes"),
     PATH(model, "--model", "FILE", "decode with a model, GGUF, instead"),
     TEXT(depths, "--depth", "LIST", "of --model: tokens before those timed (0,2048,8192)"),
