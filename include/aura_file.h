@@ -1,4 +1,4 @@
-/* aura in files: profiles of models, and snapshots of caches, sequences and models.
+/* aura in files: profiles of models and the calibration that fills them, and snapshots of caches, sequences and models.
  *
  * doc/snapshot.md draws the files. Errors, structs, owners and floats are those of aura.h.
  *
@@ -27,6 +27,55 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* ---- calibration -------------------------------------------------------------------------------------------------
+ *
+ * What the queries of a model look at decides how its keys are balanced. Give the keys of a text in token order from
+ * position 0, and the queries of any positions; then take the factors.
+ *
+ * Threads: one at a time for each calibration.
+ */
+typedef struct aura_calibration aura_calibration;
+
+typedef struct aura_calibration_config {
+    size_t size;
+    uint32_t q_heads, kv_heads, k_dim;
+    uint32_t v_dim; /* 0: k_dim */
+} aura_calibration_config;
+#define AURA_CALIBRATION_CONFIG_INIT {sizeof(aura_calibration_config), 0, 0, 0, 0}
+
+/* Makes a calibration that has seen nothing. The caller owns *calibration.
+ * Fails: AURA_BAD_ARGUMENT (heads), AURA_UNSUPPORTED (k_dim, v_dim), AURA_OUT_OF_MEMORY. */
+AURA_API aura_status aura_calibration_create(const aura_ctx *ctx, const aura_calibration_config *config,
+                                             aura_calibration **calibration);
+
+/* Frees a calibration; NULL is allowed. Never fails. */
+AURA_API void aura_calibration_destroy(aura_calibration *calibration);
+
+/* Counts the next keys of the text, [tokens][kv_heads][k_dim].
+ * Fails, with nothing counted: AURA_BAD_VALUE (NaN, Inf), AURA_BAD_ARGUMENT, AURA_UNSUPPORTED (dtype), AURA_TOO_LARGE. */
+AURA_API aura_status aura_calibration_keys(aura_calibration *calibration, uint32_t tokens, const aura_input *k);
+
+/* Counts queries, [tokens][q_heads][k_dim]. Fails as aura_calibration_keys() does. */
+AURA_API aura_status aura_calibration_queries(aura_calibration *calibration, uint32_t tokens, const aura_input *q);
+
+/* Counts the next values of the text, [tokens][kv_heads][v_dim]. Only aura_calibration_v_balance() needs them. Fails as
+ * aura_calibration_keys() does. */
+AURA_API aura_status aura_calibration_values(aura_calibration *calibration, uint32_t tokens, const aura_input *v);
+
+/* Ends a text: the next keys and values are those of position 0 again. Fails: AURA_BAD_ARGUMENT (NULL). */
+AURA_API aura_status aura_calibration_next_text(aura_calibration *calibration);
+
+/* Writes balance[kv_heads][k_dim] = (E[q^2] / E[(k - reference)^2])^(1/4) per channel, with geometric mean 1, within 1/8
+ * to 8. Fails: AURA_BAD_ARGUMENT (also: no queries yet, or no text that had 32 keys). */
+AURA_API aura_status aura_calibration_balance(const aura_calibration *calibration, float *balance);
+
+/* What a cache with feedback takes: k_metric[kv_heads][k_dim * (k_dim + 1) / 2] = E[q q'], and the balances that go with metrics,
+ * E[(k - reference)^2]^(-3/8) E[q^2]^(1/8) and E[v^2]^(-3/8) (diagonal of v_metric)^(1/8), else like the balance above.
+ * Fail: AURA_BAD_ARGUMENT (also: nothing counted yet that they need), AURA_BAD_VALUE (the diagonal of v_metric). */
+AURA_API aura_status aura_calibration_metric(const aura_calibration *calibration, float *k_metric);
+AURA_API aura_status aura_calibration_k_balance(const aura_calibration *calibration, float *balance);
+AURA_API aura_status aura_calibration_v_balance(const aura_calibration *calibration, const float *v_metric, float *balance);
 
 /* ---- profiles ----------------------------------------------------------------------------------------------------
  *

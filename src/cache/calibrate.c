@@ -13,6 +13,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "../../include/aura_file.h"
 #include "../base/arguments.h"
 #include "../base/fpmode.h"
 #include "../base/view.h"

@@ -1,7 +1,7 @@
 /* Dims and kinds of a cache: what is refused, and that the message lists what there is. */
 #include <stdlib.h>
 
-#include "../../include/aura.h"
+#include "../../include/aura_file.h"
 #include "../test.h"
 
 static aura_status create(uint32_t k_dim, uint32_t v_dim, aura_kind k, aura_kind v)

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../include/aura.h"
+#include "../../include/aura_file.h"
 #include "../../src/ref.h"
 #include "../../src/rotation.h"
 #include "../../src/codec.h"

@@ -1,6 +1,7 @@
 /* Calibration against a plain computation in double. */
 #include "../../src/variants.h"
 #include "../base/modes.h"
+#include "../../include/aura_file.h"
 #include "../oracle.h"
 
 enum { Q_HEADS = 6, KV_HEADS = 2, DIM = 80, V_DIM = 64, TOKENS = 700, QUERIES = 40 };

@@ -1,4 +1,5 @@
 /* What a cache does to recorded attention. */
+#include "../../include/aura_file.h"
 #include "../../include/aura_rows.h"
 #include "recording.h"
 
