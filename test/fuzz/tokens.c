@@ -339,7 +339,7 @@ static void expect_spelling(const struct tokenizer *t, const char *text, size_t 
                             struct allowed allowed, int around)
 {
     struct speller p = {t, text, size, 0, 0, v.space_first};
-    struct stream shown = {NULL, NULL, 0, 0, 0};
+    struct stream shown = {0};
     size_t total = 0;
     for (size_t i = 0; i < n; i++) {
         MUST(tokens[i] < v.n);
