@@ -320,9 +320,9 @@ static void others(void)
 static void unknown_dim(void)
 {
     struct tiny t = tiny_model("llama");
-    t.head_dim = 40;
+    t.head_dim = 520;
     struct opened o = open_tiny(&t);
-    EXPECT(o.llm && llm_state_create(o.llm, &(struct llm_options){0}, &o.state, error) && strstr(error, "40"), "%s", error);
+    EXPECT(o.llm && llm_state_create(o.llm, &(struct llm_options){0}, &o.state, error) && strstr(error, "520"), "%s", error);
     close_all(&o);
 }
 
