@@ -15,6 +15,7 @@ cd "$(dirname "$0")/.." || exit 1
 unset CC CXX CFLAGS CXXFLAGS CPPFLAGS LDFLAGS MAKEFLAGS MAKELEVEL MFLAGS # each job says its own
 export LC_ALL=C
 self=test/run.sh
+top=$PWD
 out=build/test
 jobs='asan neon isa plain device plant-neon gcc clang plant-x86 tool model quality install tsan drill llama python symbols header tables style union' # long first
 time_limit=1450 # seconds; a job that takes longer hangs, as all of them together take 25 minutes at most on two cores
@@ -67,7 +68,7 @@ gcc_build() {
 # cpu COMMAND...: runs it for test or step $name of $job, and notes its seconds of CPU time: those of a clock tell of two jobs.
 cpu() {
     local TIMEFORMAT="%U %S $job/$name" status
-    { time "$@" 2>&3; status=$?; } 3>&2 2>>$out/$job.cpu
+    { time "$@" 2>&3; status=$?; } 3>&2 2>>"$top/$out/$job.cpu"
     return $status
 }
 
@@ -254,9 +255,8 @@ job_neon() {
     try build build $out/neon -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
         -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DCMAKE_EXE_LINKER_FLAGS=-static || return
     # An emulated second is thirty: of the cache, what depends on the instruction set, its bytes and its attention.
-    local except='alloc_fail cache_cover cache_edges cache_edit cache_fork cache_learn cache_misuse cache_pages cache_pool cache_same
-        cache_slots cache_step cache_threads
-        cache_truncate cache_walk cache_window calibrate conversation cuda_cut eval extents format_names import listing llm merge mlx_kernels
+    local except='alloc_fail cache_cover cache_dims cache_edges cache_edit cache_fork cache_learn cache_misuse cache_pages cache_pool
+        cache_same cache_slots cache_step cache_threads cache_truncate cache_walk cache_window calibrate conversation cuda_cut eval extents format_names import listing llm merge mlx_kernels
         model_cache model_threads failed_calls hard_times killed_commands killed_saves page_table plan profile quality recorded
         safetensors sinks snapshot snapshot_damage snapshot_parts team team_model threads threads_model threads_start
         tiers view'
@@ -276,7 +276,7 @@ job_plain() {
 }
 
 plain() {
-    local name=$1 top=$PWD dir=$out/plain run=
+    local name=$1 dir=$out/plain run=
     shift
     rm -rf "$dir"
     mkdir -p "$dir"
