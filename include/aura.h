@@ -336,7 +336,7 @@ typedef struct aura_append_job {
     size_t size;
     aura_seq seq;
     uint32_t tokens;
-    aura_input k, v; /* [tokens][kv_heads][k_dim], [tokens][kv_heads][v_dim] */
+    aura_input k, v; /* [tokens][kv_heads][k_dim], [tokens][kv_heads][v_dim]; keys, like queries, after RoPE */
     uint8_t *bad;    /* [tokens]: a vector that cannot be stored becomes zeros, and bad[i] says of token i: 1 a key was such a
                         vector, 2 a value, 3 both, 0 none. NULL: the call fails instead */
 } aura_append_job;

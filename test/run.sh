@@ -396,6 +396,10 @@ job_tool() {
     ends 2 'bench: prefill of f16' $aura bench --prefill --k f16
     ends 2 'bench: more queries than tokens' $aura bench --tokens 4 --queries 5
     ends 1 'bench: no such dim' $aura bench --dim 600 --tokens 100
+    try 'bench: no such dim, said before anything is filled' bash -c "! grep -q filling $out/tool.err"
+    ends 0 'bench: for people, again' $aura bench --dim 64 --heads 2 --kv-heads 1 --tokens 64 --threads 1
+    holds 'bench: names the compiler' 'compiled by gcc [0-9][0-9]*\.[0-9][0-9]*, '
+    bench_page
     ends 2 'bench: rows with options' $aura bench rows --dim 64
     ends 0 'check --device cuda: without CUDA it is no failure' $aura check --device cuda
     holds 'check --device cuda: and says so' 'skip CUDA: .*built without it'
@@ -417,6 +421,22 @@ job_tool() {
     tool_completion
     tool_run
     tool_tokens
+}
+
+# The page of a table that is killed has the rows that were measured.
+bench_page() {
+    local page=$out/bench.html child
+    rm -f $page
+    $aura bench --threads 1 --html $page >/dev/null 2>&1 &
+    child=$!
+    for _ in $(seq 600); do
+        [ ! -e $page ] || break
+        sleep 0.1
+    done
+    kill -KILL $child
+    wait $child 2>/dev/null
+    try 'bench: the page of a killed one' grep -q '</html>' $page
+    try 'bench: the page of a killed one has rows' test "$(grep -c '>k8v8<' $page)" -ge 3
 }
 
 # The commands by their own list.
@@ -481,6 +501,8 @@ tool_mistakes() {
     says 2 'unknown argument tcsh' $aura completion tcsh
     says 2 'there is no command nothing' $aura help nothing
     says 1 'run it where data/ is, or name a recording' $aura demo no/such/file
+    says 1 'README.md: ' $aura demo --quick --model README.md --html $out/page.html
+    try 'mistakes: demo --model, said before anything is measured' bash -c "! grep -q k4v4 $out/tool.err"
     says 1 '--html names another place' $aura demo --quick --html no/such/folder/page.html
     says 2 '--html is for the table and for one shape' $aura bench rows --html $out/page.html
     try 'mistakes: a full disk' bash -c "! $aura list >/dev/full 2>$out/tool.err"
@@ -600,6 +622,24 @@ tool_run() {
     holds 'run: chat, it is text' '"prompt": \[256, 117, 115, 101, 114, 10, 258, 60, 124, 105, 109, 95, 101, 110, 100, 124, 62, 257, 10, 256, '
     ends 0 'run: chat goes on' $aura run $model --chat --load $talk -p 'ab' -n 3 --json
     holds 'run: chat, the end of a turn and the next' '"prompt": \[257, .*256, .*"loaded_tokens": '
+    tool_record
+    ends 0 'inspect' $aura inspect $talk
+    holds 'inspect: what it is' ': a snapshot of a model, version .*, checksum [0-9a-f]*$'
+    holds 'inspect: layers' '^layers 0 to 1: k4v4, 2 KV heads, D 64, 1 page, '
+    holds 'inspect: sequences' '^  1: [0-9]* tokens, 0 of them as codes, 1 page$'
+    holds 'inspect: the note' '^aura conversation 2$'
+    ends 0 'inspect: JSON' $aura inspect $talk --json
+    try 'inspect: JSON, for a parser' python3 -c '
+import json, sys
+f = json.load(open(sys.argv[1]))
+sys.exit(not (f["held"] == "model" and f["damaged"] == 0 and len(f["layers"]) == 2 and f["layers"][1]["format"] == "k4v4"
+              and f["layers"][0]["seqs"][0]["tokens"] > 10 and "weights" in f["note"]))' $out/tool.txt
+    python3 -c 'import sys; b = bytearray(open(sys.argv[1], "rb").read()); b[-9] ^= 1; open(sys.argv[2], "wb").write(b)' $talk $out/tool.damaged
+    ends 1 'inspect: a damaged one' $aura inspect $out/tool.damaged
+    try 'inspect: says so, and lists the rest' grep -q '1 of [0-9]* sections are damaged' $out/tool.err
+    holds 'inspect: a damaged one has its layers' '^layer 0: '
+    ends 1 'inspect: another file' $aura inspect README.md
+    ends 2 'inspect: no file' $aura inspect
     ends 1 'run: no room' $aura run $model -p 'a long prompt' --ctx 5
     ends 0 'run: until there is no room' $aura run $model -p 'ab c' -n 100 --ctx 20
     try 'run: says that it is full' grep -q 'the context of 20 tokens is full' $out/tool.err
@@ -652,6 +692,49 @@ open(sys.argv[2], "wb").write(bytes(t[i:i + 2])), open(sys.argv[3], "w").write(s
     ends 1 'run: no such profile' $aura run $model -p a --profile $out/no.profile
     ends 1 'run: nowhere to save' $aura run $model -p a -n 1 --save $out/no/such/folder/talk
     ends 1 'run: nothing to load' $aura run $model --load $out/no.talk
+}
+
+# What a model puts into a cache, what others make of that, and tables for programs.
+tool_record() {
+    local kept=$out/record.safetensors text=$out/record.txt
+    for _ in $(seq 20); do echo 'ab cab the quick brown fox jumps over the lazy dog'; done >$text
+    ends 0 'record' $aura record $model --text $text --ctx 100 --queries 10 -o $kept
+    holds 'record: says what it kept' ': 2 layers, 100 tokens, 10 queries; '
+    try 'record: its tensors' test "$(grep -ao '"layer\.[01]\.[qkv]":{"dtype":"F32","shape":\[1\?[01]\?0,[24],64\]' $kept | wc -l)" = 6
+    ends 2 'record: no such layer' $aura record $model --text $text --layers 0,2 -o $kept.no
+    ends 2 'record: nowhere to write' $aura record $model --text $text
+    ends 0 'attend: a list, and a type of llama.cpp' $aura attend $kept --cache k8v8,k3v3,q8_0 --csv --seed 5
+    try 'attend: CSV, a row for each' test "$(wc -l <$out/tool.txt)" = 7
+    try 'attend: CSV, fewer bits are further away' awk -F, '$2 == 0 { e[$1] = $12 } END { exit !(e["k8v8"] > 0 && e["k8v8"] * 5 < e["k3v3"] && e["q8_0"] * 5 < e["k3v3"]) }' $out/tool.txt
+    cp $out/tool.txt $out/tool.first
+    ends 0 'attend: the same seed' $aura attend $kept --cache k8v8,k3v3,q8_0 --csv --seed 5
+    try 'attend: the same seed, the same table' diff $out/tool.first $out/tool.txt
+    ends 2 'attend: --out of two' $aura attend $kept --cache k8v8,k3v3 --out $out/record.no
+    ends 0 'attend: a codec that changes nothing' $aura attend $kept --cache k4v4 --codec cp --json
+    try 'attend: a codec that changes nothing has no error' python3 -c '
+import json, sys
+rows = json.load(open(sys.argv[1]))["layers"]
+same = [r for r in rows if r["cache"] == "cp"]
+sys.exit(not (len(same) == 2 and all(r["output_error"] < 1e-6 and r["bits_per_value"] is None for r in same)
+              and all(r["output_error"] > 1e-3 for r in rows if r["cache"] == "k4v4")))' $out/tool.txt
+    says 1 'the codec ended with status 3' $aura attend $kept --codec 'exit 3;'
+    says 1 'what the codec wrote: ' $aura attend $kept --codec true
+    says 1 'the codec wrote no tensor k' $aura attend $kept --codec "cp $kept \"\$2\"; true"
+    ends 0 'eval: a codec, positions' $aura eval $model --text $text --ctx 32 --chunks 2 --cache k4v4,k3v3 --codec cp --threads 1 --csv \
+        --positions $out/positions.csv
+    try 'eval: CSV' awk -F, 'NR > 1 { k[$1] = $4 } END { exit !(NR == 4 && k["cp"] < 1e-9 && k["k4v4"] > 1e-6 && k["k4v4"] < k["k3v3"]) }' $out/tool.txt
+    try 'eval: a divergence for each position' awk -F, 'NR > 1 && $1 == "k3v3" { s += $4; n++ } END { exit !(NR == 91 && n == 30 && s > 0) }' $out/positions.csv
+    cp $out/tool.txt $out/tool.first
+    ends 0 'eval: the same seed' $aura eval $model --text $text --ctx 32 --chunks 2 --cache k4v4,k3v3 --codec cp --threads 1 --csv
+    try 'eval: the same seed, the same table' diff $out/tool.first $out/tool.txt
+    ends 0 'eval: JSON' $aura eval $model --text $text --ctx 32 --chunks 1 --cache k4v4 --json
+    holds 'eval: JSON says what it is of' '"model": ".*", "text": ".*", "seed": 1, "version": "[0-9.]*", "cpu": ".*", "isa": '
+    if python3 -c 'import numpy' 2>/dev/null; then
+        ends 0 'attend: examples/codec.py' $aura attend $kept --cache q8_0 --codec examples/codec.py --csv
+        try 'attend: examples/codec.py is one of 8 bits' awk -F, '$1 == "codec" { if (!($9 == 8.5 && $12 > 0 && $12 < 0.02)) exit 1; n++ } END { exit n != 2 }' $out/tool.txt
+    else
+        echo 'skip attend: examples/codec.py: there is no numpy'
+    fi
 }
 
 # The same model's tokens, and how fast it decodes.
@@ -793,6 +876,15 @@ job_header() {
             try "header $header $compiler C++11" header $compiler -std=c++11 -x c++
         done
     done
+    gcc_build --target aura_static || return
+    for compiler in g++ clang++; do
+        if command -v $compiler >/dev/null; then
+            try "header include/aura.hpp $compiler" $compiler -std=c++11 -Wall -Wextra -Werror -fsanitize=address,undefined \
+                test/base/raii.cpp $out/gcc/libaura.a -lpthread -lm -o $out/raii && program raii $out/raii $out/raii.snapshot
+        else
+            echo "skip header include/aura.hpp: there is no $compiler"
+        fi
+    done
     try 'header: include/aura.h has 650 lines at most' test "$(wc -l <include/aura.h)" -le 650
 }
 
@@ -860,6 +952,7 @@ job_install() {
         "$prefix/share/bash-completion/completions/aura" "$prefix/share/zsh/site-functions/_aura" \
         "$prefix/share/fish/vendor_completions.d/aura.fish"
     try 'install: the tool' test "$("$prefix/bin/aura" version)" = "$version"
+    try 'install: the demo finds its recording' env -C "$user" "$prefix/bin/aura" demo --quick --threads 1 --html page.html
 
     cat >"$user/main.c" <<'END'
 #include <aura.h>

@@ -1,5 +1,5 @@
 /* The command-line tool: finds the command, nothing else. */
-#define _POSIX_C_SOURCE 200809L
+#define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -53,6 +53,32 @@ const char *cpu_name(void)
         fclose(file);
     return name;
 }
+
+const char *find_data(const char *name, char path[DATA_PATH_BYTES])
+{
+    enum { ROOM = 512 }; /* for what is added to the tool's place */
+    char tree[ROOM], installed[DATA_PATH_BYTES];
+    snprintf(tree, sizeof tree, "data/%s", name);
+    const ssize_t n = access(tree, R_OK) ? readlink("/proc/self/exe", installed, DATA_PATH_BYTES - ROOM) : -1;
+    if (n > 0) {
+        installed[n] = 0;
+        *(strrchr(installed, '/') ? strrchr(installed, '/') : installed) = 0;
+        snprintf(path, DATA_PATH_BYTES, "%.3500s/../share/aura/%.100s", installed, name);
+    }
+    if (n <= 0 || access(path, R_OK))
+        strcpy(path, tree);
+    return path;
+}
+
+#define TEXT_OF(x) #x
+#define VERSION_OF(major, minor) TEXT_OF(major) "." TEXT_OF(minor)
+#if defined(__clang__)
+const char compiler_name[] = "clang " VERSION_OF(__clang_major__, __clang_minor__);
+#elif defined(__GNUC__)
+const char compiler_name[] = "gcc " VERSION_OF(__GNUC__, __GNUC_MINOR__);
+#else
+const char compiler_name[] = "an unknown compiler";
+#endif
 
 char *read_file(const char *path, size_t *size)
 {

@@ -14,6 +14,8 @@
     COMMAND(eval)         \
     COMMAND(calibrate)    \
     COMMAND(attend)       \
+    COMMAND(record)       \
+    COMMAND(inspect)      \
     COMMAND(bench)        \
     COMMAND(check)        \
     COMMAND(list)         \
@@ -43,6 +45,15 @@ int on_cuda(int *argc, char **argv);
 
 /* The CPU's name as the system has it; "unknown CPU" where it has none. A static string. */
 const char *cpu_name(void);
+
+enum { DATA_PATH_BYTES = 4096 };
+
+/* The path of a file of data/: in the source tree, or where `cmake --install` has put it beside the tool; data/NAME where it is in
+ * neither. It may be in `path`. */
+const char *find_data(const char *name, char path[DATA_PATH_BYTES]);
+
+/* What compiled the tool, "gcc 12.2" or "clang 14.0". */
+extern const char compiler_name[];
 
 /* A whole file as a string, which the caller frees; "-" is standard input. NULL when it cannot be read. */
 char *read_file(const char *path, size_t *size);

@@ -205,7 +205,7 @@ static void things_in_place_of_files(void)
         "run model.gguf -p ab --profile %s --threads 1 --save out", "tokens %s -p ab", "attend %s --out out",
         "demo %s --quick --html out", "demo recording.safetensors --quick --threads 1 --model %s --html out",
         "eval %s --text text.txt --html out", "eval model.gguf --text text.txt --ctx 16 --threads 1 --profile %s --html out",
-        "calibrate %s --text text.txt -o out", "bench --model %s", "check --union %s"};
+        "calibrate %s --text text.txt -o out", "bench --model %s", "inspect %s", "inspect %s --json", "check --union %s"};
     char words[300];
     write_file(file_path("empty"), "", 0);
     EXPECT(!mkfifo(file_path("pipe"), 0666), "%s", strerror(errno));

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../include/aura_file.h"
 #include "../../src/variants.h"
 #include "../cuda_tool.h"
 #include "../parts/terminal.h"
@@ -17,11 +18,11 @@ void print_bench_head(const struct bench *b, const char *what)
         printf("{\"bench\": \"%s\", \"cpu\": ", what);
         print_json_string(cpu_name());
         printf(", \"version\": \"%s\", \"compiler\": ", aura_version());
-        print_json_string(__VERSION__);
+        print_json_string(compiler_name);
         printf(", \"threads\": %u, \"isa\": \"%s\", \"rows\": [", b->threads, isa_name(aura_ctx_isas(b->ctx)));
     } else {
         printf("aura %s on %s, tool compiled by %s, %u threads, %s; medians of turns taken in one run\n", aura_version(),
-               cpu_name(), __VERSION__, b->threads, isa_name(aura_ctx_isas(b->ctx)));
+               cpu_name(), compiler_name, b->threads, isa_name(aura_ctx_isas(b->ctx)));
     }
     fflush(stdout);
 }
@@ -98,6 +99,18 @@ static void print_one(const struct row *r, double append, double append_spread)
 static int is_f16(aura_format format)
 {
     return format.k == AURA_KIND_F16 && format.v == AURA_KIND_F16;
+}
+
+/* Whether there is such a cache: to fill one takes a while. */
+static int exists(const struct bench *b)
+{
+    aura_config config = AURA_CONFIG_INIT;
+    aura_plan_job job = AURA_PLAN_JOB_INIT;
+    aura_plan_info plan = AURA_PLAN_INFO_INIT;
+    config.format = b->shape.format, config.k_dim = b->shape.dim;
+    config.q_heads = b->shape.q_heads, config.kv_heads = b->shape.kv_heads;
+    job.configs = &config, job.seqs = b->shape.batch, job.tokens = b->shape.tokens;
+    return !aura_plan(b->ctx, &job, &plan);
 }
 
 int bench_one(const struct bench *b)
@@ -272,7 +285,10 @@ static int run_bench(const struct command *self, int argc, char **argv)
         return bench_rows(c.json);
     if (c.html && !(b.results = results_create()))
         return failed(self, "out of memory");
-    if (!(status = prepare(self, &b, &c)))
+    b.self = self, b.html = c.html;
+    if (!(status = prepare(self, &b, &c)) && !c.targets && is_given(&c) && !exists(&b))
+        status = failed(self, "%s", aura_last_error());
+    if (!status)
         status = (c.targets ? bench_targets : c.prefill ? bench_prefill : is_given(&c) ? bench_one : bench_table)(&b);
     if (!status && c.html)
         status = write_bench_html(self, &b, c.html);

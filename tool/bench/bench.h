@@ -101,6 +101,8 @@ struct bench {
     struct shape shape;
     int json;
     struct results *results; /* rows for a page; NULL: none is asked for */
+    const struct command *self;
+    const char *html;        /* where the page goes; NULL: none is asked for */
 };
 
 int bench_rows(int json);

@@ -1,5 +1,6 @@
 /* aura bench --html: the measurements as a page. */
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +11,7 @@
 #include "../parts/replacement.h"
 #include "../tool.h"
 
+enum { MEANINGLESS = 15 }; /* percent: ratios of times that vary by more say little */
 enum { MOST_ROWS = 128, MOST_LINES = 16, MOST_CONTEXTS = 8 };
 
 struct results {
@@ -91,6 +93,9 @@ static void table(FILE *to, const struct results *results)
     html_row_end(to);
     for (size_t i = 0; i < results->count; i++) {
         const struct row *r = &results->rows[i];
+        char doubt[32] = "";
+        if (r->spread * 100 > MEANINGLESS)
+            snprintf(doubt, sizeof doubt, " ± %.0f %%", fmin(r->spread * 100, 999));
         aura_format_name(r->shape.format, name);
         html_row_begin(to);
         html_cell(to, "%s", name), html_cell(to, "%u", r->shape.dim);
@@ -98,14 +103,26 @@ static void table(FILE *to, const struct results *results)
         html_cell(to, "%s", text);
         plot_number(text, r->seconds, "s");
         html_cell(to, "%s", text), html_cell(to, "%.2f", r->bytes / r->seconds / 1e9);
-        html_cell(to, "%.2f", r->bytes / r->read_seconds / 1e9), html_cell(to, "%.1f %%", r->read_seconds / r->seconds * 100);
+        html_cell(to, "%.2f", r->bytes / r->read_seconds / 1e9);
+        html_cell(to, "%.1f %%%s", r->read_seconds / r->seconds * 100, doubt);
         if (r->f16_seconds > 0)
-            html_cell(to, "%.2f", r->f16_seconds / r->seconds);
+            html_cell(to, "%.2f%s", r->f16_seconds / r->seconds, doubt);
         else
             html_cell(to, "1");
         html_row_end(to);
     }
     html_table_end(to);
+}
+
+/* Says where times vary so much that what they are compared with says little. */
+static void warn(FILE *to, const struct results *results)
+{
+    size_t many = 0;
+    for (size_t i = 0; i < results->count; i++)
+        many += results->rows[i].spread * 100 > MEANINGLESS;
+    if (many)
+        html_text(to, "Warning: in %zu of %zu rows, marked with ±, turns varied by more than %d %%. Their ratios say little; an "
+                  "idle machine gives better ones.", many, results->count, MEANINGLESS);
 }
 
 int write_bench_html(const struct command *self, const struct bench *b, const char *path)
@@ -121,6 +138,7 @@ int write_bench_html(const struct command *self, const struct bench *b, const ch
     html_text(to, "aura %s on %s, %u threads, %s; medians of turns taken in one run.", aura_version(), cpu_name(),
               b->threads,
               isa_name(aura_ctx_isas(b->ctx)));
+    warn(to, results);
     for (size_t i = 0, end; i < results->count && results->count > 1; i = end) {
         for (end = i; end < results->count && results->rows[end].shape.dim == results->rows[i].shape.dim; end++)
             continue;

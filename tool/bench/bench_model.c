@@ -172,12 +172,12 @@ static void print_head(const struct match *m)
         printf(", \"cpu\": ");
         print_json_string(cpu_name());
         printf(", \"version\": \"%s\", \"compiler\": ", aura_version());
-        print_json_string(__VERSION__);
+        print_json_string(compiler_name);
         printf(", \"threads\": %u, \"rows\": [", m->options->threads);
         return;
     }
     printf("aura %s on %s, tool compiled by %s, %u threads; the median of %d tokens, in turns\n", aura_version(), cpu_name(),
-           __VERSION__, m->options->threads, DECODED);
+           compiler_name, m->options->threads, DECODED);
     printf("%s: %s, %u layers, %u query heads, %u KV heads, D %u\n\n", m->options->path, s->arch, s->layers, s->q_heads,
            s->kv_heads, s->head_dim);
     printf("%-10s %10s %8s %12s %12s %11s %12s %12s\n", "cache", "bits/value", "depth", "tokens/s", "ms/token", "spread", "cache",

@@ -56,6 +56,8 @@ static int bench_format(const struct bench *b, int number, uint32_t dim, struct 
     }
     ask_close(&ask);
     filled_close(&filled);
+    if (!bad && b->html) /* what is measured by now stays, however this ends */
+        bad = write_bench_html(b->self, b, b->html);
     return bad;
 }
 

@@ -5,13 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../model/llm.h"
+#include "../../model/tokenizer.h"
 #include "../parts/html.h"
 #include "../parts/plot.h"
 #include "../parts/replacement.h"
 #include "../parts/terminal.h"
 #include "../tool.h"
-
-static const char recorded[] = "data/smollm2-attention.safetensors";
 
 struct arguments {
     const char *html, *model, *prompt;
@@ -173,23 +173,42 @@ static int show(const struct command *self, const struct demo *d, const struct a
     return status;
 }
 
+/* Measuring takes a minute: what is wrong with the model's file is said before. */
+static int check_model(const char *model, uint32_t threads, char *error)
+{
+    char why[LLM_ERROR_BYTES];
+    struct gguf *file = NULL;
+    struct tokenizer *tokenizer = NULL;
+    struct llm *llm = NULL;
+    const int bad = gguf_open(model, &file, why) || tokenizer_create(file, &tokenizer, why) || llm_open(file, threads, &llm, why);
+    if (bad)
+        snprintf(error, 256, "%.100s: %.150s", model, why);
+    llm_close(llm);
+    tokenizer_destroy(tokenizer);
+    gguf_close(file);
+    return bad;
+}
+
 static int run_demo(const struct command *self, int argc, char **argv)
 {
     struct arguments a = {NULL, NULL, "Why is the sky blue? Answer in three sentences.", online_cpus(), 0, 0};
     struct demo *d = calloc(1, sizeof *d);
     struct safetensors file = {0};
     aura_ctx_options context = AURA_CTX_OPTIONS_INIT;
-    char error[256] = "out of memory";
+    char error[256] = "out of memory", path[DATA_PATH_BYTES];
     if (!d)
         return failed(self, "%s", error);
     int status = parse_options(self, argc, argv, &a, &d->file);
     if (status)
         return free(d), status;
-    d->file = d->file ? d->file : recorded, d->quick = a.quick, d->threads = context.threads = a.threads;
+    d->file = d->file ? d->file : find_data("smollm2-attention.safetensors", path);
+    d->quick = a.quick, d->threads = context.threads = a.threads;
     if (aura_ctx_create(&context, &d->ctx))
         status = failed(self, "%s", aura_last_error());
     else if (safetensors_read(&file, d->file))
         status = failed(self, "%s: %s; run it where data/ is, or name a recording", d->file, file.error);
+    else if (a.model && check_model(a.model, a.threads, error))
+        status = failed(self, "%s", error);
     else if (demo_load(d, &file, error) || demo_measure(d, error))
         status = failed(self, "%s: %s", d->file, error);
     else if (a.model && demo_llm_measure(&d->llm, a.model, a.prompt, a.threads, a.quick, error))

@@ -15,7 +15,12 @@
 enum { ANSWERS = 4, MOST_WORDS = 96, TEXT_BYTES = 8192 };
 
 static const char *const answered[ANSWERS] = {"kf16vf16", "k8v8", "k4v4", "k3v3"};
-static const char text_file[] = "data/novel.txt";
+
+static const char *text_file(void)
+{
+    static char path[DATA_PATH_BYTES];
+    return find_data("novel.txt", path);
+}
 
 /* What the model writes with one cache. */
 struct answer {
@@ -126,7 +131,7 @@ static int measure_divergence(struct demo_llm *l, uint32_t threads, int quick, c
 {
     struct text_model m = {0};
     const char *list = quick ? "kf16vf16,k8v8,k4v4,q4_0" : "kf16vf16,k8v8,k6v6,k5v5,k4v4,k3v3,q8_0,q5_0,q4_0";
-    int bad = quality_parse(list, &l->caches, &l->count, error) || text_model_open(&m, l->model, text_file, threads, 0, error);
+    int bad = quality_parse(list, &l->caches, &l->count, error) || text_model_open(&m, l->model, text_file(), threads, 0, error);
     struct quality_options options = {.llm = m.llm,
                                       .tokens = m.tokens,
                                       .count = m.count,
@@ -151,7 +156,7 @@ int demo_llm_measure(struct demo_llm **llm, const char *model, const char *promp
     snprintf(l->model, sizeof l->model, "%s", model);
     l->prompt = prompt;
     print_progress("reading the model");
-    int bad = text_model_open(&m, model, text_file, threads, 1, error) || write_answers(l, &m, threads, quick, error);
+    int bad = text_model_open(&m, model, text_file(), threads, 1, error) || write_answers(l, &m, threads, quick, error);
     text_model_close(&m); /* before the model with f32 weights is opened: both at once need much memory */
     bad = bad || measure_divergence(l, threads, quick, error);
     print_progress(NULL);
@@ -169,7 +174,7 @@ void demo_llm_free(struct demo_llm *l)
 
 static struct eval_report report_of(const struct demo_llm *l)
 {
-    struct eval_report report = {l->model, text_file, NULL, &l->options, l->caches, l->count};
+    struct eval_report report = {l->model, text_file(), NULL, &l->options, l->caches, l->count};
     return report;
 }
 
@@ -252,6 +257,6 @@ void demo_llm_page(FILE *to, const struct demo_llm *l)
     html_text(to, "The distribution of the next token with each cache beside that with an exact cache, f32, on %zu positions "
               "of %s: KL divergence in nats. q8_0, q5_0 and q4_0 are llama.cpp's caches as stored values. `aura eval` "
               "measures more of it.",
-              l->caches[0].result.positions, text_file);
+              l->caches[0].result.positions, text_file());
     eval_print_charts(to, &report);
 }

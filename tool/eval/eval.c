@@ -1,24 +1,29 @@
 /* aura eval: what a cache does to the next-token distributions of a model. */
 #include "eval.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "../../include/aura_file.h"
 #include "../bench/bench.h"
+#include "../parts/replacement.h"
 #include "../parts/terminal.h"
 #include "../parts/text_model.h"
 #include "../tool.h"
 
 struct arguments {
-    const char *model, *text, *cache, *profile, *base, *html;
+    const char *model, *text, *cache, *profile, *base, *html, *positions;
+    struct option_texts codecs;
     uint32_t ctx, chunks, rollback, seed, threads;
-    int learn, rounded, json;
+    int learn, rounded, json, csv;
 };
 
 static const struct option options[] = {
     PATH(text, "--text", "FILE", "the text, at least --ctx tokens of it"),
     TEXT(cache, "--cache", "LIST", "k4v4,q4_0 ... (a default of both families)"),
+    TEXTS(codecs, "--codec", "COMMAND", "one of your own beside them: doc/codec.md"),
     PATH(profile, "--profile", "FILE", "balance and metrics from `aura calibrate`"),
     FLAG(learn, "--learn", "caches of ours learn metrics from the queries"),
     NUMBER(ctx, "--ctx", 4, 1 << 20, "N", "tokens of a chunk (2048); its second half is compared"),
@@ -28,7 +33,9 @@ static const struct option options[] = {
     FLAG(rounded, "--rounded", "products on bytes, as `aura run`: fast, but with noise"),
     NUMBER(seed, "--seed", 0, UINT32_MAX, "N", "other signs (1)"),
     NUMBER(threads, "--threads", 1, 1024, "N", "(all processors)"),
+    RESULT(positions, "--positions", "FILE", "KL divergence at every position, CSV"),
     FLAG(json, "--json", "as JSON"),
+    FLAG(csv, "--csv", "as CSV"),
     RESULT(html, "--html", "FILE", "a page with charts: divergence against bits"),
     LAST_OPTION};
 
@@ -54,7 +61,36 @@ static int check(const struct command *self, const struct arguments *a, struct q
     if (!a->text)
         return usage_error(self, "needs --text, such as --text data/novel.txt");
     const int status = quality_parse(a->cache, caches, count, error);
-    return status == 2 ? usage_error(self, "--cache: %s", error) : status ? failed(self, "%s", error) : 0;
+    if (status)
+        return status == 2 ? usage_error(self, "--cache: %s", error) : failed(self, "%s", error);
+    for (size_t i = 0; i < a->codecs.count; i++)
+        if (quality_add_codec(a->codecs.list[i], caches, count))
+            return failed(self, "no memory");
+    return 0;
+}
+
+static void print_position(void *arg, const char *cache, uint32_t chunk, uint32_t position, const struct divergence_row *row)
+{
+    fprintf(arg, "%s,%u,%u,%.9g,%.9g,%.9g,%d\n", cache, chunk + 1, position, row->kld, row->nll, row->exact_nll, row->same_top);
+}
+
+/* Measures, and writes the file of --positions. */
+static int measure_positions(const struct arguments *a, struct quality_options *o, struct quality_cache *caches, size_t count,
+                             char error[LLM_ERROR_BYTES])
+{
+    struct replacement file;
+    if (!a->positions)
+        return quality_measure(o, caches, count, error);
+    if (replacement_begin(&file, a->positions))
+        return snprintf(error, LLM_ERROR_BYTES, "%.150s: cannot be written: %s", a->positions, strerror(errno)), 1;
+    fprintf(file.to, "cache,chunk,position,kld,nll,exact_nll,same_top\n");
+    o->on_row = print_position, o->row_arg = file.to;
+    const int bad = quality_measure(o, caches, count, error);
+    if (bad)
+        errno = ECANCELED;
+    if (replacement_end(&file, bad) && !bad)
+        return snprintf(error, LLM_ERROR_BYTES, "%.150s: cannot be written: %s", a->positions, strerror(errno)), 1;
+    return bad;
 }
 
 /* Measures all caches and prints the results; the model, the text and the profile are open. */
@@ -68,13 +104,15 @@ static int measure(const struct command *self, const struct arguments *a, const 
                                 .profile = profile, .learn = a->learn, .base = a->base, .rounded = a->rounded,
                                 .progress = report_progress, .arg = &begin};
     int bad = (a->base && file_identity(a->model, &o.model_bytes, &o.model_crc, error)) ||
-              quality_measure(&o, caches, count, error);
+              measure_positions(a, &o, caches, count, error);
     print_progress(NULL);
     if (bad)
         return failed(self, "%s", error);
     struct eval_report report = {a->model, a->text, a->profile, &o, caches, count};
     if (a->json)
         eval_print_json(&report);
+    else if (a->csv)
+        eval_print_csv(&report);
     else
         eval_print_table(&report);
     return a->html && eval_write_html(&report, a->html, error) ? failed(self, "%s", error) : 0;

@@ -15,6 +15,7 @@ struct eval_report {
 
 void eval_print_table(const struct eval_report *report);
 void eval_print_json(const struct eval_report *report);
+void eval_print_csv(const struct eval_report *report);
 
 /* Writes the charts of divergence against bits, and the table, into an open page. */
 void eval_print_charts(FILE *to, const struct eval_report *report);

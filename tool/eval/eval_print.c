@@ -23,6 +23,9 @@ static void print_head(const struct eval_report *r)
     if (o->rounded)
         printf("products: on bytes, whose rounding adds some 0.003 to the divergence of every cache\n");
     printf("llama.cpp's, with *: as stored values behind its rotation; what its attention rounds besides is not in them\n");
+    for (size_t i = 0; i < r->count; i++)
+        if (r->caches[i].codec)
+            printf("%s, with +: %s; all of its tokens as it returns them, none in f16\n", r->caches[i].name, r->caches[i].codec);
     printf("+-: standard error, as if positions were independent; KL divergence from the exact cache in nats\n\n");
 }
 
@@ -30,7 +33,7 @@ static void print_row(const struct quality_cache *c)
 {
     const struct divergence_summary *d = &c->result;
     char name[20];
-    snprintf(name, sizeof name, "%s%s", c->name, c->peer ? "*" : "");
+    snprintf(name, sizeof name, "%s%s", c->name, c->peer ? "*" : c->codec ? "+" : "");
     printf("%s%-8s%s %6.2f  %9.3g +- %-8.2g %9.3g %9.3g %9.3g %9.3g  %6.2f +- %-5.2f %9.4f %8.4f +- %.4f\n", colour(stdout, BOLD),
            name, colour(stdout, PLAIN), c->bits, d->kld_mean.value, d->kld_mean.error, d->kld_median.value, d->kld_p99.value,
            d->kld_p999.value, d->kld_max, 100 * d->same_top.value, 100 * d->same_top.error, d->ppl.value, d->ppl_ratio.value,
@@ -63,6 +66,54 @@ static void json_estimate(const char *name, struct estimate e)
     json_number(with_error, e.error);
 }
 
+static const char *family_of(const struct quality_cache *c)
+{
+    return c->codec ? "codec" : c->peer ? "llama.cpp, stored values" : "aura";
+}
+
+/* What a table is of: without it nobody can repeat it. */
+static void json_origin(const struct eval_report *r)
+{
+    printf(", \"model\": ");
+    print_json_string(r->model);
+    printf(", \"text\": ");
+    print_json_string(r->text);
+    printf(", \"seed\": %llu, \"version\": \"%s\", \"cpu\": ", (unsigned long long)r->options->seed, aura_version());
+    print_json_string(cpu_name());
+    printf(", \"isa\": \"%s\", \"threads\": %u", isa_name(aura_cpu_isas()), r->options->threads);
+}
+
+static void csv_number(double x)
+{
+    if (isfinite(x))
+        printf(",%.7g", x);
+    else
+        printf(",");
+}
+
+void eval_print_csv(const struct eval_report *r)
+{
+    const struct quality_options *o = r->options;
+    printf("cache,family,bits,kld_mean,kld_mean_se,kld_median,kld_p99,kld_p999,kld_max,same_top,ppl,ppl_ratio,ppl_ratio_se,"
+           "positions,ctx,rollback,profile,model,text,seed,version,cpu,isa,threads\n");
+    for (size_t i = 0; i < r->count; i++) {
+        const struct quality_cache *c = &r->caches[i];
+        const struct divergence_summary *d = &c->result;
+        const double numbers[] = {c->bits, d->kld_mean.value, d->kld_mean.error, d->kld_median.value, d->kld_p99.value,
+                                  d->kld_p999.value, d->kld_max, d->same_top.value, d->ppl.value, d->ppl_ratio.value,
+                                  d->ppl_ratio.error};
+        printf("%s,%s", c->name, c->codec ? "codec" : c->peer ? "llama.cpp" : "aura");
+        for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++)
+            csv_number(numbers[k]);
+        printf(",%zu,%u,%u,", d->positions, o->ctx, o->rollback);
+        print_csv_string(r->profile ? r->profile : ""), putchar(','), print_csv_string(r->model), putchar(','),
+            print_csv_string(r->text);
+        printf(",%llu,%s,", (unsigned long long)o->seed, aura_version());
+        print_csv_string(cpu_name());
+        printf(",%s,%u\n", isa_name(aura_cpu_isas()), o->threads);
+    }
+}
+
 void eval_print_json(const struct eval_report *r)
 {
     const struct quality_options *o = r->options;
@@ -71,7 +122,7 @@ void eval_print_json(const struct eval_report *r)
         const struct quality_cache *c = &r->caches[i];
         const struct divergence_summary *d = &c->result;
         printf("%s\n  {\"cache\": \"%s\", \"family\": \"%s\"", i ? "," : "", c->name,
-               c->peer ? "llama.cpp, stored values" : "aura");
+               family_of(c));
         json_number("bits", c->bits);
         json_estimate("kld_mean", d->kld_mean);
         json_estimate("kld_median", d->kld_median);
@@ -84,7 +135,9 @@ void eval_print_json(const struct eval_report *r)
         printf(", \"positions\": %zu, \"ctx\": %u, \"rollback\": %u, \"profile\": ", d->positions, o->ctx, o->rollback);
         if (r->profile)
             print_json_string(r->profile);
-        printf("%s, \"learn\": %s}", r->profile ? "" : "null", o->learn ? "true" : "false");
+        printf("%s, \"learn\": %s", r->profile ? "" : "null", o->learn ? "true" : "false");
+        json_origin(r);
+        printf("}");
     }
     printf("\n]\n");
 }

@@ -2,6 +2,7 @@
 #include "json.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "utf8.h"
 
@@ -21,4 +22,18 @@ void print_json_string(const char *text)
         text += n ? n : 1;
     }
     putchar('"');
+}
+
+void print_csv_string(const char *text)
+{
+    const int quoted = strpbrk(text, ",\"\r\n") != NULL;
+    if (quoted)
+        putchar('"');
+    for (; *text; text++) {
+        if (*text == '"')
+            putchar('"');
+        putchar(*text);
+    }
+    if (quoted)
+        putchar('"');
 }

@@ -4,4 +4,7 @@
 
 void print_json_string(const char *text);
 
+/* A field of CSV, between quotes where it needs them. */
+void print_csv_string(const char *text);
+
 #endif

@@ -7,6 +7,7 @@
 
 #include "../../src/base/threads.h"
 #include "../../src/file/crc32c.h"
+#include "codec.h"
 
 const char quality_default_caches[] = "k8v8,k6v6,k5v5,k5v4,k4v4,k4v3,k3v3,k2v2,f16,q8_0,q5_1,q5_0,q4_1,q4_0,iq4_nl";
 
@@ -66,6 +67,19 @@ int quality_parse(const char *list, struct quality_cache **caches, size_t *count
     return 0;
 }
 
+int quality_add_codec(const char *command, struct quality_cache **caches, size_t *count)
+{
+    struct quality_cache *more = realloc(*caches, (*count + 1) * sizeof *more);
+    if (!more)
+        return -1;
+    *caches = more;
+    struct quality_cache *c = &more[(*count)++];
+    memset(c, 0, sizeof *c);
+    codec_name(command, c->name);
+    c->codec = command, c->format = (aura_format){AURA_KIND_F32, AURA_KIND_F32};
+    return 0;
+}
+
 uint32_t quality_rows(uint32_t ctx)
 {
     return ctx - 1 - ctx / 2;
@@ -87,7 +101,23 @@ uint32_t quality_chunks(const struct quality_options *o)
 struct peer_hook {
     const struct peer *peer;
     const struct llm_shape *shape;
+    struct quality_cache *cache; /* of a codec */
+    double bits;                 /* of the layers so far, a sum */
+    int failed;
+    char *error;
 };
+
+static void store_with_codec(void *arg, uint32_t layer, uint64_t first, uint32_t tokens, float *q, float *k, float *v)
+{
+    struct peer_hook *hook = arg;
+    const struct llm_shape *s = hook->shape;
+    double bits = 0;
+    (void)first, (void)q;
+    if (hook->failed)
+        return;
+    hook->failed = codec_run(hook->cache->codec, layer, tokens, s->kv_heads, s->head_dim, s->head_dim, k, v, &bits, hook->error);
+    hook->bits += bits / s->layers;
+}
 
 static void store_as_peer(void *arg, uint32_t layer, uint64_t first, uint32_t tokens, float *q, float *k, float *v)
 {
@@ -116,13 +146,15 @@ static int read_parts(struct run *r, struct llm_state *state, const uint32_t *to
 static int forward(struct run *r, uint32_t chunk, struct quality_cache *cache)
 {
     const struct quality_options *o = r->o;
-    struct peer_hook hook = {cache ? cache->peer : NULL, r->shape};
+    struct peer_hook hook = {cache ? cache->peer : NULL, r->shape, cache, 0, 0, r->error};
     struct llm_options options = {.threads = o->threads, .tokens = o->ctx, .seed = o->seed, .profile = o->profile,
                                   .format = cache ? cache->format : (aura_format){AURA_KIND_F32, AURA_KIND_F32},
                                   .flags = o->rollback ? 0 : AURA_NO_ROLLBACK, .rollback = o->rollback};
     options.flags |= o->learn && cache ? AURA_LEARN : 0;
     if (hook.peer)
         options.on_layer = store_as_peer, options.arg = &hook;
+    else if (cache && cache->codec)
+        options.on_layer = store_with_codec, options.arg = &hook;
     if (o->progress)
         o->progress(o->arg, &(struct quality_step){cache ? cache->name : "exact", chunk, quality_chunks(o), r->step, r->steps});
     r->step++;
@@ -135,9 +167,10 @@ static int forward(struct run *r, uint32_t chunk, struct quality_cache *cache)
     if (o->begin >= 0)
         tokens[0] = (uint32_t)o->begin;
     int bad = llm_state_create(r->o->llm, &options, &state, r->error) ||
-              read_parts(r, state, tokens, o->learn && cache && !cache->peer ? QUALITY_PART : o->ctx);
+              read_parts(r, state, tokens, o->learn && cache && !cache->peer && !cache->codec ? QUALITY_PART : o->ctx);
+    bad = hook.failed || bad; /* the codec's text stays: what follows it is of its numbers */
     if (!bad && cache && !cache->peer)
-        cache->bits = llm_state_bits(state);
+        cache->bits = cache->codec ? hook.bits : llm_state_bits(state);
     llm_state_destroy(state);
     free(tokens);
     return bad;
@@ -173,6 +206,8 @@ static int compare(struct run *r, uint32_t chunk, const struct quality_cache *ca
         if (!r->row[i].finite)
             return snprintf(r->error, LLM_ERROR_BYTES, "%s: logits of chunk %u, position %u are not finite", cache->name, chunk + 1,
                             r->o->ctx / 2 + i), 1;
+        if (r->o->on_row)
+            r->o->on_row(r->o->row_arg, cache->name, chunk, r->o->ctx / 2 + i, &r->row[i]);
         if (divergence_add(sum, &r->row[i]))
             return snprintf(r->error, LLM_ERROR_BYTES, "out of memory"), 1;
     }

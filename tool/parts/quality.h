@@ -6,7 +6,8 @@
  * tokens are always open. As in llama.cpp's perplexity, the second half of a chunk is compared: positions ctx / 2 to ctx - 2,
  * each of which predicts the token after it.
  *
- * A cache of llama.cpp is an exact cache whose keys and values are replaced by what llama.cpp would store (peer_quant.h). */
+ * A cache of llama.cpp is an exact cache whose keys and values are replaced by what llama.cpp would store (peer_quant.h). So is a
+ * codec, with what a command makes of them (codec.h). */
 #ifndef AURA_QUALITY_H
 #define AURA_QUALITY_H
 
@@ -19,7 +20,8 @@
 struct quality_cache {
     char name[16];
     aura_format format;
-    const struct peer *peer;          /* NULL: one of ours */
+    const struct peer *peer;          /* NULL: one of ours, or a codec */
+    const char *codec;                /* a command of codec.h; NULL: none */
     double bits;                      /* per value; for one of ours set by quality_measure() */
     struct divergence_summary result; /* of quality_measure() */
 };
@@ -31,6 +33,9 @@ extern const char quality_default_caches[];
  * [*count]. 0 when good; otherwise 2 for a name that is none, or 1, with a text. */
 int quality_parse(const char *list, struct quality_cache **caches, size_t *count, char error[LLM_ERROR_BYTES]);
 
+/* Adds a codec to the list. 0 when good; otherwise there is no memory. */
+int quality_add_codec(const char *command, struct quality_cache **caches, size_t *count);
+
 /* A pass of a chunk through the model that is about to begin. */
 struct quality_step {
     const char *cache;
@@ -39,6 +44,9 @@ struct quality_step {
 };
 
 enum { QUALITY_PART = 512 }; /* tokens, a multiple of a tile: what is read is the same as if all came at once */
+
+/* A position of a chunk that was compared. */
+typedef void quality_on_row(void *arg, const char *cache, uint32_t chunk, uint32_t position, const struct divergence_row *row);
 
 struct quality_options {
     const struct llm *llm;       /* from llm_open_exact() if small divergences matter */
@@ -57,6 +65,8 @@ struct quality_options {
     int rounded;                 /* with `base`: 1 for a model of llm_open(), 0 for one of llm_open_exact() */
     void (*progress)(void *arg, const struct quality_step *step); /* NULL: none */
     void *arg;
+    quality_on_row *on_row; /* NULL: none. Caches of a chunk one after the other */
+    void *row_arg;
 };
 
 /* How many chunks are measured: those asked for, or all of the text; 0: the text has not even one. */

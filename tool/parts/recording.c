@@ -270,6 +270,32 @@ int recording_run(const struct recording *r, aura_ctx *ctx, const struct recordi
     return bad;
 }
 
+int recording_copy(const struct recording *r, struct recording_result *result)
+{
+    const size_t rows = (size_t)r->queries * r->q_heads, vectors = (size_t)r->tokens * r->kv_heads;
+    memset(result, 0, sizeof *result);
+    result->o = malloc(rows * r->v_dim * sizeof(float)), result->lse = malloc(rows * sizeof(float));
+    result->k = malloc(vectors * r->k_dim * sizeof(float)), result->v = malloc(vectors * r->v_dim * sizeof(float));
+    if (!result->o || !result->lse || !result->k || !result->v)
+        return -1;
+    memcpy(result->k, r->k, vectors * r->k_dim * sizeof(float));
+    memcpy(result->v, r->v, vectors * r->v_dim * sizeof(float));
+    return 0;
+}
+
+int recording_decoded(const struct recording *r, struct recording_result *result)
+{
+    const size_t rows = (size_t)r->queries * r->q_heads;
+    struct recording_exact made = {0};
+    const int bad = recording_attend(r, result->k, result->v, 0, &made);
+    for (size_t i = 0; !bad && i < rows * r->v_dim; i++)
+        result->o[i] = (float)made.o[i];
+    for (size_t i = 0; !bad && i < rows; i++)
+        result->lse[i] = (float)made.lse[i];
+    recording_exact_free(&made);
+    return bad;
+}
+
 void recording_result_free(struct recording_result *result)
 {
     free(result->o), free(result->lse), free(result->k), free(result->v);

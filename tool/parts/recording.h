@@ -58,6 +58,11 @@ struct recording_result {
  * calls recording_result_free(). */
 int recording_run(const struct recording *r, aura_ctx *ctx, const struct recording_options *options,
                   struct recording_result *result, char *error);
+
+/* For other caches than ours. The first copies the recording's keys and values to k and v of a result of zeros; the caller changes
+ * them as the cache does, and the second computes o and lse from them, in double. 0 when good; otherwise there is no memory. */
+int recording_copy(const struct recording *r, struct recording_result *result);
+int recording_decoded(const struct recording *r, struct recording_result *result);
 void recording_result_free(struct recording_result *result);
 
 /* How far a result is from exact attention. */
