@@ -729,12 +729,9 @@ sys.exit(not (len(same) == 2 and all(r["output_error"] < 1e-6 and r["bits_per_va
     try 'eval: the same seed, the same table' diff $out/tool.first $out/tool.txt
     ends 0 'eval: JSON' $aura eval $model --text $text --ctx 32 --chunks 1 --cache k4v4 --json
     holds 'eval: JSON says what it is of' '"model": ".*", "text": ".*", "seed": 1, "version": "[0-9.]*", "cpu": ".*", "isa": '
-    if python3 -c 'import numpy' 2>/dev/null; then
-        ends 0 'attend: examples/codec.py' $aura attend $kept --cache q8_0 --codec examples/codec.py --csv
-        try 'attend: examples/codec.py is one of 8 bits' awk -F, '$1 == "codec" { if (!($9 == 8.5 && $12 > 0 && $12 < 0.02)) exit 1; n++ } END { exit n != 2 }' $out/tool.txt
-    else
-        echo 'skip attend: examples/codec.py: there is no numpy'
-    fi
+    command -v python3 >/dev/null || { echo 'skip attend: examples/codec.py: there is no python3'; return; }
+    ends 0 'attend: examples/codec.py' $aura attend $kept --cache q8_0 --codec examples/codec.py --csv
+    try 'attend: examples/codec.py is one of 8 bits' awk -F, '$1 == "codec" { if (!($9 == 8.5 && $12 > 0 && $12 < 0.02)) exit 1; n++ } END { exit n != 2 }' $out/tool.txt
 }
 
 # The same model's tokens, and how fast it decodes.

@@ -38,7 +38,7 @@ struct outputs {
 };
 
 static const struct option options[] = {
-    TEXT(cache, "--cache", "LIST", "k4v4,k3v3,balanced ... and llama.cpp's q8_0,q4_0 ... (k4v4)"),
+    FORMATS(cache, "--cache", "k4v4,k3v3,balanced ... and llama.cpp's q8_0,q4_0 ... (k4v4)"),
     TEXTS(codecs, "--codec", "COMMAND", "one of your own beside them: doc/codec.md"),
     NUMBER(layer, "--layer", 0, 999999999, "N", "only that one"),
     NUMBER(planes, "--planes", 1, 2, "N", "bytes of queries and weights in the products (by width)"),

@@ -17,7 +17,7 @@ struct arguments {
 static const struct option options[] = {
     PATH(text, "--text", "FILE", "what the model reads"),
     RESULT(out, "-o, --out", "FILE", "the file of tensors, safetensors"),
-    TEXT(layers, "--layers", "LIST", "numbers of layers, 1,18,25 (the first, the middle and the last)"),
+    TEXT(layers, "--layers", "LIST", "1,18,25 ... (the first, the middle and the last)"),
     NUMBER(ctx, "--ctx", 1, 1 << 20, "N", "tokens of the text (1024, or as many as it has)"),
     NUMBER(queries, "--queries", 1, 1 << 20, "N", "of the last so many positions (128)"),
     NUMBER(threads, "--threads", 1, 1024, "N", "(all processors)"),
@@ -149,8 +149,8 @@ static int run_record(const struct command *self, int argc, char **argv)
 
 const struct command command_record = {
     "record", "keep the queries, keys and values of a model", "MODEL --text FILE -o FILE.safetensors [OPTIONS]",
-    "Lets a model read a text through an exact cache and keeps what its layers put into\n"
-    "it, keys after RoPE: tensors layer.N.q, .k and .v in f32, for aura attend and\n"
-    "for anything else that reads safetensors. Products do not round.\n",
-    "MODEL", NULL, options, "aura record models/SmolLM2-135M-Instruct.Q4_1.gguf --text data/essay.txt -o a.safetensors\n",
+    "Lets a model read a text through an exact cache and keeps what its layers put\n"
+    "into it, keys after RoPE: tensors layer.N.q, .k and .v in f32, for aura attend\n"
+    "and for anything else that reads safetensors. Products do not round.\n",
+    "MODEL", NULL, options, "aura record model.gguf --text data/essay.txt -o essay.safetensors\n",
     run_record};

@@ -209,7 +209,7 @@ static const struct option options[] = {
     CHOICE(device, "--device", "cpu cuda", "NAME", "cuda: the GPU, beside a plain read of the same bytes"),
     PATH(model, "--model", "FILE", "decode with a model, GGUF, instead"),
     TEXT(depths, "--depth", "LIST", "of --model: tokens before those timed (0,2048,8192)"),
-    TEXT(caches, "--cache", "LIST", "of --model: formats (kf16vf16,k8v8,k4v4,k3v3)"),
+    FORMATS(caches, "--cache", "of --model: formats (kf16vf16,k8v8,k4v4,k3v3)"),
     RESULT(html, "--html", "FILE", "write a page with charts too: of the table, or of one shape"),
     FLAG(json, "--json", "as JSON"),
     LAST_OPTION};

@@ -22,7 +22,7 @@ struct arguments {
 
 static const struct option options[] = {
     PATH(text, "--text", "FILE", "the text, at least --ctx tokens of it"),
-    TEXT(cache, "--cache", "LIST", "k4v4,q4_0 ... (a default of both families)"),
+    FORMATS(cache, "--cache", "k4v4,q4_0 ... (a default of both families)"),
     TEXTS(codecs, "--codec", "COMMAND", "one of your own beside them: doc/codec.md"),
     PATH(profile, "--profile", "FILE", "balance and metrics from `aura calibrate`"),
     FLAG(learn, "--learn", "caches of ours learn metrics from the queries"),

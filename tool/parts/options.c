@@ -77,7 +77,8 @@ const char *option_word(const struct option *option, size_t i, char word[64])
     switch (option->kind) {
     case OPTION_CHOICE: return nth_word(option->choices, i, word);
     case OPTION_ISA: return i < aura_isa_count ? aura_isa_list[i].name : NULL;
-    case OPTION_FORMAT: return format_word(i, word);
+    case OPTION_FORMAT:
+    case OPTION_FORMATS: return format_word(i, word);
     default: return NULL;
     }
 }

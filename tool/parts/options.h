@@ -9,18 +9,19 @@
 #include "../../include/aura.h"
 
 enum option_kind {
-    OPTION_END,    /* the last of a table */
-    OPTION_FLAG,   /* int: set to 1 */
-    OPTION_NUMBER, /* uint32_t: the argument after it, least to most */
-    OPTION_REAL,   /* double: likewise */
-    OPTION_TEXT,   /* const char *: the argument after it */
-    OPTION_TEXTS,  /* struct option_texts: likewise, each time that it is given */
-    OPTION_FILE,   /* const char *: likewise, completed as a path: a file that is read */
-    OPTION_RESULT, /* const char *: likewise, a file that is written: none that is read, nor the operand */
-    OPTION_CHOICE, /* const char *: likewise, one of `choices` */
-    OPTION_ISA,    /* const char *: likewise, the name of an instruction set */
-    OPTION_FORMAT, /* aura_format: the name of a format or preset */
-    OPTION_REST    /* struct option_rest: all arguments after it, paths */
+    OPTION_END,     /* the last of a table */
+    OPTION_FLAG,    /* int: set to 1 */
+    OPTION_NUMBER,  /* uint32_t: the argument after it, least to most */
+    OPTION_REAL,    /* double: likewise */
+    OPTION_TEXT,    /* const char *: the argument after it */
+    OPTION_TEXTS,   /* struct option_texts: likewise, each time that it is given */
+    OPTION_FILE,    /* const char *: likewise, completed as a path: a file that is read */
+    OPTION_RESULT,  /* const char *: likewise, a file that is written: none that is read, nor the operand */
+    OPTION_CHOICE,  /* const char *: likewise, one of `choices` */
+    OPTION_ISA,     /* const char *: likewise, the name of an instruction set */
+    OPTION_FORMAT,  /* aura_format: the name of a format or preset */
+    OPTION_FORMATS, /* const char *: the argument after it, such names and others, with commas between them */
+    OPTION_REST     /* struct option_rest: all arguments after it, paths */
 };
 
 struct option_rest {
@@ -62,6 +63,7 @@ struct option {
     {OPTION_CHOICE, name, value, help, offsetof(struct arguments, field), 0, 0, choices, NULL}
 #define ISA(field, help) {OPTION_ISA, "--isa", "NAME", help, offsetof(struct arguments, field), 0, 0, NULL, NULL}
 #define FORMAT(field, name, help) {OPTION_FORMAT, name, "FORMAT", help, offsetof(struct arguments, field), 0, 0, NULL, NULL}
+#define FORMATS(field, name, help) {OPTION_FORMATS, name, "LIST", help, offsetof(struct arguments, field), 0, 0, NULL, NULL}
 #define REST(field, name, value, help) {OPTION_REST, name, value, help, offsetof(struct arguments, field), 0, 0, NULL, NULL}
 #define LAST_OPTION {OPTION_END, NULL, NULL, NULL, 0, 0, 0, NULL, NULL}
 
