@@ -13,31 +13,47 @@ AURA_TARGET("avx2,fma,f16c")
 #define AURA_ISA avx2
 #include "avx2.h"
 
-/* Each lane of sum + its four products of unsigned u and signed s bytes. */
-AURA_INLINE __m256i dot_half(__m256i sum, __m256i u, __m256i s)
+/* gcc would add up the products of a whole loop in another order, for which there are not registers enough: 9.5 ns instead of 6.1
+ * for the scores of a token, 4 bits, D 128, 4 queries (gcc 12, AMD Zen 3, November 2026). */
+AURA_INLINE __m256i in_order(__m256i v)
 {
-    return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(u, s), _mm256_set1_epi16(1)));
+    __asm__("" : "+x"(v));
+    return v;
 }
-/* Two products of a full byte and a signed one would not fit in the 16 bits of vpmaddubsw: where u or s is that wide,
- * every other byte goes separately, even and odd being s without the others. */
-AURA_INLINE ivec dot_bytes(ivec sum, ivec u, ivec s, ivec even, ivec odd, const int wide)
+AURA_INLINE ivec ivec_plus16(ivec a, ivec b)
 {
-    if (!wide)
-        return ivec_of(dot_half(sum.lo, u.lo, s.lo), dot_half(sum.hi, u.hi, s.hi));
-    return ivec_of(dot_half(dot_half(sum.lo, u.lo, even.lo), u.lo, odd.lo),
-                   dot_half(dot_half(sum.hi, u.hi, even.hi), u.hi, odd.hi));
+    return ivec_of(in_order(_mm256_add_epi16(a.lo, b.lo)), in_order(_mm256_add_epi16(a.hi, b.hi)));
 }
-/* sum + products of keys and query bytes; wide: keys have more than 6 bits. */
-AURA_INLINE ivec ivec_dot_key(ivec sum, ivec keys, ivec query, const int wide)
+/* Products of unsigned and signed bytes, neighbours added, in 16 bits. */
+AURA_INLINE ivec ivec_pairs(ivec u, ivec s)
 {
-    return dot_bytes(sum, keys, query, ivec_and(query, 0x00ff00ff), ivec_and(query, 0xff00ff00), wide);
+    return ivec_of(_mm256_maddubs_epi16(u.lo, s.lo), _mm256_maddubs_epi16(u.hi, s.hi));
 }
-/* sum + products of values and weights; wide: values have more than 6 bits. */
-AURA_INLINE ivec ivec_dot_value(ivec sum, ivec values, ivec weights, const int wide)
+/* Each lane of sum + its two products of 16-bit numbers. */
+AURA_INLINE __m256i dot16_half(__m256i sum, __m256i a, __m256i b)
 {
-    return dot_bytes(sum, weights, values, ivec_and(values, 0x00ff00ff), ivec_and(values, 0xff00ff00), wide);
+    return in_order(_mm256_add_epi32(sum, _mm256_madd_epi16(a, b)));
+}
+AURA_INLINE ivec ivec_dot16(ivec sum, ivec a, ivec b)
+{
+    return ivec_of(dot16_half(sum.lo, a.lo, b.lo), dot16_half(sum.hi, a.hi, b.hi));
+}
+/* Bytes 0 and 2, or 1 and 3, of each lane as 16-bit numbers, with or without a sign. */
+AURA_INLINE ivec ivec_even(ivec v, const int sign)
+{
+    if (!sign)
+        return ivec_and(v, 0x00ff00ff);
+    return ivec_of(_mm256_srai_epi16(_mm256_slli_epi16(v.lo, 8), 8), _mm256_srai_epi16(_mm256_slli_epi16(v.hi, 8), 8));
+}
+AURA_INLINE ivec ivec_odd(ivec v, const int sign)
+{
+    if (!sign)
+        return ivec_of(_mm256_srli_epi16(v.lo, 8), _mm256_srli_epi16(v.hi, 8));
+    return ivec_of(_mm256_srai_epi16(v.lo, 8), _mm256_srai_epi16(v.hi, 8));
 }
 
+#include "tile.tmpl.h"
+#include "sums16.tmpl.h"
 #include "templates.h"
 AURA_TARGET_END
 #endif

@@ -222,6 +222,11 @@ AURA_INLINE ivec ivec_load(const void *p)
     const __m256i *half = p;
     return ivec_of(_mm256_loadu_si256(half), _mm256_loadu_si256(half + 1));
 }
+AURA_INLINE void ivec_store(void *p, ivec v)
+{
+    __m256i *half = p;
+    _mm256_storeu_si256(half, v.lo), _mm256_storeu_si256(half + 1, v.hi);
+}
 AURA_INLINE ivec ivec_set1(int32_t x) { return ivec_of(_mm256_set1_epi32(x), _mm256_set1_epi32(x)); }
 AURA_INLINE ivec ivec_plus(ivec a, ivec b)
 {
@@ -254,6 +259,12 @@ AURA_INLINE ivec ivec_select(uint32_t mask, ivec a, ivec b)
 {
     __m256i m = _mm256_set1_epi32((int)mask);
     return ivec_of(select_half(m, a.lo, b.lo), select_half(m, a.hi, b.hi));
+}
+/* Bits of a in one mask, of b in the other, which have none in common. */
+AURA_INLINE ivec ivec_join(ivec a, uint32_t of_a, ivec b, uint32_t of_b)
+{
+    a = ivec_and(a, of_a), b = ivec_and(b, of_b);
+    return ivec_of(_mm256_or_si256(a.lo, b.lo), _mm256_or_si256(a.hi, b.hi));
 }
 /* x added to every byte. */
 AURA_INLINE ivec ivec_add8(ivec v, int x)
@@ -297,7 +308,7 @@ AURA_INLINE vec vec_from_int(ivec v) { return vec_of(_mm256_cvtepi32_ps(v.lo), _
 /* To the nearest whole number, ties to even. */
 AURA_INLINE ivec ivec_from_vec(vec v) { return ivec_of(_mm256_cvtps_epi32(v.lo), _mm256_cvtps_epi32(v.hi)); }
 
-/* 16 registers, two a vector: 4 queries with one plane, 2 with two. Keys go in unsigned, weights are. */
+/* 16 registers, two a vector: 4 queries, 2 where each has two sums. Keys go in unsigned, weights are. */
 enum { KEYS_UNSIGNED = 1, WEIGHTS_SIGNED = 0, TILE_VECS = 1, TILE_ROWS = 4, TILE_SUMS = 4, FEEDBACK_ROWS = 4 };
 
 #endif

@@ -152,6 +152,8 @@ AURA_INLINE ivec ivec_select(uint32_t mask, ivec a, ivec b)
 {
     return _mm512_ternarylogic_epi32(_mm512_set1_epi32((int)mask), a, b, 0xca);
 }
+/* Bits of a in one mask, of b in the other, which have none in common. */
+AURA_INLINE ivec ivec_join(ivec a, uint32_t of_a, ivec b, uint32_t of_b) { return ivec_select(of_a, a, ivec_and(b, of_b)); }
 /* x added to every byte. */
 AURA_INLINE ivec ivec_add8(ivec v, int x) { return x ? _mm512_add_epi8(v, _mm512_set1_epi8((char)x)) : v; }
 /* A table of 16 bytes, for ivec_lookup. */

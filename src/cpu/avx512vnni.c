@@ -30,6 +30,8 @@ AURA_INLINE ivec ivec_dot_value(ivec sum, ivec values, ivec weights, const int w
 /* 32 registers: 4 queries x 2 vectors x 2 planes, or 8 queries with one. Keys go in unsigned, weights are. */
 enum { KEYS_UNSIGNED = 1, WEIGHTS_SIGNED = 0, TILE_VECS = 2, TILE_ROWS = 8, TILE_SUMS = 16 };
 
+#include "tile.tmpl.h"
+#include "sums.tmpl.h"
 #include "tiles.h"
 AURA_TARGET_END
 #endif

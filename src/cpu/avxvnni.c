@@ -24,6 +24,8 @@ AURA_INLINE ivec ivec_dot_value(ivec sum, ivec values, ivec weights, const int w
     return ivec_dot_key(sum, weights, values, wide);
 }
 
+#include "tile.tmpl.h"
+#include "sums.tmpl.h"
 #include "tiles.h"
 AURA_TARGET_END
 #endif

@@ -32,6 +32,8 @@ AURA_INLINE ivec ivec_dot_value(ivec sum, ivec values, ivec weights, const int w
 
 enum { WEIGHTS_SIGNED = 1 };
 
+#include "tile.tmpl.h"
+#include "sums.tmpl.h"
 #include "tiles.h"
 AURA_TARGET_END
 #endif

@@ -37,5 +37,7 @@ AURA_INLINE ivec ivec_dot_value(ivec sum, ivec values, ivec weights, const int w
 
 enum { WEIGHTS_SIGNED = 1 };
 
+#include "tile.tmpl.h"
+#include "sums.tmpl.h"
 #include "templates.h"
 #endif

@@ -329,6 +329,8 @@ AURA_INLINE ivec ivec_select(uint32_t mask, ivec a, ivec b)
     return ivec_of(vbslq_u32(m, a.val[0], b.val[0]), vbslq_u32(m, a.val[1], b.val[1]), vbslq_u32(m, a.val[2], b.val[2]),
                    vbslq_u32(m, a.val[3], b.val[3]));
 }
+/* Bits of a in one mask, of b in the other, which have none in common. */
+AURA_INLINE ivec ivec_join(ivec a, uint32_t of_a, ivec b, uint32_t of_b) { return ivec_select(of_a, a, ivec_and(b, of_b)); }
 /* x added to every byte. */
 AURA_INLINE ivec ivec_add8(ivec v, int x)
 {

@@ -4,34 +4,53 @@
  * shift, and then a table lookup (2 to 4 bits) or the join of low and high words (5 and 6 bits); 8 bits are there already. Bits of
  * the neighbours that a shift brings along are ignored by the lookup or masked by the join.
  *
- * Needs: ivec_load, ivec_shl, ivec_shr, ivec_and, ivec_select, ivec_lookup. */
+ * Needs: ivec_load, ivec_shl, ivec_shr, ivec_and, ivec_join, ivec_select, ivec_add8, ivec_table, ivec_lookup, ivec_set1. */
+
+/* What a lookup finds for the low bits of a byte and, with 2 bits, for the two above them: a nibble is two codes, and none of
+ * them has to be moved. */
+struct levels {
+    ivec low, high;
+};
+
+/* The levels, with `offset` added to each; kind is a constant. */
+AURA_INLINE struct levels tile_levels(const int8_t *level, int offset, const int kind)
+{
+    static const uint8_t above[64] = {
+        0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3,
+        0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3,
+    };
+    struct levels l;
+    l.low = ivec_add8(ivec_table(level), kind <= 4 ? offset : 0);
+    l.high = kind == 2 ? ivec_lookup(l.low, ivec_load(above)) : l.low;
+    return l;
+}
 
 /* Quad k of 16 lanes: bytes of the level table up to 4 bits, codes above. `low` and `high` are the low and
  * high words of this run, `lanes` words apart; k and kind are constants. */
-AURA_INLINE ivec tile_quad(const uint32_t *low, const uint32_t *high, size_t lanes, ivec table, const int k, const int kind)
+AURA_INLINE ivec tile_quad(const uint32_t *low, const uint32_t *high, size_t lanes, struct levels levels, const int k,
+                           const int kind)
 {
     const int nibble = 4 * (k % 2), pair = 2 * (k % 4);
     if (kind == 8)
         return ivec_load(low + (size_t)k * lanes);
     if (kind == 2)
-        return ivec_lookup(table, ivec_shr(ivec_load(low + (size_t)(k / 4) * lanes), pair));
-    if (kind == 3 && k >= 6) {
-        const int at = k == 6 ? 3 : 7;
-        ivec bit0 = ivec_shr(ivec_load(low), at), bit1 = ivec_shr(ivec_load(low + lanes), at - 1);
-        ivec bit2 = ivec_shr(ivec_load(low + 2 * lanes), at - 2);
-        return ivec_lookup(table, ivec_select(0x01010101, bit0, ivec_select(0x02020202, bit1, bit2)));
+        return ivec_lookup(k % 2 ? levels.high : levels.low, ivec_shr(ivec_load(low + (size_t)(k / 4) * lanes), k % 4 / 2 * 4));
+    if (kind == 3 && k >= 6) { /* nibbles of the spare bits: both quads at once */
+        ivec bit0 = ivec_shr(ivec_load(low), 3), bit1 = ivec_shr(ivec_load(low + lanes), 2);
+        ivec bit2 = ivec_shr(ivec_load(low + 2 * lanes), 1);
+        return ivec_lookup(levels.low, ivec_shr(ivec_select(0x11111111, bit0, ivec_select(0x22222222, bit1, bit2)), nibble));
     }
     ivec four = ivec_shr(ivec_load(low + (size_t)(k / 2) * lanes), nibble);
     if (kind <= 4)
-        return ivec_lookup(table, four);
+        return ivec_lookup(levels.low, four);
     if (kind == 5) {
         ivec one = ivec_load(high);
         one = k < 4 ? ivec_shl(one, 4 - k) : ivec_shr(one, k - 4);
-        return ivec_and(ivec_select(0x0f0f0f0f, four, one), 0x1f1f1f1f);
+        return ivec_join(four, 0x0f0f0f0f, one, 0x10101010);
     }
     ivec two = ivec_load(high + (size_t)(k / 4) * lanes);
     two = pair < 4 ? ivec_shl(two, 4 - pair) : ivec_shr(two, pair - 4);
-    return ivec_and(ivec_select(0x0f0f0f0f, four, two), 0x3f3f3f3f);
+    return ivec_join(four, 0x0f0f0f0f, two, 0x30303030);
 }
 
 /* Where the low and the high words of a run begin. */
@@ -44,6 +63,15 @@ AURA_INLINE struct run tile_run(const struct aura_side *s, uint32_t run, const i
     const size_t low = aura_low_words(kind), high = (size_t)kind - low;
     struct run at = {run * low * s->lanes, (s->runs * low + run * high) * s->lanes};
     return at;
+}
+
+/* The same of a tile of keys, 16 tokens from `lane` on. `offset` is what tables have in them already. */
+AURA_INLINE ivec tile_key_quad(const struct aura_tile *tile, struct run at, size_t lane, struct levels levels, int offset,
+                               const int k, const int kind)
+{
+    const uint32_t *words = tile->words + lane;
+    ivec x = tile_quad(words + at.low, words + at.high, AURA_TILE, levels, k, kind);
+    return kind == 8 ? ivec_add8(x, offset) : x;
 }
 
 /* Asks for `lines` lines of what will be read next, step by step. A burst for a whole tile at once is too many: the core can
