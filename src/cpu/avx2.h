@@ -293,14 +293,21 @@ AURA_INLINE int32_t ivec_total(ivec v)
     return _mm_cvtsi128_si32(_mm_add_epi32(h2, _mm_shuffle_epi32(h2, 0xb1)));
 }
 /* plane[0][32] = the low bytes of a and b, or with two planes the second byte there and the lowest in plane[1]. All are
- * below 65536. */
+ * below 65536. Packing goes by halves of a register, hence the permutation. */
+AURA_INLINE void store_bytes(uint8_t *p, __m256i a, __m256i b)
+{
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    _mm256_storeu_si256((__m256i *)p, _mm256_permutevar8x32_epi32(_mm256_packus_epi16(a, b), order));
+}
 AURA_INLINE void ivec_store_planes(uint8_t plane[2][32], ivec a, ivec b, const uint32_t planes)
 {
+    __m256i first = _mm256_packus_epi32(a.lo, a.hi), second = _mm256_packus_epi32(b.lo, b.hi);
+    const __m256i low = _mm256_set1_epi16(255);
     if (planes == 2) {
-        ivec_store8(plane[1], ivec_and(a, 255)), ivec_store8(plane[1] + 16, ivec_and(b, 255));
-        a = ivec_shr(a, 8), b = ivec_shr(b, 8);
+        store_bytes(plane[1], _mm256_and_si256(first, low), _mm256_and_si256(second, low));
+        first = _mm256_srli_epi16(first, 8), second = _mm256_srli_epi16(second, 8);
     }
-    ivec_store8(plane[0], a), ivec_store8(plane[0] + 16, b);
+    store_bytes(plane[0], first, second);
 }
 /* v * 2^n for whole n; 0 where n <= -126. */
 AURA_INLINE vec vec_scale2(vec v, vec n) { return vec_below(n, -125.5f, vec_exponent(v, n)); }
