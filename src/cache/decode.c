@@ -5,53 +5,105 @@
 #include <string.h>
 
 #include "../base/dtype.h"
-#include "../ref.h"
 
-/* The encoded vector of column c, in rotated space. */
-static void decode_codes(float *y, const aura_cache *cache, const uint8_t *tile, uint32_t c, int values)
+enum { MOST_FLOATS = 8192 }; /* that are decoded together: 32 KiB of stack, a tile of up to 256 channels */
+
+#define CONSTANT static inline __attribute__((always_inline)) /* a function of which k and kind are constants */
+
+/* code[c][dim] for keys, columns [from, to) of a tile. */
+CONSTANT void key_codes(uint8_t *code, const uint32_t *words, const struct aura_side *s, uint32_t from, uint32_t to,
+                        const uint32_t kind)
+{
+    for (uint32_t c = from; c < to; c++)
+        for (uint32_t run = 0; run * AURA_RUN < s->dim; run++) {
+            const uint32_t left = s->dim - run * AURA_RUN;
+            uint32_t word[8] = {0}, quad[8];
+            for (uint32_t i = 0; i < kind; i++)
+                word[i] = words[aura_word_at(s, run, i) + c];
+            AURA_UNROLL
+            for (int k = 0; k < 8; k++)
+                quad[k] = aura_unpack_quad(word, k, kind);
+            memcpy(code + c * s->dim + run * AURA_RUN, quad, left < AURA_RUN ? left : AURA_RUN);
+        }
+}
+
+/* The same for values, columns 4 k to 4 k + 3. */
+CONSTANT void value_quad(uint8_t *restrict code, const uint32_t *restrict words, const struct aura_side *s, const int k,
+                         const uint32_t kind)
+{
+    const uint32_t dim = s->dim;
+    uint8_t *restrict row = code + 4 * (uint32_t)k * dim;
+    for (uint32_t d = 0; d < dim; d++) {
+        uint32_t word[8] = {0};
+        AURA_UNROLL
+        for (uint32_t i = 0; i < kind; i++)
+            word[i] = words[aura_word_at(s, 0, i) + d];
+        const uint32_t quad = aura_unpack_quad(word, k, kind);
+        row[d] = (uint8_t)quad;
+        row[dim + d] = (uint8_t)(quad >> 8);
+        row[2 * dim + d] = (uint8_t)(quad >> 16);
+        row[3 * dim + d] = (uint8_t)(quad >> 24);
+    }
+}
+
+CONSTANT void side_codes(uint8_t *code, const uint32_t *words, const struct aura_side *s, uint32_t from, uint32_t to, int values,
+                         const uint32_t kind)
+{
+    if (!values)
+        key_codes(code, words, s, from, to, kind);
+    AURA_UNROLL
+    for (int k = 0; k < 8; k++)
+        if (values && from < 4 * (uint32_t)k + 4 && to > 4 * (uint32_t)k)
+            value_quad(code, words, s, k, kind);
+}
+
+/* Encoded vectors, columns [from, to) of a tile, in rotated space: y[to - from][dim]. */
+static void decode_codes(float *y, const aura_cache *cache, const uint8_t *tile, uint32_t from, uint32_t to, int values)
 {
     const struct aura_layout *l = &cache->layout;
-    const struct aura_codec_plan *codec = values ? &cache->v.codec : &cache->k.codec;
+    const struct aura_side *s = values ? &l->v : &l->k;
+    const uint32_t *words = (const uint32_t *)(const void *)(tile + (values ? l->v_at : 0));
     const uint16_t *scale = (const uint16_t *)(const void *)(tile + (values ? l->v_scale_at : l->k_scale_at));
-    struct aura_tile side = {(const uint32_t *)(const void *)(tile + (values ? l->v_at : 0)), NULL, scale,
-                             values ? &l->v : &l->k, 1};
-    for (uint32_t d = 0; d < side.side->dim; d++) {
-        uint8_t code = values ? aura_ref_code(&side, c, d) : aura_ref_code(&side, d, c);
-        uint32_t index = side.side->kind == 8 ? (uint32_t)((int8_t)code + 127) : code;
-        y[d] = codec->centroid[index] * aura_f32_from_f16(scale[c]);
+    const float *centroid = (values ? &cache->v.codec : &cache->k.codec)->centroid;
+    const uint8_t zero = s->kind == 8 ? 127 : 0; /* codes of 8 bits have a sign */
+    uint8_t code[AURA_TILE * AURA_TILE_DIM];
+    switch (s->kind) {
+#define AURA_CASE(shape, kind, ...) \
+    case kind: side_codes(code, words, s, from, to, values, kind); break;
+        AURA_BITS(AURA_CASE)
+#undef AURA_CASE
+    }
+    for (uint32_t c = from; c < to; c++, y += s->dim) {
+        const float factor = aura_f32_from_f16(scale[c]);
+        for (uint32_t d = 0; d < s->dim; d++)
+            y[d] = centroid[(uint8_t)(code[c * s->dim + d] + zero)] * factor;
     }
 }
 
-static void decode_key(float *x, const aura_cache *cache, const struct aura_sequence *seq, uint64_t token, uint32_t head)
+/* Tokens [token, token + n) of one tile, in rotated space. */
+static void decode_rotated(float *y, const aura_cache *cache, const struct aura_sequence *seq, uint64_t token, uint32_t n,
+                           uint32_t head, int values)
 {
-    uint32_t dim = cache->layout.k.dim, given = cache->config.k_dim;
-    float y[AURA_TILE_DIM], r[AURA_TILE_DIM];
-    if (token < cache->pinned || token >= seq->closed) {
-        aura_load_row(y, aura_row_of(cache, seq->k, dim, head, token), AURA_F16, 0, dim);
-    } else {
-        decode_codes(y, cache, aura_tile_of(cache, seq, token / AURA_TILE, head), (uint32_t)(token % AURA_TILE), 0);
-        if (aura_has_reference(cache, seq->closed, token / AURA_PAGE)) {
-            aura_load_reference(r, cache, aura_head_of(cache, seq, (size_t)(token / AURA_PAGE), head));
-            for (uint32_t d = 0; d < dim; d++)
-                y[d] = y[d] + r[d];
-        }
-    }
-    cache->ctx->kernels.undo[0](x, y, &cache->k.undo, 1);
-    for (uint32_t d = 0; cache->k.balance && d < given; d++)
-        x[d] = x[d] * cache->k.inverse_balance[(size_t)head * given + d];
-}
-
-static void decode_value(float *x, const aura_cache *cache, const struct aura_sequence *seq, uint64_t token, uint32_t head)
-{
-    uint32_t dim = cache->layout.v.dim;
-    float y[AURA_TILE_DIM];
-    if (token < cache->pinned || token >= seq->closed)
-        aura_load_row(y, aura_row_of(cache, seq->v, dim, head, token), AURA_F16, 0, dim);
-    else
-        decode_codes(y, cache, aura_tile_of(cache, seq, token / AURA_TILE, head), (uint32_t)(token % AURA_TILE), 1);
-    cache->ctx->kernels.undo[0](x, y, &cache->v.undo, 1);
-    for (uint32_t d = 0; cache->v.balance && d < cache->config.v_dim; d++)
-        x[d] = x[d] * cache->v.inverse_balance[(size_t)head * cache->config.v_dim + d];
+    const uint32_t dim = values ? cache->layout.v.dim : cache->layout.k.dim, c = (uint32_t)(token % AURA_TILE);
+    float r[AURA_TILE_DIM];
+    uint32_t from = 0, to = n;
+    while (from < n && token + from < cache->pinned)
+        from++;
+    while (to > from && token + to > seq->closed)
+        to--;
+    for (uint32_t i = 0; i < n; i++)
+        if (i < from || i >= to)
+            aura_load_row(y + (size_t)i * dim, aura_row_of(cache, values ? seq->v : seq->k, dim, head, token + i), AURA_F16, 0,
+                          dim);
+    if (from >= to)
+        return;
+    decode_codes(y + (size_t)from * dim, cache, aura_tile_of(cache, seq, token / AURA_TILE, head), c + from, c + to, values);
+    if (values || !aura_has_reference(cache, seq->closed, token / AURA_PAGE))
+        return;
+    aura_load_reference(r, cache, aura_head_of(cache, seq, (size_t)(token / AURA_PAGE), head));
+    for (uint32_t i = from; i < to; i++)
+        for (uint32_t d = 0; d < dim; d++)
+            y[(size_t)i * dim + d] = y[(size_t)i * dim + d] + r[d];
 }
 
 static void decode_plain(float *x, const aura_cache *cache, const struct aura_sequence *seq, uint64_t token, uint32_t head,
@@ -63,18 +115,32 @@ static void decode_plain(float *x, const aura_cache *cache, const struct aura_se
     aura_load_row(x, tile, dtype, (size_t)(token % AURA_TILE) * side->dim, side->dim);
 }
 
-void aura_decode_vector(float *x, const aura_cache *cache, const struct aura_sequence *seq, uint64_t token, uint32_t head,
-                        int values)
+/* Tokens [token, token + n) of one tile, in model space: x[n][stored dim]. */
+static void decode_tokens(float *x, const aura_cache *cache, const struct aura_sequence *seq, uint64_t token, uint32_t n,
+                          uint32_t head, int values)
 {
     const uint32_t given = values ? cache->config.v_dim : cache->config.k_dim;
     const uint32_t stored = values ? cache->layout.v.dim : cache->layout.k.dim;
-    if (!aura_is_packed(values ? cache->layout.v.kind : cache->layout.k.kind))
-        decode_plain(x, cache, seq, token, head, values);
-    else if (values)
-        decode_value(x, cache, seq, token, head);
-    else
-        decode_key(x, cache, seq, token, head);
-    memset(x + given, 0, (stored - given) * sizeof *x); /* what was zeros */
+    const struct aura_codec_side *plan = values ? &cache->v : &cache->k;
+    const float *inverse = plan->balance ? plan->inverse_balance + (size_t)head * given : NULL;
+    if (!aura_is_packed(values ? cache->layout.v.kind : cache->layout.k.kind)) {
+        for (uint32_t i = 0; i < n; i++)
+            decode_plain(x + (size_t)i * stored, cache, seq, token + i, head, values);
+    } else {
+        decode_rotated(x, cache, seq, token, n, head, values);
+        cache->ctx->kernels.undo[0](x, x, &plan->undo, n);
+        for (uint32_t i = 0; inverse && i < n; i++)
+            for (uint32_t d = 0; d < given; d++)
+                x[(size_t)i * stored + d] = x[(size_t)i * stored + d] * inverse[d];
+    }
+    for (uint32_t i = 0; stored > given && i < n; i++)
+        memset(x + (size_t)i * stored + given, 0, (stored - given) * sizeof *x); /* what was zeros */
+}
+
+void aura_decode_vector(float *x, const aura_cache *cache, const struct aura_sequence *seq, uint64_t token, uint32_t head,
+                        int values)
+{
+    decode_tokens(x, cache, seq, token, 1, head, values);
 }
 
 /* One call. */
@@ -82,24 +148,34 @@ struct decode {
     const aura_cache *cache;
     const struct aura_sequence *seq;
     uint64_t first;
+    uint32_t tokens;
     const uint64_t *slot;            /* [tokens], instead of tokens from `first` on; or NULL */
     const aura_view *view[2];        /* keys, values; NULL: not asked for */
     struct aura_strides strides[2];
 };
 
+/* Tokens that follow each other in a tile, of one head: all that are asked for, or one slot. */
 static void decode_item(void *work, size_t i)
 {
-    struct decode *d = work;
+    const struct decode *d = work;
     const aura_cache *cache = d->cache;
-    uint32_t heads = cache->config.kv_heads, head = (uint32_t)(i % heads);
-    uint64_t token = d->slot ? d->slot[i / heads] : d->first + i / heads;
-    float x[AURA_TILE_DIM];
+    const uint32_t head = (uint32_t)(i % cache->config.kv_heads);
+    const size_t part = i / cache->config.kv_heads; /* of the call: tile or slot */
+    const uint64_t tile = d->first / AURA_TILE + part, begin = d->slot ? d->slot[part] : tile * AURA_TILE;
+    const uint64_t first = d->slot || begin > d->first ? begin : d->first, end = d->slot ? begin + 1 : d->first + d->tokens;
+    float x[MOST_FLOATS];
     for (int values = 0; values < 2; values++) {
+        const uint32_t stored = values ? cache->layout.v.dim : cache->layout.k.dim, most = MOST_FLOATS / stored;
         if (!d->view[values])
             continue;
-        aura_decode_vector(x, cache, d->seq, token, head, values);
-        uint32_t dim = values ? cache->config.v_dim : cache->config.k_dim;
-        aura_view_store(d->view[values], d->strides[values], i / heads, head, x, dim);
+        for (uint64_t token = first, n; token < end && token < begin + AURA_TILE; token += n) {
+            n = (end < begin + AURA_TILE ? end : begin + AURA_TILE) - token;
+            n = n < most ? n : most;
+            decode_tokens(x, cache, d->seq, token, (uint32_t)n, head, values);
+            for (uint64_t t = 0; t < n; t++)
+                aura_view_store(d->view[values], d->strides[values], d->slot ? part : (size_t)(token + t - d->first), head,
+                                x + t * stored, values ? cache->config.v_dim : cache->config.k_dim);
+        }
     }
 }
 
@@ -125,7 +201,9 @@ static aura_status decode(struct aura_call call, struct decode *d, uint32_t toke
     aura_status status;
     if ((status = check_side(call, d, "k", k, tokens, 0)) || (status = check_side(call, d, "v", v, tokens, 1)))
         return status;
-    aura_run(d->cache->ctx, (size_t)tokens * d->cache->config.kv_heads, decode_item, d);
+    const uint64_t tiles = tokens ? (d->first + tokens - 1) / AURA_TILE - d->first / AURA_TILE + 1 : 0;
+    d->tokens = tokens;
+    aura_run(d->cache->ctx, (size_t)(d->slot ? tokens : tiles) * d->cache->config.kv_heads, decode_item, d);
     return AURA_OK;
 }
 
