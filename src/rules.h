@@ -176,6 +176,28 @@ static inline AURA_ANYWHERE int aura_page_has_reference(uint64_t closed, uint64_
     return closed > (first > pinned ? first : pinned);
 }
 
+/* ---- pages dealt to ranks ----------------------------------------------------------------------------------------- */
+
+/* Which of `ranks` processes has a page of a sequence: pages go to them in turn. The shift is the sequence's, so that the first
+ * pages of many sequences are spread too. */
+static inline uint32_t aura_rank_of_page(uint64_t page, uint32_t shift, uint32_t ranks)
+{
+    return (uint32_t)((page + shift) % ranks);
+}
+
+/* The first page from `page` on that a rank has. */
+static inline uint64_t aura_next_page_of_rank(uint64_t page, uint32_t shift, uint32_t rank, uint32_t ranks)
+{
+    return page + (rank + ranks - aura_rank_of_page(page, shift, ranks)) % ranks;
+}
+
+/* How many of the first `pages` pages a rank has; of one of them, its place among these. */
+static inline uint64_t aura_pages_of_rank(uint64_t pages, uint32_t shift, uint32_t rank, uint32_t ranks)
+{
+    const uint64_t first = aura_next_page_of_rank(0, shift, rank, ranks);
+    return pages > first ? (pages - first - 1) / ranks + 1 : 0;
+}
+
 /* ---- what a query sees -------------------------------------------------------------------------------------------- */
 
 /* One past the newest token that query `query` of `queries` sees: the queries are at the last positions of the sequence. 0

@@ -17,7 +17,7 @@ export LC_ALL=C
 self=test/run.sh
 top=$PWD
 out=build/test
-jobs='asan neon isa plain device plant-neon gcc clang plant-x86 tool model quality install tsan drill llama python symbols header tables style union' # long first
+jobs='asan neon isa plain device plant-neon gcc clang plant-x86 tool model quality install mpi tsan drill llama python symbols header tables style union' # long first
 time_limit=1450 # seconds; a job that takes longer hangs, as all of them together take 25 minutes at most on two cores
 
 # ---- what jobs are made of ------------------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ asked() {
 
 # gcc_build [CMAKE_ARGUMENTS...]: the build that several jobs look at. Whoever comes first makes it, the others wait.
 gcc_build() {
-    flock "$out/gcc.lock" cmake -S . -B $out/gcc -DAURA_WERROR=ON -DCMAKE_C_COMPILER=gcc &&
+    flock "$out/gcc.lock" cmake -S . -B $out/gcc -DAURA_WERROR=ON -DCMAKE_C_COMPILER=gcc -DAURA_MPI=$(command -v mpicc >/dev/null && echo ON || echo OFF) &&
         flock "$out/gcc.lock" cmake --build $out/gcc $(targets) "$@"
 }
 
@@ -89,7 +89,7 @@ program() {
 
 # The test programs: every C file of test/ but the targets of the fuzzer.
 test_names() {
-    ls test/*.c test/*/*.c | grep -v ^test/fuzz/ | sed 's,.*/\(.*\)\.c,\1,'
+    ls test/*.c test/*/*.c | grep -Ev '^test/(fuzz|mpi)/' | sed 's,.*/\(.*\)\.c,\1,'
 }
 
 # programs DIR [WRAPPER...]: every test program of a build, except those named in $except, which other jobs run.
@@ -834,6 +834,12 @@ job_python() {
     AURA_SOURCE=$PWD program tests env -C "$dir" venv/bin/python "$PWD/python/test/run.py" "$PWD"/python/test/test_{layout,cache}.py
 }
 
+# One context over many processes, where there is MPI.
+job_mpi() {
+    gcc_build || return
+    test/mpi/run.sh $out/gcc
+}
+
 # ---- what others see ------------------------------------------------------------------------------------------------
 
 headers='include/aura.h include/aura_file.h include/aura_rows.h include/aura_team.h' # of libaura
@@ -882,6 +888,12 @@ job_header() {
             echo "skip header include/aura.hpp: there is no $compiler"
         fi
     done
+    if command -v mpicc >/dev/null; then
+        printf '#include "aura_mpi.h"\nextern aura_mpi_options a; aura_mpi_options a = AURA_MPI_OPTIONS_INIT;\nextern aura_mpi_cache_info b; aura_mpi_cache_info b = AURA_MPI_CACHE_INFO_INIT;\n' >$out/header.c
+        try 'header include/aura_mpi.h mpicc C99' mpicc -std=c99 -Wall -Wextra -Werror -Iinclude -fsyntax-only $out/header.c
+    else
+        echo 'skip header include/aura_mpi.h: there is no MPI'
+    fi
     try 'header: include/aura.h has 650 lines at most' test "$(wc -l <include/aura.h)" -le 650
 }
 
@@ -905,7 +917,7 @@ job_tables() {
     gcc_build || return
     $out/gcc/aura man >$out/aura.1
     try 'tables: doc/aura.1 is what `aura man` prints' diff $out/aura.1 doc/aura.1
-    for header in $headers include/aura_cuda.h; do
+    for header in $headers include/aura_cuda.h include/aura_mpi.h; do
         try "tables: doc/libaura.3 names every function of $header and no other" \
             diff <(declared $header) <(in_manual "${header#include/}")
     done

@@ -125,6 +125,7 @@ MAY_INCLUDE = {  # a room: the rooms whose headers it may include beside its own
     'src/rows': ['include', 'src', 'src/base', 'src/cache'],
     'src/file': ['include', 'src', 'src/base', 'src/cache'],
     'src/cuda': ['include', 'src', 'src/base', 'src/cache'],
+    'src/mpi': ['include', 'src', 'src/base', 'src/cache', 'src/file'],
     'model': ['include', 'src/base'],
     'examples': ['include'],
 }

@@ -7,7 +7,7 @@ set -u
 run_needs='cc:gcc,libc6-dev make:make cmake:cmake'
 test_needs="$run_needs gcc:gcc,libc6-dev g++:g++ clang:clang pkg-config:pkg-config nm:binutils
     python3:python3 aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu,libc6-dev-arm64-cross
-    qemu-aarch64:qemu-user qemu-x86_64:qemu-user"
+    qemu-aarch64:qemu-user qemu-x86_64:qemu-user mpicc:libopenmpi-dev mpirun:openmpi-bin UCX:libucx-dev"
 
 fuzz_needs="$run_needs clang:clang libFuzzer:libclang-rt-14-dev"
 picture_needs="$run_needs chromium:chromium,fonts-dejavu-core"
@@ -20,8 +20,12 @@ picture) needs=$picture_needs ;;
 *) echo 'usage: tool/setup.sh run|test|fuzz|picture' >&2; exit 2 ;;
 esac
 
-# A C compiler without its C library's headers is as good as none. libFuzzer is no command, but a library of clang's.
+# A C compiler without its C library's headers is as good as none. libFuzzer is no command, but a library of clang's; UCX is a header.
 have() {
+    if [ "$1" = UCX ]; then
+        echo '#include <ucp/api/ucp.h>' | cc -E -x c - >/dev/null 2>&1
+        return
+    fi
     if [ "$1" = libFuzzer ]; then
         echo 'int LLVMFuzzerTestOneInput(const char *d, long n) { return !d && n; }' |
             clang -fsanitize=fuzzer,address -x c - -o /dev/null >/dev/null 2>&1

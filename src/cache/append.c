@@ -161,12 +161,24 @@ static void append_outer(const aura_cache *cache, const struct aura_sequence *se
             if (t == job->tokens)
                 return;
         }
-        load_vector(x, cache, job, t, head, 0);
-        aura_store_vector(cache, seq, seq->len + t, head, x, 0);
-        load_vector(x, cache, job, t, head, 1);
-        aura_store_vector(cache, seq, seq->len + t, head, x, 1);
+        const int here = aura_is_here(cache, seq, (seq->len + t) / AURA_PAGE);
+        for (int values = 0; values < 2 && (here || job->bad); values++) { /* all ranks say what was bad */
+            load_vector(x, cache, job, t, head, values);
+            if (here)
+                aura_store_vector(cache, seq, seq->len + t, head, x, values);
+        }
         closed = aura_close_tokens(cache, seq, head, closed, seq->len + t + 1);
     }
+}
+
+/* What is bad in a page of another rank. */
+static void mark_bad(const aura_cache *cache, const struct aura_sequence *seq, const aura_append_job *job, uint64_t page,
+                     uint32_t head)
+{
+    float x[AURA_TILE_DIM];
+    for (uint64_t token = page * AURA_PAGE; job->bad && token < (page + 1) * AURA_PAGE; token++)
+        for (int values = 0; values < 2; values++)
+            load_vector(x, cache, job, (size_t)(token - seq->len), head, values);
 }
 
 void aura_append_item(void *work, size_t i)
@@ -182,6 +194,10 @@ void aura_append_item(void *work, size_t i)
     }
     const struct inner inner = inner_of(a->cache, job, seq);
     const uint64_t page = inner.first + part - 1;
+    if (page < inner.end && !aura_is_here(a->cache, seq, page)) {
+        mark_bad(a->cache, seq, job, page, head);
+        return;
+    }
     for (uint64_t tile = page * AURA_PAGE_TILES; page < inner.end && tile < (page + 1) * AURA_PAGE_TILES; tile++) {
         fill_side(a->cache, seq, job, tile, head, 0);
         fill_side(a->cache, seq, job, tile, head, 1);

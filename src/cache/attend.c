@@ -112,7 +112,8 @@ static void attend_split(const struct aura_block *b, struct aura_pass *pass, uin
     for (size_t i = 0; i < b->n; i++)
         pass->softmax[i].max = -INFINITY;
     aura_start_tiles(b, pass);
-    for (uint64_t tile = begin / AURA_TILE, last = (end + AURA_TILE - 1) / AURA_TILE, n; tile < last; tile += n) {
+    uint64_t tile = aura_tile_here(b, begin / AURA_TILE), last = (end + AURA_TILE - 1) / AURA_TILE;
+    for (uint64_t n; tile < last; tile = aura_tile_here(b, tile + n)) {
         n = AURA_TILES - tile % AURA_TILES;
         n = last - tile < n ? last - tile : n;
         aura_find_tiles(b, pass, tile, (size_t)n);
@@ -175,7 +176,7 @@ static void attend_range(const struct aura_block *b, struct aura_pass *pass, siz
 {
     const struct aura_attend *a = b->a;
     uint32_t dim = a->cache->layout.v.dim;
-    uint64_t end = begin + AURA_SPLIT < b->end ? begin + AURA_SPLIT : b->end;
+    uint64_t end = begin + a->split < b->end ? begin + a->split : b->end;
     begin = begin > b->begin ? begin : b->begin;
     if (begin >= end)
         return;
@@ -201,8 +202,8 @@ static void attend_splits(const struct aura_block *b, size_t first, size_t last)
         if (a->splits_per_item || split == 0)
             for (size_t i = 0; i < b->n; i++)
                 clear_partial(a, partial_of(b, i, split));
-        attend_range(&kept, &pass, split, number * AURA_SPLIT);
-        attend_range(b, &pass, split, number * AURA_SPLIT);
+        attend_range(&kept, &pass, split, number * a->split);
+        attend_range(b, &pass, split, number * a->split);
     }
 }
 

@@ -38,6 +38,7 @@ struct aura_attend {
     uint32_t k_planes, v_planes;
     uint32_t q_heads;
     size_t block_rows;
+    uint64_t split;                   /* tokens of a partial result: AURA_SPLIT of them are here */
     float unit;                       /* of logits: scale * log2 e */
     float limit_of_call;              /* see rules.h */
 
@@ -141,6 +142,13 @@ static inline uint64_t aura_kept_apart(const struct aura_attend *a, const aura_a
 static inline uint64_t aura_tile_number(const struct aura_block *b, uint64_t tile)
 {
     return b->list ? b->list[tile] : tile;
+}
+
+/* This tile or, where it is of another rank's page, the next that is not. */
+static inline uint64_t aura_tile_here(const struct aura_block *b, uint64_t tile)
+{
+    const uint64_t page = tile / AURA_PAGE_TILES, here = aura_page_here(b->a->cache, b->plan->seq, page);
+    return here == page ? tile : here * AURA_PAGE_TILES;
 }
 
 /* A tile of the block's KV head, and what is where in it. */

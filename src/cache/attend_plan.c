@@ -195,9 +195,9 @@ static aura_status check_job(struct aura_call call, const struct aura_attend *a,
 
 /* ---- sizes -------------------------------------------------------------------------------------------------------- */
 
-static size_t splits_of(uint64_t tokens)
+static size_t splits_of(const struct aura_attend *a, uint64_t tokens)
 {
-    return (size_t)(tokens / AURA_SPLIT + (tokens % AURA_SPLIT > 0));
+    return (size_t)(tokens / a->split + (tokens % a->split > 0));
 }
 
 /* One job counted, without its place and its splits. */
@@ -217,11 +217,11 @@ static void find_splits(const struct aura_attend *a, struct aura_attend_plan *pl
     uint64_t kept = aura_kept_apart(a, plan->job, seen.begin);
     if (!kept && aura_kept_of(a, plan->job))
         seen.begin = 0;
-    plan->kept_splits = splits_of(kept);
-    plan->first_split = (size_t)(seen.begin / AURA_SPLIT);
+    plan->kept_splits = splits_of(a, kept);
+    plan->first_split = (size_t)(seen.begin / a->split);
     if (plan->first_split < plan->kept_splits)
         plan->first_split = plan->kept_splits;
-    size_t end = splits_of(seen.end);
+    size_t end = splits_of(a, seen.end);
     plan->splits = plan->kept_splits + (end > plan->first_split ? end - plan->first_split : 0);
 }
 
@@ -229,7 +229,8 @@ static void find_splits(const struct aura_attend *a, struct aura_attend_plan *pl
 static size_t most_splits_of(const struct aura_attend *a, uint64_t len)
 {
     const struct aura_page_window *w = &a->cache->window;
-    size_t all = splits_of(len), there = splits_of(w->span + AURA_PAGE) + 1 + splits_of((uint64_t)w->kept * AURA_PAGE);
+    size_t all = splits_of(a, len);
+    size_t there = splits_of(a, w->span + AURA_PAGE) + 1 + splits_of(a, (uint64_t)w->kept * AURA_PAGE);
     return w->span && there < all ? there : all;
 }
 
@@ -303,6 +304,7 @@ aura_status aura_attend_measure(struct aura_call call, struct aura_attend *a, ui
 {
     size_t most = AURA_BLOCK_FLOATS / a->cache->layout.v.dim;
     a->block_rows = most < AURA_BLOCK_ROWS ? most : AURA_BLOCK_ROWS;
+    a->split = AURA_SPLIT * (uint64_t)(a->cache->ranks ? a->cache->ranks : 1);
     a->rows = a->units = a->items = a->partials = 0;
     aura_status status = count_jobs(call, a, tokens, plan_only);
     if (!status)

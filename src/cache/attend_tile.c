@@ -139,7 +139,8 @@ void aura_find_tiles(const struct aura_block *b, struct aura_pass *pass, uint64_
     const struct aura_layout *l = &b->a->cache->layout;
     const int scattered = b->list != NULL;
     const uint8_t *at = pass->next ? pass->next : tile_at(b, tile);
-    pass->next = (tile + n) * AURA_TILE < b->end ? tile_at(b, tile + n) : at;
+    const uint64_t next = aura_tile_here(b, tile + n);
+    pass->next = next * AURA_TILE < b->end ? tile_at(b, next) : at;
     for (size_t i = 0; i < n; i++) {
         struct aura_place *p = &pass->place[i];
         const uint8_t *ahead = pass->next + i * l->tile_bytes;
@@ -155,7 +156,7 @@ void aura_find_tiles(const struct aura_block *b, struct aura_pass *pass, uint64_
         pass->scales[i].v = value_scales(b, p, pass->copy[i]);
         pass->scales[i].ahead = ahead + pass->middle;
     }
-    for (uint32_t line = 0; (tile + n) % AURA_PAGE_TILES == 0 && line < l->k.dim / 64 + 2; line++) /* the next reference */
+    for (uint32_t line = 0; next % AURA_PAGE_TILES == 0 && line < l->k.dim / 64 + 2; line++) /* the next reference */
         __builtin_prefetch(pass->next + l->reference_at + 64 * line, 0, 3);
     if (b->plan->seq->k)
         find_bias(b, pass, tile, n);

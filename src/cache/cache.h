@@ -46,6 +46,7 @@ struct aura_sequence {
     uint64_t len, closed;
     struct aura_page_list pages;
     size_t reserved;     /* pages that truncate must leave */
+    uint32_t shift;      /* see aura_rank_of_page() */
     uint64_t counted;    /* tokens of this sequence in cache->tokens */
     aura_seq id;
     uint16_t *k, *v;     /* [kv_heads][rows][dim]: open tokens by their position modulo 64, then the pinned ones */
@@ -67,6 +68,7 @@ struct aura_cache {
     struct aura_model_cache *model; /* whose layer it is; NULL: nobody's */
     struct aura_budget *budget, own_budget; /* the model's, or its own */
     struct aura_learning *learning; /* NULL: it does not learn */
+    uint32_t rank, ranks;        /* of processes that share sequences: only pages of this rank are in lists; ranks 0: all are */
     struct aura_sequence *slots; /* the pages of a cache of slots, all of them closed; NULL: there are sequences */
 
     pthread_mutex_t lock; /* of everything below, and nothing above */
@@ -221,6 +223,13 @@ uint64_t aura_close_tokens(const aura_cache *cache, const struct aura_sequence *
 void aura_decode_vector(float *x, const aura_cache *cache, const struct aura_sequence *seq, uint64_t token, uint32_t head,
                         int values);
 
+/* ---- merge.c ---- */
+
+/* out and *lse = n results part[n][dim] over different keys, with their lse[n], joined in that order. 1: the row is not finite in
+ * the type of the output, and NaN now. */
+int aura_merge_row(float *out, float *out_lse, const float *const *part, const float *lse, size_t n, uint32_t dim,
+                   aura_dtype dtype);
+
 /* ---- edit.c ---- */
 
 /* What is to be done to a sequence: tokens [first, first + cut) go; then the keys of tokens [first, end) are mapped. */
@@ -271,27 +280,45 @@ static inline struct aura_page_head *aura_page_head(uint8_t *page)
     return (struct aura_page_head *)(void *)(page - AURA_PAGE_HEAD);
 }
 
+/* Of the first `pages` pages of a sequence, how many are in its list; of a page that is there, its place. */
+static inline size_t aura_listed_pages(const aura_cache *cache, const struct aura_sequence *seq, size_t pages)
+{
+    return cache->ranks ? (size_t)aura_pages_of_rank(pages, seq->shift, cache->rank, cache->ranks) : pages;
+}
+
 /* The bytes of a page that is there. */
 static inline uint8_t *aura_page_of(const aura_cache *cache, const struct aura_sequence *seq, size_t page)
 {
-    return (uint8_t *)aura_list_page(&cache->window, &seq->pages, page) + AURA_PAGE_HEAD;
+    return (uint8_t *)aura_list_page(&cache->window, &seq->pages, aura_listed_pages(cache, seq, page)) + AURA_PAGE_HEAD;
+}
+
+/* Whether a page is not one of another rank. */
+static inline int aura_is_here(const aura_cache *cache, const struct aura_sequence *seq, uint64_t page)
+{
+    return !cache->ranks || aura_rank_of_page(page, seq->shift, cache->ranks) == cache->rank;
 }
 
 /* Whether a page below the end of the sequence is there. */
 static inline int aura_has_page(const aura_cache *cache, const struct aura_sequence *seq, size_t page)
 {
-    return aura_window_has_page(&cache->window, seq->pages.first, page);
+    return aura_window_has_page(&cache->window, seq->pages.first, page) && aura_is_here(cache, seq, page);
+}
+
+/* This page or, where it is another rank's, the next that is not. */
+static inline uint64_t aura_page_here(const aura_cache *cache, const struct aura_sequence *seq, uint64_t page)
+{
+    return cache->ranks ? aura_next_page_of_rank(page, seq->shift, cache->rank, cache->ranks) : page;
 }
 
 /* for (p = aura_first_page(); p < end; p = aura_next_page()): the pages that are there. */
 static inline size_t aura_first_page(const aura_cache *cache, const struct aura_sequence *seq)
 {
-    return aura_window_begin(&cache->window, seq->pages.first);
+    return (size_t)aura_page_here(cache, seq, aura_window_begin(&cache->window, seq->pages.first));
 }
 
 static inline size_t aura_next_page(const aura_cache *cache, const struct aura_sequence *seq, size_t page)
 {
-    return aura_window_next(&cache->window, seq->pages.first, page);
+    return (size_t)aura_page_here(cache, seq, aura_window_next(&cache->window, seq->pages.first, page));
 }
 
 /* The part of a page that belongs to a KV head, and a tile of it. */

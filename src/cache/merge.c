@@ -6,6 +6,7 @@
 #include "../base/dtype.h"
 #include "../base/fpmode.h"
 #include "../base/not_finite.h"
+#include "cache.h"
 
 /* `out` may be `in` itself: a row is read whole before it is written. */
 static aura_status check_same_or_apart(struct aura_call call, const struct aura_extent *out, const struct aura_extent *in)
@@ -37,22 +38,32 @@ static aura_status check_merge(struct aura_call call, const aura_merge_args *arg
     return AURA_OK;
 }
 
-/* out = the rows a and b by the weights of their keys. The edge cases are those of ref_attend.c: -inf is no keys, and the
- * row that comes with it is not looked at; +inf is a sink that takes all the weight, and there can be one only. Returns
- * 1 when the row is not finite in the type of the output; it is NaN then, and so is *lse. */
-static int merge_row(float *out, float *lse, const float *a, float a_lse, const float *b, float b_lse, uint32_t dim,
-                     aura_dtype dtype)
+/* out = the parts by the weights of their keys. The edge cases are those of ref_attend.c: -inf is no keys, and the row that comes
+ * with it is not looked at; +inf is a sink that takes all the weight, and there can be one only. */
+int aura_merge_row(float *out, float *out_lse, const float *const *part, const float *lse, size_t n, uint32_t dim,
+                   aura_dtype dtype)
 {
-    double m = a_lse > b_lse ? a_lse : b_lse; /* the weights of a NaN are NaN */
-    int no_a = a_lse == -INFINITY, no_b = b_lse == -INFINITY, bad = a_lse == INFINITY && b_lse == INFINITY;
-    double weight_a = no_a ? 0 : a_lse == m ? 1 : exp(a_lse - m), weight_b = no_b ? 0 : b_lse == m ? 1 : exp(b_lse - m);
-    double sum = bad ? NAN : weight_a + weight_b;
-    for (uint32_t d = 0; d < dim; d++) {
-        double from_a = no_a ? 0 : weight_a * a[d], from_b = no_b ? 0 : weight_b * b[d];
-        out[d] = no_a && no_b ? 0 : (float)((from_a + from_b) / sum);
+    double m = -INFINITY, sum = 0;
+    int none = 1, infinite = 0;
+    for (size_t i = 0; i < n; i++) {
+        m = lse[i] > m ? lse[i] : m; /* the weight of a NaN is NaN */
+        none = none && lse[i] == -INFINITY;
+        infinite += lse[i] == INFINITY;
     }
-    bad = aura_poison_row(out, dim, dtype);
-    *lse = bad ? NAN : no_a && no_b ? -INFINITY : (float)(m + log(sum));
+    double all[AURA_MAX_DIM] = {0};
+    for (size_t i = 0; i < n; i++) {
+        if (lse[i] == -INFINITY)
+            continue;
+        const double weight = lse[i] == m ? 1 : exp(lse[i] - m);
+        for (uint32_t d = 0; d < dim; d++)
+            all[d] += weight * part[i][d];
+        sum += weight;
+    }
+    sum = infinite > 1 ? NAN : sum;
+    for (uint32_t d = 0; d < dim; d++)
+        out[d] = none ? 0 : (float)(all[d] / sum);
+    const int bad = aura_poison_row(out, dim, dtype);
+    *out_lse = bad ? NAN : none ? -INFINITY : (float)(m + log(sum));
     return bad;
 }
 
@@ -66,9 +77,10 @@ aura_status aura_merge(const aura_ctx *ctx, const aura_merge_args *args)
     uint64_t mode = aura_fpmode_enter();
     for (size_t row = 0; row < args->rows; row++) {
         float a[AURA_MAX_DIM], b[AURA_MAX_DIM], out[AURA_MAX_DIM], lse;
+        const float *const part[2] = {a, b}, part_lse[2] = {args->a_lse[row], args->b_lse[row]};
         aura_load_row(a, args->a, args->dtype, row * args->dim, args->dim);
         aura_load_row(b, args->b, args->dtype, row * args->dim, args->dim);
-        aura_bad_row(&bad, merge_row(out, &lse, a, args->a_lse[row], b, args->b_lse[row], args->dim, args->dtype), row);
+        aura_bad_row(&bad, aura_merge_row(out, &lse, part, part_lse, 2, args->dim, args->dtype), row);
         aura_store_row(args->out, args->dtype, row * args->dim, out, args->dim);
         if (args->out_lse)
             args->out_lse[row] = lse;

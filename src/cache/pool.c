@@ -278,7 +278,7 @@ aura_status aura_pages_add(struct aura_call call, aura_cache *cache, struct aura
         status = add_slabs(call, cache, 1);
     if (!status) {
         aura_list_add(&cache->pool, &cache->window, &seq->pages, i, *page ? &aura_page_head(*page)->page : NULL);
-        *page = aura_page_of(cache, seq, i);
+        *page = (uint8_t *)aura_list_page(&cache->window, &seq->pages, i) + AURA_PAGE_HEAD;
     }
     return status;
 }
@@ -291,9 +291,9 @@ void aura_count_tokens(aura_cache *cache, struct aura_sequence *seq)
 }
 
 /* One past the last page of a sequence whose pages begin at `first`, with what is reserved. */
-static size_t end_of(const aura_cache *cache, size_t first, uint64_t tokens, size_t reserved)
+static size_t end_of(const aura_cache *cache, const struct aura_sequence *seq, size_t first, uint64_t tokens, size_t reserved)
 {
-    size_t needed = aura_pages_of(tokens), kept = cache->window.kept;
+    size_t needed = aura_listed_pages(cache, seq, aura_pages_of(tokens)), kept = cache->window.kept;
     size_t promised = reserved <= kept ? reserved : first + (reserved - kept);
     return needed > promised ? needed : promised;
 }
@@ -304,7 +304,7 @@ void aura_pages_trim(aura_cache *cache, struct aura_sequence *seq)
     struct aura_page_list *list = &seq->pages;
     if (list->first > w->kept && aura_window_begins_anew(w, seq->len))
         aura_list_cut(&cache->pool, w, list, w->kept);
-    size_t end = end_of(cache, list->first, seq->len, seq->reserved);
+    size_t end = end_of(cache, seq, list->first, seq->len, seq->reserved);
     aura_list_cut(&cache->pool, w, list, end);
     while (list->end < end && cache->pool.n_free)
         aura_list_add(&cache->pool, w, list, list->end, NULL);
@@ -322,12 +322,12 @@ static void written_pages(struct aura_page_change *c, const aura_cache *cache, c
     int plain = (!seq->k || !seq->v) && tokens > seq->len;
     c->own = c->own_end = 0;
     if (end > closed) {
-        c->own = (size_t)(closed / AURA_PAGE);
-        c->own_end = aura_pages_of(end);
+        c->own = aura_listed_pages(cache, seq, (size_t)(closed / AURA_PAGE));
+        c->own_end = aura_listed_pages(cache, seq, aura_pages_of(end));
     }
     if (plain) {
-        c->own = end > closed ? c->own : (size_t)(seq->len / AURA_PAGE);
-        c->own_end = aura_pages_of(tokens);
+        c->own = end > closed ? c->own : aura_listed_pages(cache, seq, (size_t)(seq->len / AURA_PAGE));
+        c->own_end = aura_listed_pages(cache, seq, aura_pages_of(tokens));
     }
     c->own_end = c->own_end < seq->pages.end ? c->own_end : seq->pages.end;
 }
@@ -338,7 +338,7 @@ static struct aura_page_change growth_of(const aura_cache *cache, const struct a
     struct aura_page_change c = {0};
     size_t first = aura_window_first(&cache->window, seq->wanted), end;
     c.first = first > seq->pages.first ? first : seq->pages.first;
-    end = end_of(cache, c.first, seq->wanted, seq->reserved);
+    end = end_of(cache, seq, c.first, seq->wanted, seq->reserved);
     c.end = end > seq->pages.end ? end : seq->pages.end;
     written_pages(&c, cache, seq, seq->wanted);
     if (c.own >= cache->window.kept && c.own < c.first)
@@ -350,7 +350,7 @@ static struct aura_page_change growth_of(const aura_cache *cache, const struct a
 static struct aura_page_change reservation_of(const aura_cache *cache, const struct aura_sequence *seq, size_t reserved)
 {
     struct aura_page_change c = {0};
-    size_t first = seq->pages.first, end = end_of(cache, first, 0, reserved);
+    size_t first = seq->pages.first, end = end_of(cache, seq, first, 0, reserved);
     c.first = first;
     c.end = end > seq->pages.end ? end : seq->pages.end;
     written_pages(&c, cache, seq, seq->wanted);
@@ -389,11 +389,13 @@ static size_t pages_wanted(aura_cache *cache, struct aura_sequence *list, size_t
 /* Pages that replace shared ones get the same bytes, where any of them mean something. */
 static void copy_pages(const aura_cache *cache, const struct aura_sequence *seq, const struct aura_page_change *c)
 {
-    for (size_t p = c->own; p < c->own_end; p = aura_next_page(cache, seq, p)) {
-        const struct aura_page *shared = aura_page_replaced(&cache->window, &seq->pages, p);
-        uint64_t first = (uint64_t)p * AURA_PAGE;
+    const struct aura_page_window *w = &cache->window;
+    for (size_t p = c->own; p < c->own_end; p = aura_window_next(w, seq->pages.first, p)) {
+        const struct aura_page *shared = aura_page_replaced(w, &seq->pages, p);
+        uint64_t ranks = cache->ranks ? cache->ranks : 1, first = (p * ranks + aura_page_here(cache, seq, 0)) * AURA_PAGE;
         if (shared && (seq->closed > first || ((!seq->k || !seq->v) && seq->len > first)))
-            memcpy(aura_page_of(cache, seq, p), (const uint8_t *)shared + AURA_PAGE_HEAD, cache->page_bytes);
+            memcpy((uint8_t *)aura_list_page(w, &seq->pages, p) + AURA_PAGE_HEAD, (const uint8_t *)shared + AURA_PAGE_HEAD,
+                   cache->page_bytes);
     }
 }
 
@@ -485,8 +487,9 @@ aura_status aura_pages_grow(struct aura_call call, aura_cache *cache, struct aur
 aura_status aura_pages_reserve(struct aura_call call, aura_cache *cache, struct aura_sequence *seq, uint64_t tokens)
 {
     size_t most = cache->window.span ? cache->window.kept + aura_window_ring(&cache->window) : SIZE_MAX;
-    size_t pages = tokens > UINT64_MAX / 2 ? SIZE_MAX : aura_pages_of(tokens), reserved = pages < most ? pages : most;
-    if (!tokens)
+    size_t pages = tokens > UINT64_MAX / 2 ? SIZE_MAX : aura_listed_pages(cache, seq, aura_pages_of(tokens));
+    size_t reserved = pages < most ? pages : most;
+    if (!reserved)
         return AURA_OK;
     seq->next = NULL;
     seq->wanted = tokens;

@@ -241,12 +241,14 @@ aura_status aura_check_cut(struct aura_call call, const aura_cache *cache, const
 static aura_status share_prefix(struct aura_call call, aura_cache *cache, struct aura_sequence *to,
                                 const struct aura_sequence *from, uint64_t tokens)
 {
-    aura_status status = aura_pages_table(call, cache, to, aura_pages_of(tokens));
+    const size_t pages = aura_listed_pages(cache, from, aura_pages_of(tokens));
+    aura_status status = aura_pages_table(call, cache, to, pages);
     if (status)
         return status;
+    to->shift = from->shift;
     to->len = tokens;
     to->closed = aura_closed_by_cut(from->closed, tokens);
-    aura_list_share(&cache->pool, &cache->window, &from->pages, aura_pages_of(tokens), &to->pages);
+    aura_list_share(&cache->pool, &cache->window, &from->pages, pages, &to->pages);
     if (cache->rows_bytes)
         memcpy(to->k ? to->k : to->v, from->k ? from->k : from->v, cache->rows_bytes);
     aura_count_tokens(cache, to);

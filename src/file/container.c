@@ -182,7 +182,7 @@ static aura_status check_table(const struct aura_reader *r)
 /* The header and the table, and what they say. */
 static aura_status check_front(struct aura_reader *r, uint32_t kind)
 {
-    static const char *const kinds[] = {"a profile", "a snapshot"};
+    static const char *const kinds[] = {"a profile", "a snapshot", "a shard", "a manifest of shards"};
     const struct aura_file_header *h = header_of(r);
     struct aura_file_header zero = *h;
     zero.crc = 0;
@@ -192,7 +192,7 @@ static aura_status check_front(struct aura_reader *r, uint32_t kind)
         return aura_reader_bad(r, "the checksum of its header is wrong");
     if (kind && h->kind != kind)
         return aura_fail(r->call.ctx, AURA_BAD_FILE, "%s: not %s: %s", r->call.name, kinds[kind - 1], r->path);
-    if (h->kind != AURA_FILE_PROFILE && h->kind != AURA_FILE_SNAPSHOT)
+    if (!kind && h->kind != AURA_FILE_PROFILE && h->kind != AURA_FILE_SNAPSHOT)
         return aura_reader_bad(r, "it is neither a profile nor a snapshot");
     r->sections = h->sections;
     r->table = (const struct aura_file_section *)(const void *)(h + 1);

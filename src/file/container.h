@@ -17,7 +17,7 @@ enum { AURA_FILE_MAJOR = 1, AURA_FILE_MINOR = 0, AURA_FILE_ALIGN = 64 };
 #define AURA_FILE_BYTE_ORDER 0x01020304u
 
 /* What a file is. */
-enum { AURA_FILE_PROFILE = 1, AURA_FILE_SNAPSHOT = 2 };
+enum { AURA_FILE_PROFILE = 1, AURA_FILE_SNAPSHOT = 2, AURA_FILE_SHARD = 3, AURA_FILE_MANIFEST = 4 };
 
 /* Whether a section is left out of a header. */
 #define AURA_SECTION_IS_LARGE(type) ((type) == AURA_SECTION_PAGES || (type) == AURA_SECTION_ROWS)

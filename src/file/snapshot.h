@@ -26,14 +26,15 @@ struct aura_file_config {
     uint32_t k_signs_crc, v_signs_crc;                   /* CRC32C of the sign bits; or 0 */
     uint64_t head_bytes;            /* of the part of a page that belongs to one KV head */
     uint64_t seqs, entries, pages;
-    uint8_t zero[40];
+    uint32_t rank, ranks;           /* of a shard: whose pages are in it, of how many; 0 in a snapshot */
+    uint8_t zero[32];
 };
 _Static_assert(sizeof(struct aura_file_config) == 192, "drawn in doc/snapshot.md");
 
 /* AURA_SECTION_SEQS: one for each sequence. */
 struct aura_file_seq {
     uint64_t tokens, closed;
-    uint64_t first;   /* with a window: the first page that is there, after the kept ones; 0 without */
+    uint64_t first;   /* with a window: the first page that is there, after the kept ones; 0 without; in a shard: the shift */
     uint64_t entries; /* in the table, where they follow those of the sequence before */
     uint32_t id, rows; /* id: 1, 2, 3 ...; before 0.5 any. rows: of f16, of each KV head */
     uint8_t zero[24];

@@ -174,7 +174,8 @@ aura_status aura_loaded_fits(const struct aura_loaded *l, const aura_cache *cach
         if (!has_same_numbers(l, cache, i))
             return aura_fail(l->reader->call.ctx, AURA_BAD_ARGUMENT, "%s: of a cache with another %s: %s", l->reader->call.name,
                              i < AURA_K_METRIC ? "balance" : "metric", l->reader->path);
-    if (f->tile_tokens != c.tile_tokens || f->page_tokens != c.page_tokens || f->head_bytes != c.head_bytes ||
+    if (f->rank != c.rank || f->ranks != c.ranks || f->tile_tokens != c.tile_tokens || f->page_tokens != c.page_tokens ||
+        f->head_bytes != c.head_bytes ||
         f->k_codebook != c.k_codebook || f->v_codebook != c.v_codebook || f->reference_codebook != c.reference_codebook ||
         f->k_codebook_crc != c.k_codebook_crc || f->v_codebook_crc != c.v_codebook_crc ||
         f->reference_codebook_crc != c.reference_codebook_crc || f->k_signs_crc != c.k_signs_crc ||
@@ -191,17 +192,20 @@ aura_status aura_loaded_fits(const struct aura_loaded *l, const aura_cache *cach
 static aura_status check_seq(const struct aura_loaded *l, const aura_cache *cache, const struct aura_file_seq *s)
 {
     const struct aura_page_window *w = &cache->window;
+    const uint64_t first = cache->ranks ? 0 : s->first; /* a shard has a shift there */
     if (!s->id != !!cache->slots || (cache->slots && s->tokens != cache->config.slots))
         return aura_reader_bad(l->reader, "a sequence has no name, or slots have one");
     if (s->tokens > UINT64_MAX / 2 || s->closed > s->tokens || aura_closed_of(cache, s->closed, s->tokens) != s->closed)
         return aura_reader_bad(l->reader, "a sequence has impossible lengths");
     uint64_t pages = aura_pages_of(s->tokens), kept = w->kept;
-    if (s->first < kept || (s->first > kept && (!w->span || s->first > pages)) ||
-        (pages > kept && pages - s->first > aura_window_ring(w)))
+    if (first < kept || (first > kept && (!w->span || first > pages)) || (pages > kept && pages - first > aura_window_ring(w)) ||
+        (cache->ranks && s->first > UINT32_MAX))
         return aura_reader_bad(l->reader, "a sequence has impossible pages");
-    if (!aura_window_may_cut(w, (size_t)s->first, s->tokens))
+    if (!aura_window_may_cut(w, (size_t)first, s->tokens))
         return aura_reader_bad(l->reader, "a sequence lacks tokens of its window");
-    if (s->entries != aura_window_count(w, (size_t)s->first, (size_t)pages) || s->rows != aura_rows_of(cache, s->tokens, s->closed))
+    const uint64_t there = cache->ranks ? aura_pages_of_rank(pages, (uint32_t)s->first, cache->rank, cache->ranks)
+                                        : aura_window_count(w, (size_t)first, (size_t)pages);
+    if (s->entries != there || s->rows != aura_rows_of(cache, s->tokens, s->closed))
         return aura_reader_bad(l->reader, "a sequence lacks pages or rows");
     return AURA_OK;
 }

@@ -59,6 +59,8 @@ void aura_describe_config(struct aura_file_config *f, const aura_cache *cache, u
     f->k_signs_crc = signs_crc(cache, 0, &l->k);
     f->v_signs_crc = signs_crc(cache, 1, &l->v);
     f->head_bytes = l->head_bytes;
+    f->rank = cache->rank;
+    f->ranks = cache->ranks;
 }
 
 /* ---- pages that are shared ----------------------------------------------------------------------------------------- */
@@ -224,7 +226,7 @@ static void write_seqs(struct aura_writer *w, const struct aura_saved *s, uint32
         memset(&f, 0, sizeof f);
         f.tokens = seq->len;
         f.closed = seq->closed < seq->len ? seq->closed : seq->len; /* slots are always closed */
-        f.first = seq->pages.first;
+        f.first = cache->ranks ? seq->shift : seq->pages.first;
         f.entries = entries_of(cache, seq);
         f.id = cache->slots ? 0 : (uint32_t)i + 1; /* where it stands, not what the cache calls it: equal caches make equal files */
         f.rows = aura_rows_of(cache, seq->len, seq->closed);
@@ -247,11 +249,13 @@ static void write_pages(struct aura_writer *w, const struct aura_saved *s)
 static void put_side_rows(const struct aura_saved *s, const struct aura_sequence *seq, uint16_t *rows, uint32_t dim,
                           aura_put_fn *put, void *to)
 {
+    static const uint16_t others[AURA_TILE_DIM]; /* zeros in place of what another rank has */
     uint32_t n = rows ? aura_rows_of(s->cache, seq->len, seq->closed) : 0;
     for (uint32_t h = s->first_head; h < s->first_head + s->heads; h++)
         for (uint32_t i = 0; i < n; i++) {
             uint64_t token = aura_token_of_row(s->cache, seq->len, seq->closed, i);
-            put(to, aura_row_of(s->cache, rows, dim, h, token), dim * sizeof *rows);
+            const int here = aura_is_here(s->cache, seq, token / AURA_PAGE);
+            put(to, here ? aura_row_of(s->cache, rows, dim, h, token) : others, dim * sizeof *rows);
         }
 }
 
@@ -405,7 +409,8 @@ static aura_status write_plan(struct aura_call call, const struct aura_file_outp
         layer_bytes += saved_bytes(&content->layers[i]);
         numbers += aura_count_numbers(&content->layers[i].cache->config);
     }
-    const struct aura_file_plan plan = {AURA_FILE_SNAPSHOT, count_sections(n, numbers, content->options),
+    const uint32_t kind = content->layers[0].cache->ranks ? AURA_FILE_SHARD : AURA_FILE_SNAPSHOT;
+    const struct aura_file_plan plan = {kind, count_sections(n, numbers, content->options),
                                         aura_snapshot_bytes(layer_bytes, n, numbers, content->options), write_content, content};
     return aura_write_file(call, to, &plan);
 }

@@ -187,7 +187,7 @@ int bench_prefill(const struct bench *b)
 struct arguments {
     const char *k, *v, *planes, *isa, *device, *html, *model, *depths, *caches;
     uint32_t dim, heads, kv_heads, tokens, batch, queries, threads;
-    int prefill, targets, json;
+    int prefill, targets, mpi, json;
 };
 
 static const char kinds[] = AURA_BITS(AURA_KIND_WORD) "f16 bf16 f32";
@@ -206,6 +206,7 @@ static const struct option options[] = {
     ISA(isa, "as if the machine had no better than NAME"),
     FLAG(prefill, "--prefill", "many queries at once, beside the machine's int8 products"),
     FLAG(targets, "--targets", "what the cache is meant to reach here, and if it does"),
+    FLAG(mpi, "--mpi", "under mpirun: one context over all ranks, up to --tokens"),
     CHOICE(device, "--device", "cpu cuda", "NAME", "cuda: the GPU, beside a plain read of the same bytes"),
     PATH(model, "--model", "FILE", "decode with a model, GGUF, instead"),
     TEXT(depths, "--depth", "LIST", "of --model: tokens before those timed (0,2048,8192)"),
@@ -235,7 +236,7 @@ static int prepare(const struct command *self, struct bench *b, const struct arg
         return usage_error(self, "%s", aura_last_error());
     b->planes = !c->planes || !strcmp(c->planes, "auto") ? 0 : c->planes[0] == '1' ? 1 : 2;
     b->shape.dim = or_else(c->dim, 128), b->shape.q_heads = or_else(c->heads, 32), b->shape.kv_heads = or_else(c->kv_heads, 8);
-    b->shape.tokens = or_else(c->tokens, c->prefill ? 8192 : 32768), b->shape.batch = or_else(c->batch, 1);
+    b->shape.tokens = or_else(c->tokens, c->prefill ? 8192 : c->mpi ? 131072 : 32768), b->shape.batch = or_else(c->batch, 1);
     b->queries = or_else(c->queries, c->prefill ? 512 : 1), b->json = c->json, b->threads = or_else(c->threads, online_cpus());
     if (b->queries > b->shape.tokens)
         return usage_error(self, "%u queries at the end of %u tokens: there must be as many tokens at least", b->queries,
@@ -279,6 +280,8 @@ static int run_bench(const struct command *self, int argc, char **argv)
         return run_model(self, &c, what);
     if (what && (is_given(&c) || c.isa || c.threads || c.prefill || c.targets))
         return usage_error(self, "rows takes no option but --json");
+    if (c.mpi && (what || c.html || c.targets || c.prefill))
+        return usage_error(self, "--mpi is for one shape: with --prefill, --targets, --html or rows it means nothing");
     if (c.targets && (is_given(&c) || c.prefill))
         return usage_error(self, "--targets says itself what is measured");
     if (what)
@@ -286,10 +289,12 @@ static int run_bench(const struct command *self, int argc, char **argv)
     if (c.html && !(b.results = results_create()))
         return failed(self, "out of memory");
     b.self = self, b.html = c.html;
+    c.threads = c.mpi && !c.threads ? 1 : c.threads; /* of each rank */
     if (!(status = prepare(self, &b, &c)) && !c.targets && is_given(&c) && !exists(&b))
         status = failed(self, "%s", aura_last_error());
     if (!status)
-        status = (c.targets ? bench_targets : c.prefill ? bench_prefill : is_given(&c) ? bench_one : bench_table)(&b);
+        status = (c.mpi ? bench_mpi : c.targets ? bench_targets : c.prefill ? bench_prefill : is_given(&c) ? bench_one
+                                                                                                          : bench_table)(&b);
     if (!status && c.html)
         status = write_bench_html(self, &b, c.html);
     crew_destroy(b.crew);
@@ -299,6 +304,6 @@ static int run_bench(const struct command *self, int argc, char **argv)
 }
 
 const struct command command_bench = {
-    "bench", "time the cache beside a plain read and an f16 cache", "[rows] [OPTIONS]\n--device cuda [ROW]",
+    "bench", "time the cache beside a plain read and an f16 cache", "[rows] [OPTIONS]",
     "A table of formats, dims and contexts; or one shape; or the kernels over rows.\n", "rows", "rows", options,
     "", run_bench};

@@ -144,4 +144,8 @@ struct model_bench {
 };
 int bench_model(const struct command *self, const struct model_bench *options); /* the exit code */
 
+/* ---- many processes: bench_mpi.c ----------------------------------------------------------------------------------- */
+
+int bench_mpi(const struct bench *b); /* the exit code */
+
 #endif
