@@ -48,8 +48,8 @@ static struct link link_open(int socket)
     struct link l;
     ucp_params_t params = {.field_mask = UCP_PARAM_FIELD_FEATURES, .features = UCP_FEATURE_TAG};
     ucp_worker_params_t worker = {.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE, .thread_mode = UCS_THREAD_MODE_SINGLE};
-    ucp_address_t *address;
-    size_t bytes, theirs;
+    ucp_address_t *address = NULL;
+    size_t bytes, theirs = 0;
     must(ucp_init(&params, NULL, &l.context) || ucp_worker_create(l.context, &worker, &l.worker) ||
              ucp_worker_get_address(l.worker, &address, &bytes), "UCX");
     must(write(socket, &bytes, sizeof bytes) != sizeof bytes || write(socket, address, bytes) != (ssize_t)bytes ||

@@ -7,14 +7,16 @@ set -u
 run_needs='cc:gcc,libc6-dev make:make cmake:cmake'
 test_needs="$run_needs gcc:gcc,libc6-dev g++:g++ clang:clang pkg-config:pkg-config nm:binutils
     python3:python3 aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu,libc6-dev-arm64-cross
-    qemu-aarch64:qemu-user qemu-x86_64:qemu-user mpicc:libopenmpi-dev mpirun:openmpi-bin UCX:libucx-dev"
+    qemu-aarch64:qemu-user qemu-x86_64:qemu-user"
+test_wants='mpicc:libopenmpi-dev mpirun:openmpi-bin UCX:libucx-dev' # tests of many processes, which are skipped without them
 
 fuzz_needs="$run_needs clang:clang libFuzzer:libclang-rt-14-dev"
 picture_needs="$run_needs chromium:chromium,fonts-dejavu-core"
 
+wants=
 case ${1-} in
 run) needs=$run_needs ;;
-test) needs=$test_needs ;;
+test) needs=$test_needs wants=$test_wants ;;
 fuzz) needs=$fuzz_needs ;;
 picture) needs=$picture_needs ;;
 *) echo 'usage: tool/setup.sh run|test|fuzz|picture' >&2; exit 2 ;;
@@ -37,14 +39,26 @@ have() {
     esac
 }
 
+# missing NEED...: those that are not there.
 missing() {
-    for need in $needs; do
+    for need in "$@"; do
         have "${need%%:*}" || echo "$need"
     done
 }
 
-lacking=$(missing)
-[ -n "$lacking" ] || exit 0
+# install NEED...: their packages, where this user may.
+install() {
+    packages=$(for need in "$@"; do echo "${need#*:}" | tr ',' '\n'; done | sort -u | tr '\n' ' ')
+    command -v apt-get >/dev/null 2>&1 && [ "$as_root" != no ] || return
+    echo "aura: installing $packages"
+    apt="$as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq"
+    output=$($apt update 2>&1 && $apt install -y --no-install-recommends $packages 2>&1) || echo "$output" >&2
+}
+
+# listed NEED...: in words.
+listed() {
+    for need in "$@"; do echo "${need%%:*} (package ${need#*:})"; done | sed 's/,/ and /; $!s/$/,/' | tr '\n' ' ' | sed 's/ $//'
+}
 
 if [ "$(id -u)" = 0 ]; then
     as_root=
@@ -53,16 +67,14 @@ elif sudo -n true >/dev/null 2>&1; then
 else
     as_root=no
 fi
-if command -v apt-get >/dev/null 2>&1 && [ "$as_root" != no ]; then
-    packages=$(for need in $lacking; do echo "${need#*:}" | tr ',' '\n'; done | sort -u | tr '\n' ' ')
-    echo "aura: installing $packages"
-    apt="$as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq"
-    output=$($apt update 2>&1 && $apt install -y --no-install-recommends $packages 2>&1) || echo "$output" >&2
-    lacking=$(missing)
-    [ -n "$lacking" ] || exit 0
-fi
+lacking=$(missing $needs)
+[ -z "$lacking" ] || install $lacking
+wanted=$(missing $wants)
+[ -z "$wanted" ] || install $wanted
 
-list=$(for need in $lacking; do echo "${need%%:*} (package ${need#*:})"; done |
-    sed 's/,/ and /; $!s/$/,/' | tr '\n' ' ')
-echo "aura: missing: ${list% } — install them and try again" >&2
+lacking=$(missing $needs)
+wanted=$(missing $wants)
+[ -z "$wanted" ] || echo "aura: without $(listed $wanted) some tests are skipped" >&2
+[ -n "$lacking" ] || exit 0
+echo "aura: missing: $(listed $lacking) — install them and try again" >&2
 exit 1
