@@ -19,6 +19,9 @@
 // A call that cannot fail here: what it needs was reserved, and its arguments are ours.
 #define MUST(call) do { if ((call) != AURA_OK) { GGML_ABORT("%s: %s", __func__, aura_last_error()); } } while (0)
 
+// The same of one that attends: numbers that are none are no reason to stop.
+#define MUST_RUN(call) do { const aura_status s_ = (call); if (s_ && s_ != AURA_NOT_FINITE) { GGML_ABORT("%s: %s", __func__, aura_last_error()); } } while (0)
+
 thread_local uint32_t llama_kv_aura::next_batch = 512;
 thread_local bool     llama_kv_aura::next_full  = false;
 
@@ -110,7 +113,7 @@ static std::vector<float> alibi_slopes(float bias, uint32_t heads) {
 const char * llama_kv_aura::configure(const asked & a, aura_format format) {
     std::vector<aura_config> configs;
     aura_profile * profile = nullptr;
-    const char * path = getenv("LLAMA_AURA_PROFILE");
+    const char * path = getenv("LLAMA_AURA_PROFILE"), * learn = getenv("LLAMA_AURA_LEARN");
     aura_ctx_options o = AURA_CTX_OPTIONS_INIT;
     if (aura_team_create(nullptr, GGML_MAX_N_THREADS, &team)) {
         return aura_last_error();
@@ -128,6 +131,7 @@ const char * llama_kv_aura::configure(const asked & a, aura_format format) {
         c.format = format;
         c.q_heads = hparams.n_head(il), c.kv_heads = hparams.n_head_kv(il);
         c.k_dim = hparams.n_embd_head_k(il), c.v_dim = hparams.n_embd_head_v(il);
+        c.flags = learn && !strcmp(learn, "0") ? 0 : AURA_LEARN;
         if (n_swa > 0 && swa_type != LLAMA_SWA_TYPE_NONE) {
             c.window = n_swa, c.max_queries = most;
         }
@@ -410,6 +414,12 @@ bool llama_kv_aura::undo() {
     return true;
 }
 
+// The first that llama.cpp does after a step that was given up is to cut it off.
+void llama_kv_aura::touch() {
+    undo();
+    touched = true;
+}
+
 bool llama_kv_aura::settle() {
     if (!undo()) {
         return false;
@@ -526,6 +536,24 @@ uint64_t llama_kv_aura::sees_from(const sequence & s, size_t t) const {
         [](const token & a, llama_pos p) { return a.pos < p; }) - s.tokens.begin();
 }
 
+// What is asked of each part of a sequence whose positions follow each other.
+std::vector<llama_kv_aura::part> llama_kv_aura::parts_of(const sequence & s, const std::vector<uint32_t> & asks, size_t before) const {
+    std::vector<part> parts;
+    for (size_t begin = s.first, end; begin < s.tokens.size(); begin = end) {
+        for (end = begin + 1; end < s.tokens.size() && s.tokens[end].pos == s.tokens[end - 1].pos + 1; end++) {
+        }
+        part p;
+        p.ask.seq = s.id, p.ask.queries = asks.size();
+        for (uint32_t i : asks) {
+            const size_t t = before + i, from = std::max<size_t>(begin, sees_from(s, t)), until = std::max(from, std::min(end, t + 1));
+            p.from.push_back(from), p.until.push_back(until);
+            p.behind.push_back(until > from ? s.tokens[t].pos - s.tokens[until - 1].pos : 0);
+        }
+        parts.push_back(std::move(p));
+    }
+    return parts;
+}
+
 // The jobs of a sequence: rows of the tensors are appended, and those of them in `asks` ask.
 void llama_kv_aura::plan(llama_seq_id seq, const std::vector<uint32_t> & rows, const std::vector<uint32_t> & asks, size_t before) {
     sequence & s = seqs[seq];
@@ -543,10 +571,19 @@ void llama_kv_aura::plan(llama_seq_id seq, const std::vector<uint32_t> & rows, c
         return;
     }
     std::vector<uint32_t> ask_rows;
+    for (uint32_t i : asks) {
+        ask_rows.push_back(rows[i]);
+    }
+    if (hparams.f_max_alibi_bias > 0) {
+        auto parts = parts_of(s, asks, before);
+        if (parts.size() > 1) {
+            now.in_parts.push_back({ ask_rows, std::move(parts) });
+            return;
+        }
+    }
     bool last = asks.size() == rows.size() - asks.front();
     const size_t at = now.until.size();
     for (uint32_t i : asks) {
-        ask_rows.push_back(rows[i]);
         now.until.push_back(before + i + 1);
         now.from.push_back(sees_from(s, before + i));
     }
@@ -637,6 +674,37 @@ static void place(view & v, const ggml_tensor * t, uint32_t row, size_t head, si
     v.token_stride = token/sizeof(float), v.head_stride = head/sizeof(float);
 }
 
+// The results of the parts, joined. A slope times how far a part is behind a query is the same for all its keys: it goes to their sum.
+void llama_kv_aura::attend_parts(const parted & p, ggml_tensor * dst, const layer & l, aura_attend_options how) const {
+    const size_t rows = p.rows.size()*l.n_head;
+    const ggml_tensor * q = dst->src[0];
+    std::vector<float> out[2], lse[2]; // all so far, and of a part
+    how.workspace = nullptr;
+    for (size_t i = 0; i < p.parts.size(); i++) {
+        const part & of = p.parts[i];
+        const bool more = i > 0;
+        out[more].resize(rows*l.dim_v), lse[more].resize(rows);
+        aura_attend_job ask = of.ask;
+        place(ask.q, q, 0, q->nb[1], q->nb[2]);
+        ask.q.rows = p.rows.data(), ask.from = of.from.data(), ask.until = of.until.data();
+        ask.out.data = out[more].data(), ask.lse = lse[more].data();
+        MUST_RUN(aura_attend(l.cache, &ask, 1, &how));
+        for (size_t row = 0; row < rows; row++) {
+            lse[more][row] -= l.alibi[row%l.n_head]*of.behind[row/l.n_head];
+        }
+        how.sinks = nullptr; // once
+        if (more) {
+            aura_merge_args m = AURA_MERGE_ARGS_INIT;
+            m.rows = rows, m.dim = l.dim_v;
+            m.a = m.out = out[0].data(), m.a_lse = m.out_lse = lse[0].data(), m.b = out[1].data(), m.b_lse = lse[1].data();
+            MUST_RUN(aura_merge(ctx, &m));
+        }
+    }
+    for (size_t i = 0; i < p.rows.size(); i++) {
+        memcpy((char *) dst->data + p.rows[i]*dst->nb[1], out[0].data() + i*l.n_head*l.dim_v, (size_t) l.n_head*l.dim_v*sizeof(float));
+    }
+}
+
 void llama_kv_aura::lead(ggml_tensor * dst, layer & l) {
     op_options o;
     memcpy(&o, (const char *) dst->op_params + GGML_MAX_OP_PARAMS - sizeof o, sizeof o);
@@ -660,10 +728,9 @@ void llama_kv_aura::lead(ggml_tensor * dst, layer & l) {
     }
     how.workspace = (void *) (((uintptr_t) workspace.data() + 63) & ~(uintptr_t) 63);
     how.workspace_bytes = workspace.size() - 64;
-    const aura_status status = aura_append_attend(l.cache, now.in.data(), o.keys ? now.in.size() : 0, now.ask.data(),
-        now.ask.size(), &how);
-    if (status && status != AURA_NOT_FINITE) {
-        GGML_ABORT("%s: %s", __func__, aura_last_error());
+    MUST_RUN(aura_append_attend(l.cache, now.in.data(), o.keys ? now.in.size() : 0, now.ask.data(), now.ask.size(), &how));
+    for (const auto & p : now.in_parts) {
+        attend_parts(p, dst, l, how);
     }
     now.layers += o.keys;
     if (o.keys && !said_bad && std::any_of(now.bad.begin(), now.bad.end(), [](uint8_t b) { return b != 0; })) {

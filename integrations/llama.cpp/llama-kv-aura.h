@@ -50,7 +50,7 @@ public:
     // ---- sequences
 
     void clear();
-    void touch() { touched = true; }
+    void touch(); // its cells change
     void seq_cp(llama_seq_id src, llama_seq_id dst, llama_pos p0, llama_pos p1);
     llama_pos seq_pos_min(llama_seq_id seq) const;
     size_t bytes() const;
@@ -98,6 +98,18 @@ private:
         bool  causal, keys, sinks;
     };
 
+    // ALiBi goes by positions. Queries of a sequence whose positions have gaps ask each part without any by itself.
+    struct part {
+        aura_attend_job ask = AURA_ATTEND_JOB_INIT;
+        std::vector<uint64_t> from, until;
+        std::vector<float>    behind; // positions from the last token that a query sees of it to the query
+    };
+
+    struct parted {
+        std::vector<uint32_t> rows; // of the queries
+        std::vector<part>     parts;
+    };
+
     // what an ubatch appends and asks, the same in every layer but for where the tensors are
     struct step {
         std::vector<aura_append_job> in;
@@ -105,6 +117,7 @@ private:
         std::vector<uint32_t>        in_row, ask_row; // the first row of each job
         std::vector<uint32_t>        rows;
         std::vector<uint64_t>        from, until;
+        std::vector<parted>          in_parts;
         std::vector<uint8_t>         bad;
         std::vector<std::pair<llama_seq_id, size_t>> before; // tokens of the sequences before it
         uint64_t longest = 0; // of them, with its tokens
@@ -148,6 +161,8 @@ private:
     uint64_t sees_from(const sequence & s, size_t t) const;
     bool  compute(llama_context & lctx, const rope_fn & rope, turns & t) const;
     void  plan(llama_seq_id seq, const std::vector<uint32_t> & rows, const std::vector<uint32_t> & asks, size_t before);
+    std::vector<part> parts_of(const sequence & s, const std::vector<uint32_t> & asks, size_t before) const;
+    void  attend_parts(const parted & p, ggml_tensor * dst, const layer & l, aura_attend_options how) const;
     void  lead(ggml_tensor * dst, layer & l);
     static void op(ggml_tensor * dst, int ith, int nth, void * user);
 

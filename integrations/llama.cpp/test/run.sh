@@ -49,10 +49,8 @@ part_anchors() {
 
 # Programs of ours, beside llama.cpp's.
 compile() {
-    local name=$1
-    shift
-    c++ -std=c++17 -O1 -Wall -Wextra -Werror "$@" $here/test/"$name".cpp -I"$dir/llama.cpp/include" -I"$dir/llama.cpp/ggml/include" -L"$bin" \
-        -lllama -lggml -lggml-base -Wl,-rpath,"$bin" -o $out/"$name"
+    c++ -std=c++17 -O1 -Wall -Wextra -Werror -Wno-unused-parameter $here/test/"$1".cpp -I"$dir/llama.cpp/include" -I"$dir/llama.cpp/src" \
+        -I"$dir/llama.cpp/ggml/include" -Iinclude -L"$bin" -lllama -lggml -lggml-base -Wl,-rpath,"$bin" -o $out/"$1"
 }
 
 models() {
@@ -62,23 +60,23 @@ models() {
 
 # Operations at random, on models that differ in what matters: a window, ALiBi, a cap, sinks, recurrent layers, no rope, keys of others.
 part_walk() {
-    local name gaps limit
+    local name
     try 'walk: compiles' compile walk
     models || { echo 'skip walk: no small models: make test-llama makes them'; return; }
     for name in llama-dense gemma2-dense gemma3-dense llama4-moe gpt-oss-moe bloom-dense jamba-dense grok-moe qwen3-dense; do
-        [ $name = bloom-dense ] && gaps=--no-gaps limit=1e-9 || gaps= limit=1e-11
-        try "walk $name" $out/walk "$tiny/$name.gguf" --steps "${STEPS:-60}" --seed 1 --limit $limit $gaps
-        try "walk $name, streams" $out/walk "$tiny/$name.gguf" --steps "${STEPS:-60}" --seed 2 --streams --limit $limit $gaps
+        try "walk $name" $out/walk "$tiny/$name.gguf" --steps "${STEPS:-60}" --seed 1 --loud --limit 1e-11
+        try "walk $name, streams" $out/walk "$tiny/$name.gguf" --steps "${STEPS:-60}" --seed 2 --loud --streams --limit 1e-11
     done
     try 'walk llama-dense, keys that are no numbers' $out/walk "$tiny/llama-dense.gguf" --steps "${STEPS:-60}" --nan
     try 'walk llama-dense in 4 bits' $out/walk "$tiny/llama-dense.gguf" --steps "${STEPS:-60}" --format k4v4 --limit 0.1
 }
 
-# What no program shows: caches that would share cells, profiles, divided positions.
+# What no program shows: caches that would share cells, profiles, divided positions, steps that are given up.
 part_inner() {
     models || { echo 'skip inner: no small models'; return; }
-    try 'inner: compiles' compile inner -Wno-unused-parameter -I"$dir/llama.cpp/src" -Iinclude
-    try 'inner: sharing is refused; profiles; divided positions' $out/inner "$tiny/llama-dense.gguf" $out
+    try 'inner: compiles' compile inner
+    try 'inner: sharing is refused; profiles; learning; divided positions; steps given up; windows' $out/inner "$tiny/llama-dense.gguf" \
+        "$tiny/gemma3-dense.gguf" $out
 }
 
 # Every architecture that llama.cpp's own test knows.
@@ -87,7 +85,7 @@ part_archs() {
     compile walk && models || { echo 'skip archs: no small models'; return; }
     : >$out/archs.md
     for path in "$tiny"/*.gguf; do
-        said=$($out/walk "$path" --steps 20 --seed 3 --no-gaps 2>&1 | tail -n 1)
+        said=$($out/walk "$path" --steps 20 --seed 3 2>&1 | tail -n 1)
         echo "$said" | sed "s,$tiny/,," >>$out/archs.md
         case $said in ok*) ran=$((ran + 1)) ;; skip*) back=$((back + 1)) ;; *) bad=$((bad + 1)); echo "FAIL archs $said" ;; esac
     done

@@ -1,8 +1,9 @@
-// walk MODEL [--steps N] [--seed N] [--format kf32vf32] [--limit 1e-9] [--streams] [--full] [--no-gaps] [--nan]: two contexts of a
+// walk MODEL [--steps N] [--seed N] [--format kf32vf32] [--limit 1e-9] [--streams] [--full] [--nan] [--loud]: two contexts of a
 // model, one with llama.cpp's own f32 cache and one with aura's, are given the same operations at random: batches of several
 // sequences, cuts, shifts, copies, states, aborts. Return codes and positions must be equal; logits must be as near as the limit
-// says (NMSE).
-#include <llama.h>
+// says (NMSE). --loud: weights are such that attention matters, which in llama.cpp's small models it does not.
+#include "llama-model.h"
+#include "llama.h"
 
 #include <algorithm>
 #include <cmath>
@@ -15,7 +16,6 @@
 static const int SEQS = 3, ROOM = 512;
 static uint64_t state = 1;
 static int failures;
-static bool gaps = true; // positions that a cut leaves empty: ALiBi by the number of tokens does not see them
 
 static uint32_t random_below(uint32_t n) {
     state = state*6364136223846793005ull + 1442695040888963407ull;
@@ -35,6 +35,7 @@ struct pair { // llama.cpp's own cache, and aura's
     llama_context * ctx[2];
     llama_memory_t mem[2];
     int vocab, nan;
+    bool recurrent; // what two sequences were before they are one does not come together then
     double worst, error, square;
 
     template <typename call> void both(call f) {
@@ -56,6 +57,24 @@ static llama_context * make(llama_model * model, bool streams, bool full) {
     p.type_k = p.type_v = GGML_TYPE_F32;
     p.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
     return llama_init_from_model(model, p);
+}
+
+// Logits of attention of some nats, and outputs larger than what they are added to.
+static void make_loud(const llama_model * model) {
+    for (const auto & [name, tensor] : llama_internal_get_tensor_map(model)) {
+        auto ends = [&, &name = name](const char * with) {
+            return name.size() > strlen(with) && name.compare(name.size() - strlen(with), std::string::npos, with) == 0;
+        };
+        if (name.find(".attn_") == std::string::npos || tensor->type != GGML_TYPE_F32 || !(ends(".weight") || ends(".scale"))) {
+            continue;
+        }
+        std::vector<float> numbers(ggml_nelements(tensor));
+        ggml_backend_tensor_get(tensor, numbers.data(), 0, ggml_nbytes(tensor));
+        for (float & x : numbers) {
+            x = ends(".scale") ? 1 : ends("_norm.weight") ? 8*x : 2*x;
+        }
+        ggml_backend_tensor_set(tensor, numbers.data(), 0, ggml_nbytes(tensor));
+    }
 }
 
 // The logits of all outputs of both.
@@ -85,7 +104,19 @@ static void put(llama_batch & b, int vocab, const std::vector<llama_seq_id> & in
     std::copy(in.begin(), in.end(), b.seq_id[i]);
 }
 
-// A batch: tokens of some sequences, mixed; tokens of two while both are empty.
+// Tokens of two sequences that are equally long: some of each, then some of both.
+static void put_both(pair & p, llama_batch & b, int * next) {
+    for (int s = 0, n = p.recurrent ? 0 : random_below(3); s < 2; s++) {
+        for (int i = 0; i < n; i++) {
+            put(b, p.vocab, { s }, next[s]++);
+        }
+    }
+    for (uint32_t i = 0, n = 1 + random_below(32); i < n; i++) {
+        put(b, p.vocab, { 0, 1 }, next[0]++), next[1]++;
+    }
+}
+
+// A batch: tokens of some sequences, mixed. (Where one is given up, llama.cpp takes tokens of several out of the first alone.)
 static void decode(pair & p, int step, bool abort_it) {
     int next[SEQS], code[2], outputs = 0;
     llama_batch b = llama_batch_init(64, 0, SEQS);
@@ -93,9 +124,8 @@ static void decode(pair & p, int step, bool abort_it) {
         next[s] = llama_memory_seq_pos_max(p.mem[0], s) + 1;
     }
     const bool unified = llama_n_ctx_seq(p.ctx[0]) == llama_n_ctx(p.ctx[0]);
-    const bool together = unified && next[0] == 0 && next[1] == 0 && random_below(2);
-    for (uint32_t i = 0, n = together ? 1 + random_below(40) : 0; i < n; i++) {
-        put(b, p.vocab, { 0, 1 }, next[0]++), next[1]++;
+    if (unified && !abort_it && next[0] == 0 && next[1] == 0 && random_below(2)) {
+        put_both(p, b, next);
     }
     const int total = 1 + random_below(random_below(2) ? 3 : 24);
     for (int i = 0, s = random_below(SEQS); i < total; i++) {
@@ -170,7 +200,7 @@ static void operate(pair & p, int step, bool window) {
             }
             break;
         case 1: // a part goes
-            if (!window && gaps) {
+            if (!window) {
                 p.both([&](llama_memory_t m) { llama_memory_seq_rm(m, s, at, at + n); });
             }
             break;
@@ -242,7 +272,7 @@ static void not_finite(pair & p, const llama_model * model, int step) {
 int main(int argc, char ** argv) {
     int steps = 200;
     double limit = 1e-9;
-    bool streams = false, full = false, nan = false;
+    bool streams = false, full = false, nan = false, loud = false;
     const char * format = "kf32vf32";
     for (int i = 2; i < argc; i++) {
         auto is = [&](const char * name) { return !strcmp(argv[i], name) && i + 1 < argc; };
@@ -253,15 +283,20 @@ int main(int argc, char ** argv) {
         else if (!strcmp(argv[i], "--streams")) streams = true;
         else if (!strcmp(argv[i], "--full"))    full = true;
         else if (!strcmp(argv[i], "--nan"))     nan = true;
-        else if (!strcmp(argv[i], "--no-gaps")) gaps = false;
+        else if (!strcmp(argv[i], "--loud"))    loud = true;
         else return fprintf(stderr, "walk: %s?\n", argv[i]), 2;
     }
     std::string instead;
     llama_log_set(quiet, &instead);
     llama_backend_init();
-    llama_model * model = argc > 1 ? llama_model_load_from_file(argv[1], llama_model_default_params()) : nullptr;
+    auto params = llama_model_default_params();
+    params.load_mode = loud ? LLAMA_LOAD_MODE_NONE : params.load_mode; // weights that can be written to
+    llama_model * model = argc > 1 ? llama_model_load_from_file(argv[1], params) : nullptr;
     if (!model) {
         return fprintf(stderr, "walk: no model\n"), 2;
+    }
+    if (loud) {
+        make_loud(model);
     }
     const bool window = llama_model_n_swa(model) > 0 && !full;
     pair p = {};
@@ -276,6 +311,7 @@ int main(int argc, char ** argv) {
         return printf("skip %s: %s", argv[1], instead.c_str()), 0;
     }
     p.vocab = llama_vocab_n_tokens(llama_model_get_vocab(model));
+    p.recurrent = llama_model_is_recurrent(model) || llama_model_is_hybrid(model);
     for (int i = 0; i < 2; i++) {
         p.mem[i] = llama_get_memory(p.ctx[i]);
     }
