@@ -2,7 +2,9 @@
  * rows in and out of a cache.
  *
  * Errors, structs, owners and floats are those of aura.h. All buffers are the caller's.
- * Threads  Any number of calls may run at once, as long as none writes to a buffer that another uses.
+ * Threads  Any number of calls may run at once, as long as none writes to a buffer that another uses. A call that has enough to do
+ *          spreads it over the threads or the executor of its context: heads, blocks, workgroups or rows side by side. The bits do
+ *          not depend on how many threads there are.
  */
 #ifndef AURA_ROWS_H
 #define AURA_ROWS_H
@@ -171,9 +173,10 @@ typedef struct aura_packed {
     const void *codebook;                 /* [2^bits] */
     aura_dtype norm_dtype, codebook_dtype;
     size_t stride;                        /* rows from one KV head to the next; 0: tokens */
+    size_t packed_stride;                 /* bytes from row to row; 0: aura_row_bytes(dim, bits) */
 } aura_packed;
 
-#define AURA_PACKED_INIT {0, NULL, NULL, NULL, AURA_F32, AURA_F32, 0}
+#define AURA_PACKED_INIT {0, NULL, NULL, NULL, AURA_F32, AURA_F32, 0, 0}
 
 /* Decodes: out[h][t] = norm * codebook[code], t < tokens, in rotated space. */
 typedef struct aura_dequant_args {
@@ -211,7 +214,8 @@ AURA_API aura_status aura_score(const aura_ctx *ctx, const aura_score_args *args
 typedef struct aura_value_args {
     size_t size;
     aura_packed values;
-    uint32_t dim, q_heads, kv_heads;
+    uint32_t dim; /* 1 to AURA_MAX_DIM */
+    uint32_t q_heads, kv_heads;
     size_t tokens;
     const void *weights; /* [q_heads][weight_stride] */
     void *out;           /* [q_heads][dim] */
@@ -234,14 +238,15 @@ typedef struct aura_flash_p1_args {
     size_t tokens;
     const void *q;      /* [q_heads][dim], rotated and scaled */
     aura_dtype q_dtype, partial_dtype;
-    void *o, *m, *l;    /* [q_heads][num_blocks][dim], [q_heads][num_blocks], the same */
+    void *o, *m, *l;    /* [q_heads][num_blocks][v_dim], [q_heads][num_blocks], the same */
     size_t num_blocks, block_size; /* together they must cover the visible tokens */
     uint32_t causal;     /* 1: tokens after q_position are not seen */
     uint64_t q_position;
+    uint32_t v_dim;      /* of values and of o; 0: dim */
 } aura_flash_p1_args;
 #define AURA_FLASH_P1_ARGS_INIT                                                                                        \
     {sizeof(aura_flash_p1_args), AURA_PACKED_INIT, AURA_PACKED_INIT, 0, 0, 0, 0, NULL, AURA_F32, AURA_F32, NULL, NULL, \
-     NULL, 0, 0, 0, 0}
+     NULL, 0, 0, 0, 0, 0}
 
 /* Computes partial results. Fails as every function here that attends. */
 AURA_API aura_status aura_flash_p1(const aura_ctx *ctx, const aura_flash_p1_args *args);
@@ -273,7 +278,7 @@ typedef struct aura_flash_sdpa_args {
     uint32_t dim, q_heads, kv_heads;
     size_t tokens;
     const void *q; /* [q_heads][dim], rotated and scaled */
-    void *out;     /* [q_heads][dim] */
+    void *out;     /* [q_heads][v_dim] */
     aura_dtype q_dtype, out_dtype;
     const void *sinks; /* as in aura_flash_pass2_args */
     aura_dtype sink_dtype;
@@ -281,17 +286,18 @@ typedef struct aura_flash_sdpa_args {
     uint64_t window;           /* only the last `window` tokens are seen; 0: all */
     const aura_rotation *undo; /* as in aura_flash_pass2_args */
     float *lse;                /* as in aura_flash_pass2_args */
+    uint32_t v_dim;            /* of values and of out; 0: dim */
 } aura_flash_sdpa_args;
 #define AURA_FLASH_SDPA_ARGS_INIT                                                                                      \
     {sizeof(aura_flash_sdpa_args), AURA_PACKED_INIT, AURA_PACKED_INIT, 0, 0, 0, 0, NULL, NULL, AURA_F32, AURA_F32,     \
-     NULL, AURA_F32, 0, 0, NULL, NULL}
+     NULL, AURA_F32, 0, 0, NULL, NULL, 0}
 
 /* Writes out and lse. Fails as every function here that attends and, with undo, as aura_undo(). */
 AURA_API aura_status aura_flash_sdpa(const aura_ctx *ctx, const aura_flash_sdpa_args *args);
 
 /* One side of a cache as mlx-native stores it: plain numbers, 4-bit TQ nibbles, or TQ-HB, one byte for each code. */
 typedef struct aura_vec_side {
-    uint32_t bits;      /* 0: plain numbers of `dtype`; 4: TQ; 5, 6, 8: TQ-HB. Codes need dim 256 or 512 */
+    uint32_t bits;      /* 0: plain numbers of `dtype`; 4: TQ; 5, 6, 8: TQ-HB. Codes need a side of dim 256 or 512 */
     aura_dtype dtype;
     const void *rows;   /* [kv_heads][capacity][dim], as numbers, nibbles or bytes */
     const float *norms; /* codes: [kv_heads][capacity], at dim 512 [kv_heads][capacity][2] */
@@ -303,34 +309,37 @@ typedef struct aura_flash_attn_vec_args {
     aura_vec_side k, v;
     uint32_t dim;       /* a multiple of 16, up to AURA_MAX_DIM; 256 or 512 with codes */
     uint32_t q_heads, kv_heads;
-    uint64_t tokens, capacity; /* live tokens, at least 1; rows per KV head */
+    uint64_t tokens, capacity; /* live tokens, of none the output is 0; rows per KV head */
     const float *q;     /* [q_heads][dim]; rotated when the keys are */
-    float *out;         /* [q_heads][dim]; may be NULL when temp is given */
+    float *out;         /* [q_heads][v_dim]; may be NULL when temp is given */
     float *temp;        /* not NULL: takes partial results for aura_flash_attn_vec_reduce() instead of out,
-                           q_heads * nwg * (dim + 2) floats */
+                           q_heads * nwg * (v_dim + 2) floats; with nwg 1 finished rows, q_heads * v_dim */
     uint32_t nwg;       /* 1 to 32 workgroups, with temp */
     uint32_t mask_type; /* 0 and 1: every live token; 2: the last `window` of them, where window > 0 */
     uint64_t window, keep_first; /* with mask_type 2 the oldest `keep_first` tokens are seen too */
-    uint64_t ring_start; /* slot of the oldest token, below capacity: order in time is ring_start, ring_start + 1 ... */
+    uint64_t ring_start; /* slot of the oldest token, below capacity or 0: order in time is ring_start, ring_start + 1 ... */
     float scale, softcap;    /* logits are softcap * tanh(scale * dot / softcap); softcap 0: scale * dot. scale 0:
                                 1 / sqrt(dim) */
     float scale_factor_d512; /* as given to aura_tq_encode; below 1e-6: 1 */
     uint32_t q_as_f16;       /* 1: round the query to f16 first, as the public kernels do */
     const float *sinks;      /* [q_heads] logits that join the denominator, or NULL. With temp: give them to the reduce */
     float *lse;              /* [q_heads] natural log-sum-exp with the sink, or NULL. With temp: from the reduce */
+    uint32_t v_dim;          /* of values and of out, as dim; 0: dim */
+    const aura_rotation *undo; /* as in aura_flash_pass2_args, of finished rows: with temp and nwg above 1 it is for the reduce */
 } aura_flash_attn_vec_args;
 #define AURA_VEC_SIDE_INIT {0, AURA_F32, NULL, NULL}
 #define AURA_FLASH_ATTN_VEC_ARGS_INIT                                                                                  \
     {sizeof(aura_flash_attn_vec_args), AURA_VEC_SIDE_INIT, AURA_VEC_SIDE_INIT, 0, 0, 0, 0, 0, NULL, NULL, NULL, 0, 0,  \
-     0, 0, 0, 0, 0, 0, 0, NULL, NULL}
+     0, 0, 0, 0, 0, 0, 0, NULL, NULL, 0, NULL}
 
-/* Writes out and lse, or temp. Fails as every function here that attends. */
+/* Writes out and lse, or temp. Fails as every function here that attends and, with undo, as aura_undo(); AURA_BAD_ARGUMENT also
+ * for sinks or lse with temp, and for undo with temp and nwg above 1. */
 AURA_API aura_status aura_flash_attn_vec(const aura_ctx *ctx, const aura_flash_attn_vec_args *args);
 
 /* Merges the partial results in `temp`. With nwg 1, temp holds finished rows: it is too late for sinks and lse then. */
 typedef struct aura_flash_attn_vec_reduce_args {
     size_t size;
-    uint32_t dim, rows, nwg; /* as for aura_flash_attn_vec; rows = its q_heads */
+    uint32_t dim, rows, nwg; /* as for aura_flash_attn_vec; dim = its v_dim, rows = its q_heads */
     const float *temp;
     float *out; /* [rows][dim] */
     const aura_rotation *undo; /* as in aura_flash_pass2_args */

@@ -94,7 +94,7 @@ static aura_status check_matrix(struct aura_call call, const float *matrix, uint
     return AURA_OK;
 }
 
-aura_status aura_check_rotation(struct aura_call call, const aura_rotation *r, uint32_t dim)
+aura_status aura_check_rotation_shape(struct aura_call call, const aura_rotation *r, uint32_t dim)
 {
     aura_status status;
     if (!r)
@@ -115,6 +115,14 @@ aura_status aura_check_rotation(struct aura_call call, const aura_rotation *r, u
     if (r->kind != AURA_ROTATION_DENSE || !r->matrix)
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: rotation.%s", call.name,
                          r->kind == AURA_ROTATION_DENSE ? "matrix is NULL" : "kind is unknown");
+    return AURA_OK;
+}
+
+aura_status aura_check_rotation(struct aura_call call, const aura_rotation *r, uint32_t dim)
+{
+    aura_status status = aura_check_rotation_shape(call, r, dim);
+    if (status || r->kind == AURA_ROTATION_HADAMARD)
+        return status;
     uint64_t mode = aura_fpmode_enter();
     status = check_matrix(call, r->matrix, dim);
     aura_fpmode_leave(mode);

@@ -32,6 +32,7 @@ aura_status aura_check_dim(struct aura_call call, uint32_t dim);
 aura_status aura_check_rows(struct aura_call call, const struct aura_extent *extent);
 aura_status aura_check_apart(struct aura_call call, const struct aura_extent *a, const struct aura_extent *b);
 aura_status aura_check_rotation(struct aura_call call, const aura_rotation *rotation, uint32_t dim);
+aura_status aura_check_rotation_shape(struct aura_call call, const aura_rotation *rotation, uint32_t dim); /* not its numbers */
 aura_status aura_check_codebook(struct aura_call call, const aura_codebook *book);
 
 /* That no two vectors overlap, so that they can be written to; their extent was checked. */

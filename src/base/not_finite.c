@@ -18,8 +18,9 @@ int aura_poison_row(float *row, uint32_t dim, aura_dtype dtype)
 
 aura_status aura_bad_rows_status(struct aura_call call, const struct aura_bad_rows *bad)
 {
-    if (!bad->count)
+    const size_t count = atomic_load(&bad->count);
+    if (!count)
         return AURA_OK;
     return aura_fail(call.ctx, AURA_NOT_FINITE, "%s: %zu of the rows are not finite and NaN now, the first is row %zu",
-                     call.name, bad->count, bad->first);
+                     call.name, count, SIZE_MAX - atomic_load(&bad->before));
 }

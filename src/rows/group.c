@@ -7,15 +7,25 @@
 #include "../base/dtype.h"
 #include "../rules.h"
 
-void aura_group_init(struct aura_group *g, const aura_ctx *ctx, uint32_t dim, size_t heads)
+void aura_run_rows(const aura_ctx *ctx, double multiplications, size_t items, void (*item)(void *work, size_t i), void *work)
+{
+    if (multiplications < 0x1p16) /* ten microseconds of one thread; to hand work over takes one */
+        aura_run_here(items, item, work);
+    else
+        aura_run(ctx, items, item, work);
+}
+
+void aura_group_init(struct aura_group *g, const aura_ctx *ctx, uint32_t k_dim, uint32_t v_dim, size_t heads)
 {
     g->kernels = &ctx->kernels;
     g->heads = heads;
-    g->dim = dim;
-    g->stride = AURA_PADDED(dim);
+    g->k_dim = k_dim;
+    g->dim = v_dim;
+    g->q_stride = AURA_PADDED(k_dim);
+    g->stride = AURA_PADDED(v_dim);
     g->scale = 1;
     g->softcap = 0;
-    memset(g->q, 0, heads * g->stride * sizeof *g->q);
+    memset(g->q, 0, heads * g->q_stride * sizeof *g->q);
     aura_group_clear(g);
 }
 
@@ -30,15 +40,15 @@ void aura_group_clear(struct aura_group *g)
 
 void aura_group_query(struct aura_group *g, size_t h, const void *q, aura_dtype dtype, size_t row)
 {
-    aura_load_row(g->q + h * g->stride, q, dtype, row * g->dim, g->dim);
+    aura_load_row(g->q + h * g->q_stride, q, dtype, row * g->k_dim, g->k_dim);
 }
 
-/* Part `part` of n rows from token t on, as the kernels read them. */
-static struct aura_rows rows_of(const struct aura_source *s, const struct aura_group *g, uint64_t t, uint32_t part)
+/* Part `part` of n rows from token t on, as the kernels read them; stride: of queries or accumulators. */
+static struct aura_rows rows_of(const struct aura_source *s, size_t stride, uint64_t t, uint32_t part)
 {
     uint32_t dim = s->dim / s->parts;
     struct aura_rows rows = {s->rows + t * s->row_stride + (size_t)part * dim * s->kind / 8,
-                             s->row_stride, s->kind, dim, g->stride, AURA_BLOCK * s->row_stride, s->centroid};
+                             s->row_stride, s->kind, dim, stride, AURA_BLOCK * s->row_stride, s->centroid};
     return rows;
 }
 
@@ -56,7 +66,7 @@ static void load_norms(float *norm, const struct aura_source *s, uint64_t t, uin
 void aura_group_score(struct aura_group *g, const struct aura_source *keys, uint64_t t, size_t n)
 {
     for (uint32_t part = 0; part < keys->parts; part++) {
-        struct aura_rows rows = rows_of(keys, g, t, part);
+        struct aura_rows rows = rows_of(keys, g->q_stride, t, part);
         float *to = part ? g->product : g->weight;
         load_norms(g->norm, keys, t, part, n);
         g->kernels->row_score[keys->kind](to, AURA_BLOCK, g->q + part * rows.dim, &rows, g->norm, g->heads, n);
@@ -91,10 +101,28 @@ static int all_finite(const float *x, size_t n)
     return largest < 0x7f800000;
 }
 
+/* Kernels take eight coordinates at a time, and read to the end of the last: packed rows that end before it are copied. What is
+ * added up for coordinates that are not there is nobody's. */
+static void value_of_odd_rows(struct aura_group *g, const struct aura_rows *rows, size_t n)
+{
+    enum { TOGETHER = 8 };
+    const uint32_t dim = (rows->dim + 7) / 8 * 8;
+    const size_t bytes = aura_row_bytes(rows->dim, rows->kind), wide = aura_row_bytes(dim, rows->kind);
+    uint8_t copy[TOGETHER * AURA_MAX_DIM];
+    struct aura_rows whole = {copy, wide, rows->kind, dim, rows->query_stride, 0, rows->centroid};
+    for (size_t t = 0; t < n; t += TOGETHER) {
+        const size_t count = n - t < TOGETHER ? n - t : TOGETHER;
+        memset(copy, 0, count * wide);
+        for (size_t i = 0; i < count; i++)
+            memcpy(copy + i * wide, rows->data + (t + i) * rows->stride, bytes);
+        g->kernels->row_value[rows->kind](g->acc, g->product + t, AURA_BLOCK, &whole, g->heads, count);
+    }
+}
+
 void aura_group_value(struct aura_group *g, const struct aura_source *values, uint64_t t, size_t n)
 {
     for (uint32_t part = 0; part < values->parts; part++) {
-        struct aura_rows rows = rows_of(values, g, t, part);
+        struct aura_rows rows = rows_of(values, g->stride, t, part);
         load_norms(g->norm, values, t, part, n);
         /* Weight 0 is a token that is not seen: 0 * NaN must not count. A comparison in the common loop would stop the
          * compiler from vectorising it: 3.2 ns per head and token became 11.5. */
@@ -107,7 +135,10 @@ void aura_group_value(struct aura_group *g, const struct aura_source *values, ui
             for (size_t i = 0; !finite && i < n; i++)
                 product[i] = weight[i] == 0 ? 0 : weight[i] * g->norm[i];
         }
-        g->kernels->row_value[values->kind](g->acc + part * rows.dim, g->product, AURA_BLOCK, &rows, g->heads, n);
+        if (values->dim % 8)
+            value_of_odd_rows(g, &rows, n);
+        else
+            g->kernels->row_value[values->kind](g->acc + part * rows.dim, g->product, AURA_BLOCK, &rows, g->heads, n);
     }
 }
 

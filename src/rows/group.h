@@ -11,7 +11,7 @@ enum {
 
 /* The keys or the values of one KV head. */
 struct aura_source {
-    uint32_t kind, dim;     /* bits, or AURA_ROW_F32 ... */
+    uint32_t kind, dim;     /* bits, or AURA_ROW_F32 ...; of values the dim may be any */
     const uint8_t *rows;    /* token 0 */
     size_t row_stride;      /* bytes */
     const void *norms;      /* [token][parts], or NULL: all 1 */
@@ -30,15 +30,33 @@ static inline uint32_t aura_row_kind(aura_dtype dtype)
 /* About 70 KiB: one lives on the stack of each call. */
 struct aura_group {
     const struct aura_kernels *kernels;
-    size_t heads, stride;   /* floats from head to head in q and acc */
-    uint32_t dim;
+    size_t heads, q_stride, stride; /* floats from head to head in q, in acc */
+    uint32_t k_dim, dim;            /* of queries; of the output */
     float scale, softcap;   /* logit = scale * dot, then softcap * tanh(logit / softcap) unless softcap is 0 */
     float max[AURA_GROUP], sum[AURA_GROUP];
     float weight[AURA_GROUP * AURA_BLOCK], product[AURA_GROUP * AURA_BLOCK], norm[AURA_BLOCK];
     float q[AURA_GROUP * AURA_MAX_DIM], acc[AURA_GROUP * AURA_MAX_DIM];
 };
 
-void aura_group_init(struct aura_group *group, const aura_ctx *ctx, uint32_t dim, size_t heads);
+void aura_group_init(struct aura_group *group, const aura_ctx *ctx, uint32_t k_dim, uint32_t v_dim, size_t heads);
+
+/* Query heads of one KV head, AURA_GROUP at a time: which heads make group i, and how many groups there are. */
+struct aura_heads {
+    size_t first, heads, kv;
+};
+static inline size_t aura_head_groups(size_t q_heads, size_t kv_heads)
+{
+    return kv_heads * ((q_heads / kv_heads + AURA_GROUP - 1) / AURA_GROUP);
+}
+static inline struct aura_heads aura_heads_of(size_t q_heads, size_t kv_heads, size_t i)
+{
+    size_t ratio = q_heads / kv_heads, of_kv = (ratio + AURA_GROUP - 1) / AURA_GROUP, done = i % of_kv * AURA_GROUP;
+    struct aura_heads h = {i / of_kv * ratio + done, ratio - done < AURA_GROUP ? ratio - done : AURA_GROUP, i / of_kv};
+    return h;
+}
+
+/* Runs the items of a row function: on the context's threads, where there are enough multiplications to make it worth it. */
+void aura_run_rows(const aura_ctx *ctx, double multiplications, size_t items, void (*item)(void *work, size_t i), void *work);
 
 /* Forgets all tokens; the queries stay. */
 void aura_group_clear(struct aura_group *group);

@@ -9,6 +9,7 @@
 #include "../base/fpmode.h"
 #include "../codec.h"
 #include "../rotation.h"
+#include "group.h"
 
 /* Published with mlx-native; dim 256 uses the first half. */
 static const uint8_t tq_signs[64] = {
@@ -108,30 +109,43 @@ aura_status aura_check_tq_encode(struct aura_call call, const aura_tq_encode_arg
     return AURA_OK;
 }
 
+struct encode_work {
+    const aura_ctx *ctx;
+    const aura_tq_encode_args *args;
+    struct aura_rotation_plan rotation;
+    struct aura_codec_plan codec;
+};
+
+static void encode_token(void *user, size_t t)
+{
+    const struct encode_work *w = user;
+    const aura_tq_encode_args *a = w->args;
+    uint32_t parts = a->dim / PART;
+    uint64_t slot = a->sliding ? (a->write_pos % a->capacity + t) % a->capacity : a->write_pos + t;
+    for (size_t head = 0; head < a->kv_heads; head++) {
+        float y[2 * PART], rms[2];
+        size_t row = head * a->capacity + slot;
+        aura_load_row(y, a->in, a->in_dtype, (t * a->kv_heads + head) * a->dim, a->dim);
+        w->ctx->kernels.rotate[0](y, y, &w->rotation, 1);
+        w->ctx->kernels.row_encode[w->codec.bits]((uint8_t *)a->packed + row * parts * w->codec.row_bytes, rms, y, &w->codec,
+                                                  parts);
+        for (uint32_t part = 0; part < parts; part++)
+            a->norms[row * parts + part] = parts == 1 ? 16 * rms[part] : rms[part];
+    }
+}
+
 aura_status aura_tq_encode(const aura_ctx *ctx, const aura_tq_encode_args *a)
 {
     struct aura_call call = {ctx, "aura_tq_encode"};
     aura_status status = aura_check_tq_encode(call, a);
     if (status)
         return status;
-    struct aura_rotation_plan rotation;
-    struct aura_codec_plan codec;
-    uint32_t parts = a->dim / PART;
+    struct encode_work w = {.ctx = ctx, .args = a};
     uint64_t mode = aura_fpmode_enter();
-    aura_rotation_plan_init(&rotation, a->dim, tq_signs, NULL, 0);
-    tq_plan(&codec, a->dim, a->bits, a->scale_factor_d512);
-    for (uint64_t t = 0; t < a->tokens; t++)
-        for (size_t head = 0; head < a->kv_heads; head++) {
-            float y[2 * PART], rms[2];
-            uint64_t slot = a->sliding ? (a->write_pos % a->capacity + t) % a->capacity : a->write_pos + t;
-            size_t row = head * a->capacity + slot;
-            aura_load_row(y, a->in, a->in_dtype, (t * a->kv_heads + head) * a->dim, a->dim);
-            ctx->kernels.rotate[0](y, y, &rotation, 1);
-            ctx->kernels.row_encode[codec.bits]((uint8_t *)a->packed + row * parts * codec.row_bytes, rms, y, &codec, parts);
-            for (uint32_t part = 0; part < parts; part++)
-                a->norms[row * parts + part] = parts == 1 ? 16 * rms[part] : rms[part];
-        }
+    aura_rotation_plan_init(&w.rotation, a->dim, tq_signs, NULL, 0);
+    tq_plan(&w.codec, a->dim, a->bits, a->scale_factor_d512);
     aura_fpmode_leave(mode);
+    aura_run_rows(ctx, 12. * (double)a->tokens * a->kv_heads * a->dim, (size_t)a->tokens, encode_token, &w);
     return AURA_OK;
 }
 
@@ -191,21 +205,24 @@ aura_status aura_check_kv_copy(struct aura_call call, const aura_kv_copy_args *a
     return AURA_OK;
 }
 
+static void copy_token(void *user, size_t t)
+{
+    const aura_kv_copy_args *a = user;
+    uint64_t slot = a->sliding ? (a->write_pos % a->capacity + t) % a->capacity : a->write_pos + t;
+    for (size_t head = 0; head < a->heads; head++) {
+        size_t row = a->token_major ? slot * a->heads + head : head * a->capacity + slot;
+        for (uint32_t d = 0; d < a->dim; d++)
+            aura_store(a->cache, a->cache_dtype, row * a->dim + d,
+                       aura_load(a->in, a->in_dtype, (t * a->heads + head) * a->dim + d));
+    }
+}
+
 aura_status aura_kv_copy(const aura_ctx *ctx, const aura_kv_copy_args *a)
 {
     struct aura_call call = {ctx, "aura_kv_copy"};
     aura_status status = aura_check_kv_copy(call, a);
     if (status)
         return status;
-    uint64_t mode = aura_fpmode_enter();
-    for (uint64_t t = 0; t < a->tokens; t++)
-        for (size_t head = 0; head < a->heads; head++) {
-            uint64_t slot = a->sliding ? (a->write_pos % a->capacity + t) % a->capacity : a->write_pos + t;
-            size_t row = a->token_major ? slot * a->heads + head : head * a->capacity + slot;
-            for (uint32_t d = 0; d < a->dim; d++)
-                aura_store(a->cache, a->cache_dtype, row * a->dim + d,
-                           aura_load(a->in, a->in_dtype, (t * a->heads + head) * a->dim + d));
-        }
-    aura_fpmode_leave(mode);
+    aura_run_rows(ctx, (double)a->tokens * a->heads * a->dim, (size_t)a->tokens, copy_token, (void *)a);
     return AURA_OK;
 }

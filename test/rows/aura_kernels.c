@@ -374,7 +374,7 @@ static void large_maxima_need_f32_partials(void)
     for (int type = AURA_F32; type <= AURA_BF16; type++) {
         float o[BLOCKS * DIM], m[BLOCKS], l[BLOCKS], out[DIM];
         aura_flash_p1_args a = {sizeof a, p.k.packed, p.v.packed, DIM, 1, 1, T, p.q, AURA_F32, (aura_dtype)type, o, m, l,
-                                BLOCKS, T / BLOCKS, 0, 0};
+                                BLOCKS, T / BLOCKS, 0, 0, 0};
         aura_flash_pass2_args b = AURA_FLASH_PASS2_ARGS_INIT;
         b.dim = DIM, b.q_heads = 1, b.num_blocks = BLOCKS, b.o = o, b.m = m, b.l = l, b.partial_dtype = (aura_dtype)type,
             b.out = out;

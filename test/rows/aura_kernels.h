@@ -73,7 +73,7 @@ static struct side make_side(uint32_t bits, uint32_t dim, uint32_t kv_heads, siz
                 s.x[(h * tokens + t) * dim + d] =
                     number_of(s.norms, h * stride + t, norm_dtype) *
                     number_of(s.codebook, oracle_unpack(s.codes + (h * stride + t) * row_bytes, bits, d), book_dtype);
-    aura_packed packed = {bits, s.codes, s.norms, s.codebook, norm_dtype, book_dtype, stride};
+    aura_packed packed = {bits, s.codes, s.norms, s.codebook, norm_dtype, book_dtype, stride, 0};
     s.packed = packed;
     free(norms);
     return s;

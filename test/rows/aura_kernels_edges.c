@@ -174,7 +174,7 @@ static int run_all(const struct problem *p, unsigned long mode)
     aura_score_args s = {sizeof s, p->k.packed, 64, 4, 2, 6, p->q, all.score, AURA_F32, AURA_F32, 0};
     aura_value_args v = {sizeof v, p->v.packed, 64, 4, 2, 6, all.score, all.value, AURA_F32, AURA_F32, 0, -1e30f};
     aura_flash_p1_args a = {sizeof a, p->k.packed, p->v.packed, 64, 4, 2, 6, p->q, AURA_F32, AURA_F32, all.o, all.m, all.l,
-                            2, 4, 0, 0};
+                            2, 4, 0, 0, 0};
     aura_flash_pass2_args b = AURA_FLASH_PASS2_ARGS_INIT;
     aura_flash_sdpa_args f = AURA_FLASH_SDPA_ARGS_INIT;
     b.dim = 64, b.q_heads = 4, b.num_blocks = 2, b.o = all.o, b.m = all.m, b.l = all.l, b.out = all.pass2;

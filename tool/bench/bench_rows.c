@@ -55,7 +55,7 @@ static aura_packed packed_rows(struct problem *p, uint32_t bits, uint64_t *state
         codes[i] = random_bits(state);
     for (size_t i = 0; i < rows; i++)
         norms[i] = 0.05f;
-    aura_packed packed = {bits, codes, norms, book.centroid, AURA_F32, AURA_F32, 0};
+    aura_packed packed = {bits, codes, norms, book.centroid, AURA_F32, AURA_F32, 0, 0};
     return packed;
 }
 
