@@ -19,8 +19,12 @@
 // A call that cannot fail here: what it needs was reserved, and its arguments are ours.
 #define MUST(call) do { if ((call) != AURA_OK) { GGML_ABORT("%s: %s", __func__, aura_last_error()); } } while (0)
 
-// The same of one that attends: numbers that are none are no reason to stop.
-#define MUST_RUN(call) do { const aura_status s_ = (call); if (s_ && s_ != AURA_NOT_FINITE) { GGML_ABORT("%s: %s", __func__, aura_last_error()); } } while (0)
+// One that attends may meet numbers that are none, and makes NaN of them.
+static void must_run(aura_status status) {
+    if (status && status != AURA_NOT_FINITE) {
+        GGML_ABORT("aura: %s", aura_last_error());
+    }
+}
 
 thread_local uint32_t llama_kv_aura::next_batch = 512;
 thread_local bool     llama_kv_aura::next_full  = false;
@@ -537,7 +541,8 @@ uint64_t llama_kv_aura::sees_from(const sequence & s, size_t t) const {
 }
 
 // What is asked of each part of a sequence whose positions follow each other.
-std::vector<llama_kv_aura::part> llama_kv_aura::parts_of(const sequence & s, const std::vector<uint32_t> & asks, size_t before) const {
+std::vector<llama_kv_aura::part> llama_kv_aura::parts_of(const sequence & s, const std::vector<uint32_t> & asks,
+                                                         size_t before) const {
     std::vector<part> parts;
     for (size_t begin = s.first, end; begin < s.tokens.size(); begin = end) {
         for (end = begin + 1; end < s.tokens.size() && s.tokens[end].pos == s.tokens[end - 1].pos + 1; end++) {
@@ -545,7 +550,8 @@ std::vector<llama_kv_aura::part> llama_kv_aura::parts_of(const sequence & s, con
         part p;
         p.ask.seq = s.id, p.ask.queries = asks.size();
         for (uint32_t i : asks) {
-            const size_t t = before + i, from = std::max<size_t>(begin, sees_from(s, t)), until = std::max(from, std::min(end, t + 1));
+            const size_t t = before + i, from = std::max<size_t>(begin, sees_from(s, t));
+            const size_t until = std::max(from, std::min(end, t + 1));
             p.from.push_back(from), p.until.push_back(until);
             p.behind.push_back(until > from ? s.tokens[t].pos - s.tokens[until - 1].pos : 0);
         }
@@ -674,7 +680,8 @@ static void place(view & v, const ggml_tensor * t, uint32_t row, size_t head, si
     v.token_stride = token/sizeof(float), v.head_stride = head/sizeof(float);
 }
 
-// The results of the parts, joined. A slope times how far a part is behind a query is the same for all its keys: it goes to their sum.
+// The results of the parts, joined. A slope times how far a part is behind a query is the same for all its keys: it goes to their
+// sum.
 void llama_kv_aura::attend_parts(const parted & p, ggml_tensor * dst, const layer & l, aura_attend_options how) const {
     const size_t rows = p.rows.size()*l.n_head;
     const ggml_tensor * q = dst->src[0];
@@ -688,7 +695,7 @@ void llama_kv_aura::attend_parts(const parted & p, ggml_tensor * dst, const laye
         place(ask.q, q, 0, q->nb[1], q->nb[2]);
         ask.q.rows = p.rows.data(), ask.from = of.from.data(), ask.until = of.until.data();
         ask.out.data = out[more].data(), ask.lse = lse[more].data();
-        MUST_RUN(aura_attend(l.cache, &ask, 1, &how));
+        must_run(aura_attend(l.cache, &ask, 1, &how));
         for (size_t row = 0; row < rows; row++) {
             lse[more][row] -= l.alibi[row%l.n_head]*of.behind[row/l.n_head];
         }
@@ -697,11 +704,12 @@ void llama_kv_aura::attend_parts(const parted & p, ggml_tensor * dst, const laye
             aura_merge_args m = AURA_MERGE_ARGS_INIT;
             m.rows = rows, m.dim = l.dim_v;
             m.a = m.out = out[0].data(), m.a_lse = m.out_lse = lse[0].data(), m.b = out[1].data(), m.b_lse = lse[1].data();
-            MUST_RUN(aura_merge(ctx, &m));
+            must_run(aura_merge(ctx, &m));
         }
     }
     for (size_t i = 0; i < p.rows.size(); i++) {
-        memcpy((char *) dst->data + p.rows[i]*dst->nb[1], out[0].data() + i*l.n_head*l.dim_v, (size_t) l.n_head*l.dim_v*sizeof(float));
+        const size_t n = (size_t) l.n_head*l.dim_v;
+        memcpy((char *) dst->data + p.rows[i]*dst->nb[1], out[0].data() + i*n, n*sizeof(float));
     }
 }
 
@@ -728,7 +736,7 @@ void llama_kv_aura::lead(ggml_tensor * dst, layer & l) {
     }
     how.workspace = (void *) (((uintptr_t) workspace.data() + 63) & ~(uintptr_t) 63);
     how.workspace_bytes = workspace.size() - 64;
-    MUST_RUN(aura_append_attend(l.cache, now.in.data(), o.keys ? now.in.size() : 0, now.ask.data(), now.ask.size(), &how));
+    must_run(aura_append_attend(l.cache, now.in.data(), o.keys ? now.in.size() : 0, now.ask.data(), now.ask.size(), &how));
     for (const auto & p : now.in_parts) {
         attend_parts(p, dst, l, how);
     }

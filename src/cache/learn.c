@@ -13,7 +13,7 @@
 #include "../base/view.h"
 #include "../metric.h"
 
-enum { FEW_QUERIES = 4 }; /* are counted sooner than handed over */
+enum { FEW_QUERIES = 4 }; /* of a call are not counted: a step of a token should not pay for it, 2 % of a small model's */
 
 struct aura_learning {
     pthread_mutex_t lock; /* of all but the last two */
@@ -133,13 +133,12 @@ void aura_learn_queries(const struct aura_attend *a)
         return;
     for (size_t i = 0; i < a->n_jobs; i++)
         queries += a->jobs[i].queries;
+    if (queries <= FEW_QUERIES)
+        return;
     pthread_mutex_lock(&l->lock);
     struct count c = {a, l, AURA_LEARN_POSITIONS - l->positions};
     c.left = c.left < queries ? c.left : queries;
-    if (c.left > FEW_QUERIES)
-        aura_run(a->cache->ctx, a->cache->config.kv_heads, count_head, &c);
-    else if (c.left)
-        aura_run_here(a->cache->config.kv_heads, count_head, &c);
+    aura_run(a->cache->ctx, a->cache->config.kv_heads, count_head, &c);
     l->positions += c.left;
     pthread_mutex_unlock(&l->lock);
 }

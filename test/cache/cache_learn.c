@@ -23,16 +23,21 @@ static void put(aura_cache *cache, aura_seq seq, uint32_t first, uint32_t n)
     EXPECT(!aura_append(cache, &job, 1), "%s", aura_last_error());
 }
 
-/* Asks about positions [first, first + n), in calls of at most 40 queries. */
-static void ask(const aura_cache *cache, aura_seq seq, uint32_t first, uint32_t n)
+/* Asks about positions [first, first + n), in calls of at most `most` queries. */
+static void ask_by(const aura_cache *cache, aura_seq seq, uint32_t first, uint32_t n, uint32_t most)
 {
     static float out[40 * Q_HEADS * DIM];
     for (uint32_t t = first, part; t < first + n; t += part) {
         aura_attend_job job = AURA_ATTEND_JOB_INIT;
-        part = first + n - t < 40 ? first + n - t : 40;
+        part = first + n - t < most ? first + n - t : most;
         job.seq = seq, job.queries = part, job.q.data = queries + t * Q_HEADS * DIM, job.out.data = out;
         EXPECT(!aura_attend(cache, &job, 1, NULL), "%s", aura_last_error());
     }
+}
+
+static void ask(const aura_cache *cache, aura_seq seq, uint32_t first, uint32_t n)
+{
+    ask_by(cache, seq, first, n, 40);
 }
 
 /* What 512 positions teach: the sum of q q' over its trace. */
@@ -100,19 +105,34 @@ static void later_tiles_know_what_was_learnt(void)
 static void a_step_learns_after_it_has_appended(void)
 {
     aura_config config = learning_config();
-    static float out[Q_HEADS * DIM];
+    static float out[8 * Q_HEADS * DIM];
     struct model *m = right_model(96);
     aura_cache *cache = cache_new(ctx, &config);
     aura_seq seq = seq_new(cache);
     aura_append_job in = AURA_APPEND_JOB_INIT;
     aura_attend_job job = AURA_ATTEND_JOB_INIT;
-    put(cache, seq, 0, 95), ask(cache, seq, 0, POSITIONS - 1);
-    in.seq = seq, in.tokens = 1, in.k.data = keys + 95 * HEADS * DIM, in.v.data = values + 95 * HEADS * DIM;
-    job.seq = seq, job.queries = 1, job.q.data = queries + (POSITIONS - 1) * Q_HEADS * DIM, job.out.data = out;
+    put(cache, seq, 0, 88), ask(cache, seq, 0, POSITIONS - 8);
+    in.seq = seq, in.tokens = 8, in.k.data = keys + 88 * HEADS * DIM, in.v.data = values + 88 * HEADS * DIM;
+    job.seq = seq, job.queries = 8, job.q.data = queries + (POSITIONS - 8) * Q_HEADS * DIM, job.out.data = out;
     EXPECT(!aura_append_attend(cache, &in, 1, &job, 1, NULL), "%s", aura_last_error());
     put(cache, seq, 96, TOKENS - 96);
     expect_model(cache, seq, m, "a step");
     aura_cache_destroy(cache), model_destroy(m);
+}
+
+/* Calls of up to 4 queries teach nothing; one of 5 does. */
+static void small_steps_teach_nothing(void)
+{
+    aura_config config = learning_config();
+    for (uint32_t most = 4; most <= 5; most++) {
+        struct model *m = right_model(most == 4 ? TOKENS : 96);
+        aura_cache *cache = cache_new(ctx, &config);
+        aura_seq seq = seq_new(cache);
+        put(cache, seq, 0, 64), ask_by(cache, seq, 0, POSITIONS - 32, most), put(cache, seq, 64, 32);
+        ask_by(cache, seq, POSITIONS - 32, 32, most == 4 ? 4 : 32), put(cache, seq, 96, TOKENS - 96);
+        expect_model(cache, seq, m, "small steps");
+        aura_cache_destroy(cache), model_destroy(m);
+    }
 }
 
 static void a_loaded_cache_goes_on_learning(void)
@@ -191,14 +211,14 @@ static void nothing_to_learn(void)
     }
     config = learning_config();
     queries[9] = NAN;
-    static float out[Q_HEADS * DIM];
+    static float out[8 * Q_HEADS * DIM];
     aura_attend_job job = AURA_ATTEND_JOB_INIT;
     aura_cache *cache = cache_new(ctx, &config);
     aura_seq seq = seq_new(cache);
     put(cache, seq, 0, 64);
-    job.seq = seq, job.queries = 1, job.q.data = queries, job.out.data = out;
+    job.seq = seq, job.queries = 8, job.q.data = queries, job.out.data = out;
     EXPECT(aura_attend(cache, &job, 1, NULL) == AURA_NOT_FINITE, "a NaN");
-    ask(cache, seq, 1, POSITIONS - 1), put(cache, seq, 64, TOKENS - 64);
+    ask(cache, seq, 8, POSITIONS - 8), put(cache, seq, 64, TOKENS - 64);
     float k[HEADS * DIM];
     const aura_view k_view = {k, AURA_F32, 0, 0, NULL}, nobody = AURA_VIEW_INIT;
     EXPECT(!aura_cache_decode(cache, seq, TOKENS - 1, 1, &k_view, &nobody), "%s", aura_last_error());
@@ -220,6 +240,7 @@ int main(void)
     isas_open(0);
     RUN(later_tiles_know_what_was_learnt);
     RUN(a_step_learns_after_it_has_appended);
+    RUN(small_steps_teach_nothing);
     RUN(a_loaded_cache_goes_on_learning);
     RUN(bad_files_are_refused);
     RUN(nothing_to_learn);

@@ -1,5 +1,5 @@
-// inner MODEL WINDOWED DIR: what no program of llama.cpp's shows with the small models: caches that would share cells, profiles, what
-// is learnt, positions that are divided, steps that are given up, and, with a model that has windows, memory that comes back.
+// inner MODEL WINDOWED DIR: what no program of llama.cpp's shows with the small models: caches that would share cells, profiles,
+// what is learnt, positions that are divided, steps that are given up, and, with a model that has windows, memory that comes back.
 #include "llama-kv-aura.h"
 #include "llama-kv-cache-iswa.h"
 #include "llama-kv-cache.h"
@@ -125,7 +125,8 @@ static void learning(llama_model * model) {
         llama_free(ctx);
     }
     unsetenv("LLAMA_AURA_LEARN");
-    expect(last[0][0] == last[1][0] && last[0][1] != last[1][1], "it learns from 512 positions, and LLAMA_AURA_LEARN=0 says not to");
+    expect(last[0][0] == last[1][0] && last[0][1] != last[1][1],
+        "it learns from 512 positions, and LLAMA_AURA_LEARN=0 says not to");
 }
 
 // Positions that are divided are those that seq_add gives one by one. (llama.cpp's own cache turns keys the other way when it
@@ -194,8 +195,9 @@ static std::vector<float> decode(llama_context * ctx, const std::vector<llama_se
     return std::vector<float>(l, l ? l + n*vocab : l);
 }
 
-// A step of two sequences is given up after some nodes of its graph. llama.cpp takes its tokens out of one of them. The other has them
-// where all layers have, as with llama.cpp's own cache, and else never had any. -1: nothing is given up, which says how it should be.
+// A step of two sequences is given up after some nodes of its graph. llama.cpp takes its tokens out of one of them. The other has
+// them where all layers have, as with llama.cpp's own cache, and else never had any. -1: nothing is given up, which says how it
+// should be.
 static std::string given_up(llama_model * model, int nodes, std::vector<float> want[2], int * back) {
     const int N = 40;
     static int left;
@@ -289,8 +291,8 @@ static double growth(const char * path, bool full) {
     return grown;
 }
 
-// Layers with a window give the memory of what nobody sees back; a cache that is told to keep all does not. Each has a process, so that
-// neither uses memory that others have left.
+// Layers with a window give the memory of what nobody sees back; a cache that is told to keep all does not. Each has a process, so
+// that neither uses memory that others have left.
 static void windows(const char * path) {
     double * grown = (double *) mmap(nullptr, 2*sizeof(double), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     for (int full = 0; full < 2; full++) {
