@@ -418,6 +418,7 @@ job_tool() {
     tool_help
     tool_mistakes
     tool_demo
+    tool_pages
     tool_completion
     tool_run
     tool_tokens
@@ -555,6 +556,27 @@ tool_demo() {
     else
         echo 'skip colours: there is no script(1) to make a terminal'
     fi
+}
+
+# The pages of all commands that write one: what they say, and, in a browser, how they look.
+tool_pages() {
+    local dir=$out/pages model=$out/tool.gguf
+    rm -rf $dir
+    mkdir -p $dir
+    command -v python3 >/dev/null || { echo 'skip pages: there is no python3'; return; }
+    ends 0 'pages: demo' $aura demo --quick --model $model --prompt 'ab c' --html $dir/demo.html
+    ends 0 'pages: demo without a model' $aura demo --quick --html $dir/demo-alone.html
+    ends 0 'pages: eval' $aura eval $model --text README.md --ctx 32 --chunks 2 --codec examples/codec.py --html $dir/eval.html
+    ends 0 'pages: bench' $aura bench --dim 64 --heads 2 --kv-heads 1 --tokens 64 --threads 1 --html $dir/bench.html
+    try 'pages: the demo opens with a verdict and three numbers' python3 - $dir/demo-alone.html <<'END'
+import re, sys
+page = open(sys.argv[1]).read()
+top = page[page.index('<main>'):page.index('<h2>')]
+said = r'<p class="verdict">The default, k4v4, takes 3\.[89] times less memory than f16, is [^,]* at \d+k tokens, and changes the output of attention by [\d.]+ %'
+sys.exit(not (re.match(r'<main>\s*' + said, top) and len(re.findall(r'<div><b>[^<]+</b><span>[^<]+</span></div>', top)) == 3))
+END
+    [ ! -e $out/bench.html ] || cp $out/bench.html $dir/bench-table.html # of bench_page
+    program pages test/tool/pages.py $dir/*.html
 }
 
 # json NAME COMMAND...: it prints one JSON value and nothing else.
@@ -1032,6 +1054,8 @@ picture() {
 # README.md: short, with the picture of the code, and its program, which is the first C block with a main.
 job_install_readme() {
     try 'install: README.md has 150 lines at most' test "$(wc -l <README.md)" -le 150
+    try 'install: its picture is of this version' grep -aq "aura $version" doc/demo.png
+    try 'install: so is its table' grep -q "^aura $version on " README.md
     picture README.md >"$user/picture"
     try 'install: README.md has a picture' grep -q undo "$user/picture"
     try 'install: README.md has the picture of src/stages.h' diff "$user/picture" <(picture src/stages.h)

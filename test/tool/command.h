@@ -106,8 +106,8 @@ int __wrap_open(const char *path, int flags, ...)
 /* ---- a clock ------------------------------------------------------------------------------------------------------------- */
 
 /* Every look at it is 125 milliseconds later, so that measurements are short and print the same: multiples of that are exact as
- * double, wherever a time begins. A coarse one moves with every eighth look, by as much. */
-static int coarse_clock;
+ * double, wherever a time begins. A coarse one moves with every eighth look, by as much; an uneven one steps farther each time. */
+static int coarse_clock, uneven_clock;
 
 int __real_clock_gettime(clockid_t which, struct timespec *time);
 int __wrap_clock_gettime(clockid_t which, struct timespec *time);
@@ -116,7 +116,8 @@ int __wrap_clock_gettime(clockid_t which, struct timespec *time)
     static atomic_long looks;
     if (!in_child)
         return __real_clock_gettime(which, time);
-    const long now = atomic_fetch_add(&looks, 1), milliseconds = 125 * (coarse_clock ? now / 8 : now);
+    const long now = atomic_fetch_add(&looks, 1);
+    const long milliseconds = 125 * (coarse_clock ? now / 8 : uneven_clock ? now * now * now : now);
     time->tv_sec = 1 + milliseconds / 1000, time->tv_nsec = milliseconds % 1000 * 1000000;
     return 0;
 }

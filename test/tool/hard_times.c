@@ -155,6 +155,23 @@ static void a_clock_that_stands_still(void)
     coarse_clock = 0;
 }
 
+/* Times that vary make ratios that say little: the page of a bench says so, and only then. */
+static void a_clock_that_varies(void)
+{
+    for (uneven_clock = 0; uneven_clock < 2; uneven_clock++) {
+        put_old();
+        struct outcome o = run_line("bench --dim 64 --heads 2 --kv-heads 1 --tokens 64 --threads 1 --html out", &(struct how){0});
+        struct bytes page = read_file(file_path("out"));
+        page.data[page.size - 1] = 0;
+        EXPECT(o.status == 0 && strstr((char *)page.data, "<table>"), "status %d: %.300s", o.status, o.err.data);
+        EXPECT(!strstr((char *)page.data, "<p class=\"warning\">Warning: in 1 of 1 rows") == !uneven_clock, "a warning");
+        EXPECT(!strstr((char *)page.data, " ± ") == !uneven_clock, "marks");
+        free(page.data);
+        outcome_free(&o);
+    }
+    uneven_clock = 0;
+}
+
 /* ---- numbers that are none ------------------------------------------------------------------------------------------------- */
 
 /* The model with a weight that is none, so many weights before its end. */
@@ -299,6 +316,7 @@ int __wrap_main(int argc, char **argv)
     RUN(a_base_is_full);
     RUN(standard_files_are_closed);
     RUN(a_clock_that_stands_still);
+    RUN(a_clock_that_varies);
     RUN(numbers_that_are_none);
     RUN(things_in_place_of_files);
     RUN(things_in_place_of_results);

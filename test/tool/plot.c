@@ -64,7 +64,11 @@ static void text_is_escaped(void)
     html_row_begin(to), html_cell(to, "%s", "r&d"), html_cell(to, "%s", ""), html_row_end(to);
     html_table_end(to);
     html_columns_begin(to), html_column(to, "\"k4v4\"", "</div>"), html_columns_end(to);
+    html_verdict(to, "%s", "<good>"), html_warning(to, "%d & more", 15);
+    html_numbers_begin(to), html_number(to, "< 3", "%s", "times & more"), html_numbers_end(to);
     end(to);
+    EXPECT(strstr(page, "<p class=\"verdict\">&lt;good&gt;</p>") && strstr(page, "<p class=\"warning\">15 &amp; more</p>") &&
+           strstr(page, "<div><b>&lt; 3</b><span>times &amp; more</span></div>"), "verdict, warning and number");
     EXPECT(strstr(page, "<title>&lt;title&gt; &amp; &quot;more&quot;</title>"), "title");
     EXPECT(strstr(page, "z \xef\xbf\xbd\xef\xbf\xbd \xc3\xa9 \xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd \xf0\x9f\x99\x82 "
                   "\xef\xbf\xbd"), "bytes that are no text");
@@ -84,9 +88,8 @@ static struct plot chart_of(const struct plot_series *series, size_t n, int log)
                         {"time", "s", log, 0, 0, NULL, 0},
                         series,
                         n,
-                        NULL,
                         0,
-                        0};
+                        NULL};
     return plot;
 }
 
@@ -94,9 +97,8 @@ static void a_chart_has_its_points(void)
 {
     struct plot_series series[] = {
         {"k4v4 <&>", line_points, 3, 0, 1}, {"f16", line_points, 3, 1, 0}, {"both", line_points, 3, 2, 0}};
-    struct plot_rule rule = {2e-3, "2 ms > is slow"};
     struct plot plot = chart_of(series, 3, 1);
-    plot.rules = &rule, plot.n_rules = 1, plot.diagonal = 1;
+    plot.diagonal = 1, plot.note = "f16 > 2 ms";
     FILE *to = begin("chart");
     plot_chart(to, &plot);
     end(to);
@@ -105,7 +107,8 @@ static void a_chart_has_its_points(void)
     EXPECT(count("k4v4 &lt;&amp;&gt;: 8k, 900 µs") == 2, "what a mark says");
     EXPECT(count(">k4v4 &lt;&amp;&gt;</text>") == 2 && count(">both</text>") == 2, "names in the legend");
     EXPECT(count("V") >= 6, "error bars");
-    EXPECT(count(">1 ms</text>") == 2 && count(">2 ms &gt; is slow</text>") == 2, "ticks and rules");
+    EXPECT(count(">1 ms</text>") == 2 && count("<p class=\"note\">f16 &gt; 2 ms</p>") == 1, "ticks, and the note once");
+    EXPECT(count("class=\"mark key c") == 2 * 3, "%zu keys", count("class=\"mark key c"));
     done();
 }
 
@@ -130,6 +133,51 @@ static void lines_have_their_names_at_their_ends(void)
     done();
 }
 
+/* Boxes of labels as a wide font draws them. */
+static int labels_cover(const char *svg)
+{
+    struct {
+        double left, top;
+    } box[64];
+    size_t n = 0;
+    for (const char *at = svg, *end = strstr(svg, "</svg>"); (at = strstr(at, "<text x=\"")) && at < end && n < 64; at++) {
+        double x = strtod(at + 9, NULL), y = strtod(strstr(at, "y=\"") + 3, NULL);
+        const char *anchor = strstr(at, "anchor=\"") + 8, *class = strstr(at, "class=\"halo\"");
+        if (!class || class > strchr(at, '>'))
+            continue;
+        box[n].left = x - (*anchor == 'm' ? 16 : *anchor == 'e' ? 32 : 0), box[n++].top = y;
+    }
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = 0; k < i; k++)
+            if (fabs(box[i].left - box[k].left) < 32 && fabs(box[i].top - box[k].top) < 12)
+                return 1;
+    return n == 0;
+}
+
+static void no_label_is_left_out(void)
+{
+    enum { CROWD = 40 };
+    char names[CROWD][8], text[32];
+    struct plot_point points[CROWD];
+    for (int i = 0; i < CROWD; i++) { /* in twos and threes at nearly the same place */
+        snprintf(names[i], sizeof names[i], "n%03d", i);
+        points[i] = (struct plot_point){4 + i / 3 * 0.3, 1e-3 * (1 + 0.01 * (i % 3)), 0, 0, names[i]};
+    }
+    struct plot_series series = {"crowd", points, CROWD, 0, 0};
+    struct plot plot = chart_of(&series, 1, 1);
+    FILE *to = begin("labels");
+    plot_chart(to, &plot);
+    end(to);
+    for (int i = 0; i < CROWD; i++) {
+        snprintf(text, sizeof text, ">%.7s</text>", names[i]);
+        EXPECT(count(text) == 2, "%s is there %zu times", names[i], count(text));
+    }
+    EXPECT(count("class=\"lead\"") > 0, "lines to points that are elsewhere");
+    EXPECT(!labels_cover(strstr(page, "<svg class=\"wide\"")), "wide: labels cover each other");
+    EXPECT(!labels_cover(strstr(page, "<svg class=\"narrow\"")), "narrow: labels cover each other");
+    done();
+}
+
 static void what_cannot_be_drawn_is_left_out(void)
 {
     struct plot_series series[] = {{"odd", odd_points, 5, 0, 1}, {"none", NULL, 0, 1, 1}};
@@ -150,15 +198,22 @@ static void bars_and_parts(void)
 {
     struct plot_bar bars[] = {{"f16", 16.0 * (1 << 30), 0, 0, "1x", 5}, {"k4v4 & more", 4.4 * (1 << 30), 4e9, 5e9, NULL, 0},
                               {"none", NAN, 0, 0, NULL, 1}, {"zero", 0, 0, 0, NULL, 2}};
+    static const struct plot_key keys[] = {{"ours & theirs", 0}, {"f16 alone", 5}};
+    static const char *const texts[] = {"nothing", "half", "all of it"};
     double heat[12] = {0, 0.5, 1, NAN, -1, 2, 0.1};
     FILE *to = begin("bars");
-    plot_bars(to, "memory", "B", bars, 4), plot_parts(to, "a tile", "B", bars, 4), plot_heat(to, "weights", heat, 3, 4, 0);
+    plot_bars(to, "memory", "B", bars, 4, keys, 2), plot_parts(to, "a tile", "B", bars, 4), plot_heat(to, "weights", heat, 3, 4);
+    plot_heat_scale(to, "weight", texts, 3);
     struct plot_bar more[] = {{"two of them", 4224, 0, 0, "each", 0}, {NULL, 4224, 0, 0, NULL, 1}};
     plot_parts(to, "a page", "bytes", more, 2);
-    plot_bars(to, "empty", "B", NULL, 0), plot_parts(to, "empty", "B", NULL, 0), plot_heat(to, "empty", NULL, 0, 0, 0);
+    plot_bars(to, "empty", "B", NULL, 0, NULL, 0), plot_parts(to, "empty", "B", NULL, 0), plot_heat(to, "empty", NULL, 0, 0);
     end(to);
     EXPECT(count(">16 GiB, 1x</text>") == 4 && count(">4.4 GiB</text>") == 4, "numbers with units");
-    EXPECT(count("<rect") == 2 * 3 + 2 * 2 + 2 * 2, "%zu bars", count("<rect"));
+    EXPECT(count("<rect") - count("<rect class=\"fill key") == 2 * 3 + 2 * 2 + 2 * 2, "%zu bars", count("<rect"));
+    EXPECT(count(">ours &amp; theirs</text>") == 2 && count(">f16 alone</text>") == 2, "what colours mean");
+    EXPECT(count("<rect class=\"fill key c0\"") == 2 * 12 && count("<path class=\"fill c0\" opacity") == 2 * 12,
+           "the picture and its scale have one colour");
+    EXPECT(count(">nothing</text>") == 2 && count(">half</text>") == 2 && count(">all of it</text>") == 2, "what the scale says");
     EXPECT(count(">4224 bytes, each</text>") == 2, "a part without a name is not listed");
     EXPECT(count("h1v1h-1z") == 4, "%zu cells", count("h1v1h-1z"));
     done();
@@ -211,6 +266,7 @@ int main(void)
     RUN(text_is_escaped);
     RUN(a_chart_has_its_points);
     RUN(lines_have_their_names_at_their_ends);
+    RUN(no_label_is_left_out);
     RUN(what_cannot_be_drawn_is_left_out);
     RUN(bars_and_parts);
     RUN(ticks_are_round);

@@ -61,13 +61,15 @@ static void chart_times(FILE *to, const struct row *rows, size_t count, const ch
     }
     static const double ticks[] = {4096, 16384, 65536, 131072};
     struct plot plot = {title, {"tokens in the cache", "tokens", 1, 0, 0, ticks, 4}, {"time", "s", 1, 0, 0, NULL, 0}, lines,
-        n, NULL, 0, 0};
+        n, 0, NULL};
     plot_chart(to, &plot);
 }
 
 /* One row, the plain read of as many bytes, and f16, as bars. */
 static void bars_of_row(FILE *to, const struct row *r)
 {
+    static const struct plot_key keys[] = {{"attention", 0}, {"a plain read of as many bytes", 2}, {"attention with f16", 5}};
+    const int f16 = r->f16_seconds > 0;
     char name[16], title[200], tokens[48], read[32];
     aura_format_name(r->shape.format, name);
     plot_number(tokens, r->shape.tokens, "tokens");
@@ -76,10 +78,10 @@ static void bars_of_row(FILE *to, const struct row *r)
              r->shape.q_heads,
              r->shape.kv_heads, tokens, r->shape.batch, r->queries);
     struct plot_bar bars[] = {{name, r->seconds, 0, 0, NULL, 0},
-                              {read, r->read_seconds, 0, 0, "of as many bytes", 2},
+                              {read, r->read_seconds, 0, 0, NULL, 2},
                               {"kf16vf16", r->f16_seconds, 0, 0, NULL, 5},
                               {"read of f16", r->f16_read_seconds, 0, 0, NULL, 2}};
-    plot_bars(to, title, "s", bars, r->f16_seconds > 0 ? 4 : 2);
+    plot_bars(to, title, "s", bars, f16 ? 4 : 2, keys, f16 ? 3 : 2);
 }
 
 static void table(FILE *to, const struct results *results)
@@ -121,7 +123,7 @@ static void warn(FILE *to, const struct results *results)
     for (size_t i = 0; i < results->count; i++)
         many += results->rows[i].spread * 100 > MEANINGLESS;
     if (many)
-        html_text(to, "Warning: in %zu of %zu rows, marked with ±, turns varied by more than %d %%. Their ratios say little; an "
+        html_warning(to, "Warning: in %zu of %zu rows, marked with ±, turns varied by more than %d %%. Their ratios say little; an "
                   "idle machine gives better ones.", many, results->count, MEANINGLESS);
 }
 

@@ -25,25 +25,21 @@ static void chart_quality(FILE *to, const struct demo *d, const char *title, con
 {
     struct plot_point presets[DEMO_CACHES], others[DEMO_CACHES];
     size_t n = 0, m = 0;
-    double least = INFINITY;
     for (size_t i = 1; i < d->count; i++) {
         const struct demo_cache *c = &d->caches[i];
         const struct spread *s = kl ? &c->kl : &c->output;
-        least = fmin(least, s->least);
         struct plot_point p = {c->bits, s->mean, s->least, s->most, c->name};
         if (*c->preset)
             presets[n++] = p;
         else
             others[m++] = p;
     }
-    /* The recording is in f16, so an f16 cache changes only the last bits of sums: its line is below all others. */
-    double f16 = kl ? d->caches[0].kl.mean : d->caches[0].output.mean;
-    char number[48], label[96];
-    plot_number(number, f16, unit);
-    snprintf(label, sizeof label, "f16, 16 bits: %s", number);
+    /* The recording is in f16, so an f16 cache changes only the last bits of sums: in the chart it would squeeze all others. */
+    char number[48], note[128];
+    plot_number(number, kl ? d->caches[0].kl.mean : d->caches[0].output.mean, unit);
+    snprintf(note, sizeof note, "f16, 16 bits, is far below and not in the chart: %s.", number);
     struct plot_series series[] = {{"presets", presets, n, PRESET, 0}, {"other pairs", others, m, PAIR, 0}};
-    struct plot_rule rule = {least / 4 > f16 ? least / 4 : f16, label};
-    struct plot plot = {title, {"bits per value", "", 0, 0, 0, NULL, 0}, {name, unit, 1, 0, 0, NULL, 0}, series, 2, &rule, 1, 0};
+    struct plot plot = {title, {"bits per value", "", 0, 0, 0, NULL, 0}, {name, unit, 1, 0, 0, NULL, 0}, series, 2, 0, note};
     plot_chart(to, &plot);
 }
 
@@ -53,8 +49,7 @@ static void section_quality(FILE *to, const struct demo *d)
     html_text(to, "Keys and values of recorded layers went through each cache; the output of attention is compared with "
               "attention in double precision over the numbers as recorded. Bars reach from the best to the worst layer. With "
               "every bit less the error about doubles; the keys alone decide the weights, so k5v4 has those of k5v5. The "
-              "recording itself is in f16, so an f16 cache changes nothing but the rounding of sums: its line is far below "
-              "and drawn at the bottom.");
+              "recording itself is in f16, so an f16 cache changes nothing but the rounding of sums.");
     chart_quality(to, d, "Output error: ‖output − exact‖ / ‖exact‖", "output error", "%", 0);
     chart_quality(to, d, "What happens to the attention weights: KL divergence from the exact ones", "KL divergence, nats",
                   "", 1);
@@ -67,7 +62,7 @@ static void section_table(FILE *to, const struct demo *d)
     html_table_begin(to, "Errors are means over the recorded layers, times are of one layer's attention for one token");
     html_row_begin(to);
     html_cell(to, "cache"), html_cell(to, "preset"), html_cell(to, "bits per value"), html_cell(to, "times smaller");
-    html_cell(to, "output error"), html_cell(to, "KL of weights");
+    html_cell(to, "output error, %%"), html_cell(to, "KL of weights");
     for (size_t i = 0; i < d->contexts; i++) {
         plot_number(text, d->context[i], "tokens");
         html_cell(to, "time at %s", text), html_cell(to, "times as fast");
@@ -77,8 +72,8 @@ static void section_table(FILE *to, const struct demo *d)
         const struct demo_cache *c = &d->caches[k];
         html_row_begin(to);
         html_cell(to, "%s", c->name), html_cell(to, "%s", c->preset), html_cell(to, "%.2f", c->bits);
-        plot_number(text, c->output.mean, "%");
-        html_cell(to, "%.2f", d->caches[0].bits / c->bits), html_cell(to, "%s", text), html_cell(to, "%.2g", c->kl.mean);
+        html_cell(to, "%.2f", d->caches[0].bits / c->bits), html_cell(to, "%.3f", 100 * c->output.mean);
+        html_cell(to, "%.1e", c->kl.mean);
         for (size_t i = 0; i < d->contexts; i++) {
             plot_number(text, c->seconds[i], "s");
             html_cell(to, "%s", text), html_cell(to, "%.2f", demo_faster(d, c, i));
@@ -111,7 +106,7 @@ static void section_time(FILE *to, const struct demo *d)
     struct plot plot = {"Attention of one layer for one token",
                         {"tokens in the cache", "tokens", 1, d->context[0] * 0.8, d->context[d->contexts - 1] * 1.15, ticks,
                             d->contexts},
-                        {"time", "s", 1, 0, 0, NULL, 0}, series, n, NULL, 0, 0};
+                        {"time", "s", 1, 0, 0, NULL, 0}, series, n, 0, NULL};
     html_section(to, "Time against context");
     html_text(to, "The recording is repeated until the cache is full; all caches are timed in turns, on %u threads. The "
               "cache is read straight from its bits: fewer bytes are fewer bytes to read, which counts where the context is "
@@ -124,6 +119,7 @@ static void section_time(FILE *to, const struct demo *d)
 
 static void section_memory(FILE *to, const struct demo *d)
 {
+    static const struct plot_key keys[] = {{"f16", PLAIN_F16}, {"presets", PRESET}, {"other pairs", PAIR}};
     struct plot_bar bars[DEMO_CACHES];
     char notes[DEMO_CACHES][32], title[160];
     for (size_t i = 0; i < d->count; i++) {
@@ -137,17 +133,18 @@ static void section_memory(FILE *to, const struct demo *d)
              demo_model.layers, demo_model.kv_heads, demo_model.dim);
     html_section(to, "Memory of an 8B-class model");
     html_text(to, "Pages and what a sequence has beside them, as the library counts them: codes, scales, references, and the "
-              "tokens that stay in f16. Blue are the presets max, safe, quality, balanced and small, green are other pairs."
-              );
-    plot_bars(to, title, "B", bars, d->count);
+              "tokens that stay in f16.");
+    plot_bars(to, title, "B", bars, d->count, keys, sizeof keys / sizeof *keys);
 }
 
 /* ---- one head ------------------------------------------------------------------------------------------------------ */
 
 enum { STRIPES = 128 };
 
-/* Weight as darkness, over three decades, so that small weights can be seen. */
-static void heat(FILE *to, const struct demo_head *h, const double *weight, const char *title, unsigned colour)
+/* Weight as strength of a colour, over three decades, so that small weights can be seen. */
+static const char *const heat_texts[] = {"0.1 %", "1 %", "10 %", "100 %"};
+
+static void heat(FILE *to, const struct demo_head *h, const double *weight, const char *title)
 {
     double *cells = calloc((size_t)h->rows * STRIPES, sizeof *cells);
     if (!cells) {
@@ -160,7 +157,7 @@ static void heat(FILE *to, const struct demo_head *h, const double *weight, cons
         for (size_t i = 0; i < STRIPES; i++)
             cells[row * STRIPES + i] = fmax(1 + log10(cells[row * STRIPES + i] + 1e-12) / 3, 0);
     }
-    plot_heat(to, title, cells, h->rows, STRIPES, colour);
+    plot_heat(to, title, cells, h->rows, STRIPES);
     free(cells);
 }
 
@@ -198,19 +195,20 @@ static void section_head(FILE *to, const struct demo *d)
         return;
     html_section(to, "The attention of one head, before and after");
     html_text(to, "Layer %u, query head %u, the one whose attention is spread the widest. Each line is a query, the newest "
-              "at the bottom; from left to right the %u tokens it can look at; the stronger the colour, the more weight.",
-              h->layer, h->head, h->tokens);
-    heat(to, h, h->exact, "exact", 5);
+              "at the bottom; from left to right the %u tokens it can look at, %u to a stripe; the stronger the colour, the more "
+              "weight.", h->layer, h->head, h->tokens, (h->tokens + STRIPES - 1) / STRIPES);
+    plot_heat_scale(to, "Weight of a stripe", heat_texts, sizeof heat_texts / sizeof *heat_texts);
+    heat(to, h, h->exact, "exact");
     for (size_t i = 0; i < DEMO_SHOWN; i++) {
         snprintf(title, sizeof title, "%s, %.2f bits", h->cache[i]->name, h->cache[i]->bits);
-        heat(to, h, h->cached[i], title, colours[i]);
+        heat(to, h, h->cached[i], title);
         size_t n = heaviest(h, h->cached[i], points[i], POINTS);
         struct plot_series s = {h->cache[i]->name, points[i], n, colours[i], 0};
         series[DEMO_SHOWN - 1 - i] = s; /* the better one over the worse one */
     }
     struct plot plot = {"The 60 tokens with the most weight, for the newest query",
                         {"exact weight", "%", 1, 0, 0, NULL, 0}, {"weight with the cache", "%", 1, 0, 0, NULL, 0}, series,
-                            DEMO_SHOWN, NULL, 0, 1};
+                            DEMO_SHOWN, 1, NULL};
     html_text(to, "The same in numbers: on the dashed line nothing has changed.");
     plot_chart(to, &plot);
 }
@@ -237,7 +235,7 @@ static void section_bytes(FILE *to, const struct demo *d)
                               {"scales of values, f16", l.v.scale_bytes, 0, 0, NULL, 4}};
     struct plot_bar page[AURA_PAGE_TILES + 2];
     for (int i = 0; i < AURA_PAGE_TILES; i++) {
-        struct plot_bar part = {i ? NULL : "tiles", l.tile_bytes, 0, 0, i ? NULL : "each of eight", i % 2 ? 0 : 5};
+        struct plot_bar part = {i ? NULL : "tiles", l.tile_bytes, 0, 0, i ? NULL : "each of eight", 0};
         page[i] = part;
     }
     struct plot_bar reference = {"reference that keys are relative to, s8", l.reference_scale_at - l.reference_at, 0, 0,
@@ -256,8 +254,35 @@ static void section_bytes(FILE *to, const struct demo *d)
     plot_parts(to, title, "bytes", page, AURA_PAGE_TILES + 2);
 }
 
+/* The default in one sentence and three numbers. */
+static void verdict(FILE *to, const struct demo *d)
+{
+    const struct demo_cache *f16 = d->caches, *c = named(d, "k4v4");
+    const size_t last = d->contexts - 1;
+    const double faster = demo_faster(d, c, last), smaller = f16->model_bytes / c->model_bytes;
+    char tokens[48], error[48], number[48], speed[80], from[48], becomes[48];
+    plot_number(tokens, d->context[last], "tokens"), plot_number(error, c->output.mean, "%");
+    plot_number(from, f16->model_bytes, "B"), plot_number(becomes, c->model_bytes, "B");
+    if (faster > 0.95 && faster < 1.05)
+        snprintf(speed, sizeof speed, "is as fast as f16 at %s tokens", tokens);
+    else
+        snprintf(speed, sizeof speed, "is %.1f times as %s at %s tokens", faster < 1 ? 1 / faster : faster,
+                 faster < 1 ? "slow" : "fast", tokens);
+    html_verdict(to, "The default, %s, takes %.1f times less memory than f16, %s, and changes the output of attention by %s%s.",
+                 c->name, smaller, speed, error,
+                 demo_was_busy(d) ? "; but the machine was busy, and its times may mislead" : "");
+    html_numbers_begin(to);
+    snprintf(number, sizeof number, "%.2f ×", smaller);
+    html_number(to, number, "smaller: the cache of an 8B-class model, %s, becomes %s", from, becomes);
+    snprintf(number, sizeof number, "%.2f ×", faster);
+    html_number(to, number, "as fast: attention of a layer for one token, after %s tokens", tokens);
+    html_number(to, error, "away from exact attention, the mean over recorded layers");
+    html_numbers_end(to);
+}
+
 void demo_html(FILE *to, const struct demo *d)
 {
+    verdict(to, d);
     html_text(to, "aura %s on %s, %u threads, %s.", aura_version(), cpu_name(), d->threads, isa_name(aura_ctx_isas(d->ctx)));
     html_text(to, "Recording: %s, %zu layer%s, %u tokens, %u query heads, %u KV heads, D %u.", d->file, d->layers,
               d->layers == 1 ? "" : "s",

@@ -142,6 +142,7 @@ static int measure_divergence(struct demo_llm *l, uint32_t threads, int quick, c
                                       .seed = 1,
                                       .progress = report_progress};
     bad = bad || quality_measure(&options, l->caches, l->count, error);
+    quality_sort(l->caches, l->count);
     l->options = options;
     text_model_close(&m);
     return bad;

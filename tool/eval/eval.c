@@ -108,6 +108,7 @@ static int measure(const struct command *self, const struct arguments *a, const 
     print_progress(NULL);
     if (bad)
         return failed(self, "%s", error);
+    quality_sort(caches, count);
     struct eval_report report = {a->model, a->text, a->profile, &o, caches, count};
     if (a->json)
         eval_print_json(&report);

@@ -9,13 +9,16 @@
 struct eval_report {
     const char *model, *text, *profile; /* profile NULL: none */
     const struct quality_options *options;
-    const struct quality_cache *caches; /* [count] measured */
+    const struct quality_cache *caches; /* [count] measured, in the order of quality_sort() */
     size_t count;
 };
 
 void eval_print_table(const struct eval_report *report);
 void eval_print_json(const struct eval_report *report);
 void eval_print_csv(const struct eval_report *report);
+
+/* What stands behind the names of caches that are not ours: "*" for llama.cpp's, "+" for a codec, "". */
+const char *eval_family_mark(const struct quality_cache *cache);
 
 /* Writes the charts of divergence against bits, and the table, into an open page. */
 void eval_print_charts(FILE *to, const struct eval_report *report);

@@ -9,12 +9,13 @@
 #include "../parts/plot.h"
 #include "../parts/replacement.h"
 
-enum { PLAIN_BITS = 16 }; /* caches of at least 16 bits are lines, not points: as points they would squeeze the others together */
+enum { PLAIN_BITS = 16 }; /* caches of at least 16 bits stand below the chart: as points they would squeeze the others together */
 
-static int by_bits(const void *a, const void *b)
+enum { AURA, LLAMA_CPP, CODEC, FAMILIES };
+
+static int family_of(const struct quality_cache *c)
 {
-    double x = ((const struct plot_point *)a)->x, y = ((const struct plot_point *)b)->x;
-    return (x > y) - (x < y);
+    return c->codec ? CODEC : c->peer ? LLAMA_CPP : AURA;
 }
 
 static struct estimate pick(const struct quality_cache *c, int tail)
@@ -22,73 +23,86 @@ static struct estimate pick(const struct quality_cache *c, int tail)
     return tail ? c->result.kld_p99 : c->result.kld_mean;
 }
 
-/* The points of aura's caches or of llama.cpp's, in order of bits; points[count] is room enough. Returns how many. */
-static size_t gather(const struct eval_report *r, int peers, int tail, struct plot_point *points)
+/* The points of a family; points[count] is room enough. Returns how many. */
+static size_t gather(const struct eval_report *r, int family, int tail, struct plot_point *points)
 {
     size_t n = 0;
     for (size_t i = 0; i < r->count; i++) {
         const struct quality_cache *c = &r->caches[i];
         struct estimate e = pick(c, tail);
-        if ((c->peer != NULL) != peers || c->bits >= PLAIN_BITS)
+        if (family_of(c) != family || c->bits >= PLAIN_BITS)
             continue;
         points[n] = (struct plot_point){.x = c->bits, .y = e.value, .label = c->name};
         if (e.error < e.value) /* a logarithmic axis has no 0, so an error bar must end above it */
             points[n].low = e.value - e.error, points[n].high = e.value + e.error;
         n++;
     }
-    qsort(points, n, sizeof *points, by_bits);
     return n;
+}
+
+/* Caches that are not in the chart, and their numbers; NULL: all of them are. */
+static const char *beyond(const struct eval_report *r, int tail, char note[400])
+{
+    size_t used = 0;
+    for (size_t i = 0; i < r->count; i++) {
+        const struct quality_cache *c = &r->caches[i];
+        char number[48];
+        if (c->bits < PLAIN_BITS || used >= 300)
+            continue;
+        plot_number(number, pick(c, tail).value, "");
+        used += (size_t)snprintf(note + used, 400 - used, "%s%s: %s", used ? ", " : "Not in the chart: ", c->name, number);
+    }
+    return used ? note : NULL;
 }
 
 static void print_chart(FILE *to, const struct eval_report *r, int tail)
 {
-    struct plot_point *points = calloc(2 * r->count, sizeof *points);
-    struct plot_rule *rules = calloc(r->count, sizeof *rules);
-    size_t ours = 0, theirs = 0, levels = 0;
-    if (!points || !rules) {
+    static const char *const names[FAMILIES] = {"aura", "llama.cpp, stored values", "codecs of one’s own"};
+    struct plot_point *points = calloc(FAMILIES * r->count, sizeof *points);
+    struct plot_series series[FAMILIES];
+    char note[400];
+    if (!points)
         html_lack();
-    } else {
-        ours = gather(r, 0, tail, points), theirs = gather(r, 1, tail, points + r->count);
-        for (size_t i = 0; i < r->count; i++)
-            if (r->caches[i].bits >= PLAIN_BITS && pick(&r->caches[i], tail).value > 0)
-                rules[levels++] = (struct plot_rule){pick(&r->caches[i], tail).value, r->caches[i].name};
+    for (int i = 0; i < FAMILIES; i++) {
+        struct plot_point *at = points ? points + (size_t)i * r->count : NULL;
+        series[i] = (struct plot_series){names[i], at, points ? gather(r, i, tail, at) : 0, (unsigned)i, 0};
     }
-    struct plot_series series[2] = {{"aura", points, ours, 0, 0},
-                                    {"llama.cpp, stored values", points ? points + r->count : NULL, theirs, 1, 0}};
     struct plot plot = {.title = tail ? "99 % of positions diverge less than this" : "Mean KL divergence from the exact cache",
                         .x = {.title = "bits per value", .unit = ""},
                         .y = {.title = tail ? "99 % of KLD, nats" : "mean KLD, nats", .unit = "", .log = 1},
-                        .series = series, .n_series = 2, .rules = rules, .n_rules = levels};
+                        .series = series, .n_series = FAMILIES, .note = beyond(r, tail, note)};
     plot_chart(to, &plot);
-    free(points), free(rules);
+    free(points);
+}
+
+static void print_row(FILE *to, const struct quality_cache *c)
+{
+    const struct divergence_summary *d = &c->result;
+    html_row_begin(to);
+    html_cell(to, "%s%s", c->name, eval_family_mark(c));
+    html_cell(to, "%.2f", c->bits);
+    html_cell(to, "%.2e ± %.1e", d->kld_mean.value, d->kld_mean.error);
+    html_cell(to, "%.2e", d->kld_median.value);
+    html_cell(to, "%.2e", d->kld_p99.value);
+    html_cell(to, "%.2e", d->kld_p999.value);
+    html_cell(to, "%.2e", d->kld_max);
+    html_cell(to, "%.2f ± %.2f", 100 * d->same_top.value, 100 * d->same_top.error);
+    html_cell(to, "%.4f", d->ppl.value);
+    html_cell(to, "%.4f ± %.4f", d->ppl_ratio.value, d->ppl_ratio.error);
+    html_row_end(to);
 }
 
 static void print_table(FILE *to, const struct eval_report *r)
 {
-    static const char *const head[] = {"cache", "bits", "mean KLD", "+-", "median", "99 %", "99.9 %", "max",
-                                       "same top", "perplexity", "of exact"};
-    html_table_begin(to, "All of it");
+    static const char *const head[] = {"cache", "bits", "mean KLD", "median", "99 %", "99.9 %", "max", "same top, %", "perplexity",
+                                       "of exact"};
+    html_table_begin(to, "All of it, sorted by bits");
     html_row_begin(to);
     for (size_t i = 0; i < sizeof head / sizeof *head; i++)
         html_cell(to, "%s", head[i]);
     html_row_end(to);
-    for (size_t i = 0; i < r->count; i++) {
-        const struct quality_cache *c = &r->caches[i];
-        const struct divergence_summary *d = &c->result;
-        html_row_begin(to);
-        html_cell(to, "%s%s", c->name, c->peer ? "*" : "");
-        html_cell(to, "%.2f", c->bits);
-        html_cell(to, "%.3g", d->kld_mean.value);
-        html_cell(to, "%.2g", d->kld_mean.error);
-        html_cell(to, "%.3g", d->kld_median.value);
-        html_cell(to, "%.3g", d->kld_p99.value);
-        html_cell(to, "%.3g", d->kld_p999.value);
-        html_cell(to, "%.3g", d->kld_max);
-        html_cell(to, "%.2f %%", 100 * d->same_top.value);
-        html_cell(to, "%.4f", d->ppl.value);
-        html_cell(to, "%.4f", d->ppl_ratio.value);
-        html_row_end(to);
-    }
+    for (size_t i = 0; i < r->count; i++)
+        print_row(to, &r->caches[i]);
     html_table_end(to);
 }
 
@@ -115,7 +129,10 @@ static int print_page(FILE *to, const struct eval_report *r)
               "a chunk, which stay in f16%s. Profile: %s%s.", open ? ", and the open ones at its end" : "",
               r->profile ? r->profile : "none", o->learn ? "; caches of ours learn" : "");
     html_text(to, "Caches with * are llama.cpp's, as stored values behind its rotation. What its attention rounds besides, "
-              "queries to 8 bits and sums to f16, is not in them. Errors are standard errors as if positions were independent.");
+              "queries to 8 bits and sums to f16, is not in them. ±: standard errors, as if positions were independent.");
+    for (size_t i = 0; i < r->count; i++)
+        if (r->caches[i].codec)
+            html_text(to, "%s, with +, is a codec: %s.", r->caches[i].name, r->caches[i].codec);
     return html_end(to);
 }
 

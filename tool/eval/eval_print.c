@@ -26,15 +26,20 @@ static void print_head(const struct eval_report *r)
     for (size_t i = 0; i < r->count; i++)
         if (r->caches[i].codec)
             printf("%s, with +: %s; all of its tokens as it returns them, none in f16\n", r->caches[i].name, r->caches[i].codec);
-    printf("+-: standard error, as if positions were independent; KL divergence from the exact cache in nats\n\n");
+    printf("±: standard error, as if positions were independent; KL divergence from the exact cache in nats\n\n");
+}
+
+const char *eval_family_mark(const struct quality_cache *c)
+{
+    return c->peer ? "*" : c->codec ? "+" : "";
 }
 
 static void print_row(const struct quality_cache *c)
 {
     const struct divergence_summary *d = &c->result;
     char name[20];
-    snprintf(name, sizeof name, "%s%s", c->name, c->peer ? "*" : c->codec ? "+" : "");
-    printf("%s%-8s%s %6.2f  %9.3g +- %-8.2g %9.3g %9.3g %9.3g %9.3g  %6.2f +- %-5.2f %9.4f %8.4f +- %.4f\n", colour(stdout, BOLD),
+    snprintf(name, sizeof name, "%s%s", c->name, eval_family_mark(c));
+    printf("%s%-8s%s %6.2f  %9.2e ± %-8.1e %9.2e %9.2e %9.2e %9.2e  %6.2f ± %-5.2f %9.4f %8.4f ± %.4f\n", colour(stdout, BOLD),
            name, colour(stdout, PLAIN), c->bits, d->kld_mean.value, d->kld_mean.error, d->kld_median.value, d->kld_p99.value,
            d->kld_p999.value, d->kld_max, 100 * d->same_top.value, 100 * d->same_top.error, d->ppl.value, d->ppl_ratio.value,
            d->ppl_ratio.error);
@@ -43,7 +48,7 @@ static void print_row(const struct quality_cache *c)
 void eval_print_table(const struct eval_report *r)
 {
     print_head(r);
-    printf("%-8s %6s  %-21s %9s %9s %9s %9s  %-15s %9s %18s\n", "cache", "bits", "     mean KLD", "median", "99 %", "99.9 %", "max",
+    printf("%-8s %6s  %-20s %9s %9s %9s %9s  %-14s %9s %17s\n", "cache", "bits", "     mean KLD", "median", "99 %", "99.9 %", "max",
            "same top, %", "ppl", "ppl / exact");
     for (size_t i = 0; i < r->count; i++)
         print_row(&r->caches[i]);

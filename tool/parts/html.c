@@ -18,7 +18,7 @@ static const char style[] =
     "  --line: #373e47; --c0: #6cb6ff; --c1: #ff9b66; --c2: #4fd0a5; --c3: #df9af0; --c4: #e3c04f; --c5: #a2abb5;\n"
     "  --c6: #ff8fb4; --c7: #5fd3e0; } }\n"
     "* { box-sizing: border-box; }\n"
-    "body { margin: 0 auto; padding: 1.5rem 1rem 4rem; max-width: 60rem; background: var(--paper); color: var(--ink);\n"
+    "body { margin: 0 auto; padding: 1.5rem 1rem 4rem; max-width: 64rem; background: var(--paper); color: var(--ink);\n"
     "  font: 1rem/1.55 system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif; }\n"
     "h1 { font-size: 1.7rem; line-height: 1.2; margin: 0 0 .5rem; }\n"
     "h2 { font-size: 1.2rem; line-height: 1.3; margin: 2.6rem 0 .5rem; }\n"
@@ -31,6 +31,7 @@ static const char style[] =
     "svg text { fill: var(--ink); font: 13px system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif; }\n"
     "svg .soft { fill: var(--soft); }\n"
     "svg .grid { stroke: var(--line); }\n"
+    "svg .lead { stroke: var(--soft); }\n"
     "svg .rule { stroke: var(--soft); stroke-dasharray: 5 4; }\n"
     "svg .halo { stroke: var(--card); stroke-width: 4px; stroke-linejoin: round; paint-order: stroke; }\n"
     ".c0 { --c: var(--c0); } .c1 { --c: var(--c1); } .c2 { --c: var(--c2); } .c3 { --c: var(--c3); } .c4 { --c: var(--c4); }\n"
@@ -41,9 +42,16 @@ static const char style[] =
     "svg .name { fill: var(--c); font-weight: 600; }\n"
     ".scroll { overflow-x: auto; }\n"
     "table { border-collapse: collapse; font-size: .92rem; font-variant-numeric: tabular-nums; }\n"
-    "th, td { padding: .25rem .8rem .25rem 0; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }\n"
+    "th, td { padding: .25rem .65rem .25rem 0; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }\n"
     "thead th { white-space: normal; vertical-align: bottom; color: var(--soft); font-weight: 500; min-width: 4.5rem; }\n"
-    "th:first-child { text-align: left; }\n"
+    "th:first-child { text-align: left; position: sticky; left: 0; background: var(--card); }\n"
+    ".verdict { font-size: 1.2rem; line-height: 1.4; margin: 1.2rem 0 .8rem; }\n"
+    ".warning { padding: .6rem .9rem; border-left: 4px solid var(--c1); background: var(--card); }\n"
+    ".note { margin: .5rem 0 0; color: var(--soft); font-size: .92rem; }\n"
+    ".numbers { display: grid; grid-template-columns: repeat(auto-fit, minmax(13rem, 1fr)); gap: .8rem; margin: 1rem 0; }\n"
+    ".numbers > div { padding: .7rem .9rem; background: var(--card); border-radius: 8px; }\n"
+    ".numbers b { display: block; font-size: 1.7rem; line-height: 1.2; color: var(--c0); }\n"
+    ".numbers span { color: var(--soft); font-size: .92rem; }\n"
     ".columns { display: grid; grid-template-columns: repeat(auto-fit, minmax(13rem, 1fr)); gap: .8rem; margin: 1rem 0; }\n"
     ".columns > div { padding: .7rem .9rem; background: var(--card); border-radius: 8px; overflow-wrap: anywhere; }\n"
     ".columns h3 { margin: 0 0 .3rem; font-size: .95rem; color: var(--soft); }\n"
@@ -113,6 +121,42 @@ void html_text(FILE *to, const char *format, ...)
     va_start(arguments, format);
     print_escaped(to, "<p>", "</p>\n", format, arguments);
     va_end(arguments);
+}
+
+void html_verdict(FILE *to, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    print_escaped(to, "<p class=\"verdict\">", "</p>\n", format, arguments);
+    va_end(arguments);
+}
+
+void html_warning(FILE *to, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    print_escaped(to, "<p class=\"warning\">", "</p>\n", format, arguments);
+    va_end(arguments);
+}
+
+void html_numbers_begin(FILE *to)
+{
+    fputs("<div class=\"numbers\">\n", to);
+}
+
+void html_number(FILE *to, const char *number, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    fputs("<div><b>", to);
+    html_escape(to, number);
+    print_escaped(to, "</b><span>", "</span></div>\n", format, arguments);
+    va_end(arguments);
+}
+
+void html_numbers_end(FILE *to)
+{
+    fputs("</div>\n", to);
 }
 
 /* ---- the page ------------------------------------------------------------------------------------------------------ */

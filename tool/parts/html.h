@@ -17,6 +17,14 @@ void html_section(FILE *to, const char *heading);
 /* A paragraph. */
 __attribute__((format(printf, 2, 3))) void html_text(FILE *to, const char *format, ...);
 
+/* What a page says in one sentence, and numbers in boxes, each with what it is of. */
+__attribute__((format(printf, 2, 3))) void html_verdict(FILE *to, const char *format, ...);
+void html_numbers_begin(FILE *to);
+__attribute__((format(printf, 3, 4))) void html_number(FILE *to, const char *number, const char *format, ...);
+void html_numbers_end(FILE *to);
+/* A paragraph that nobody should overlook. */
+__attribute__((format(printf, 2, 3))) void html_warning(FILE *to, const char *format, ...);
+
 /* A table, cell by cell: row begin, cells, row end. The first row is the head; the first cell of a row is its name. */
 void html_table_begin(FILE *to, const char *caption);
 void html_row_begin(FILE *to);

@@ -8,7 +8,7 @@
 #include "html.h"
 #include "plot_scale.h"
 
-enum { MOST_BOXES = 400 };
+enum { MOST_BOXES = 600 };
 
 struct box {
     double left, top, right, bottom;
@@ -63,8 +63,6 @@ static size_t measure(struct frame *f)
             if (has_bar(plot, p))
                 plot_include(&y0, &y1, p->low, plot->y.log), plot_include(&y0, &y1, p->high, plot->y.log);
         }
-    for (size_t i = 0; i < plot->n_rules; i++)
-        plot_include(&y0, &y1, plot->rules[i].y, plot->y.log);
     plot_range(&plot->x, &x0, &x1);
     plot_range(&plot->y, &y0, &y1);
     struct scale x = {plot->x.log, x0, x1, 0, 0}, y = {plot->y.log, y0, y1, 0, 0};
@@ -92,26 +90,16 @@ static int has_legend(const struct plot *plot)
     return marks && plot->n_series > 1;
 }
 
-/* Draws the legend, or only returns its height. */
+/* Draws the legend, or only returns its height. Series of which nothing is shown are not in it. */
 static double legend(const struct frame *f, int draw)
 {
-    double x = 8, y = LINE;
-    if (!has_legend(f->plot))
-        return 0;
-    for (size_t i = 0; i < f->plot->n_series; i++) {
-        const struct plot_series *s = &f->plot->series[i];
-        double wide = plot_text_width(s->name) + 34;
-        if (i && x + wide > f->width)
-            x = 8, y += LINE + 2;
-        if (draw && s->joined)
-            fprintf(f->to, "<path class=\"ink c%u\" d=\"M%.1f %.1fh16\"/>\n", s->colour % COLOURS_OF_PAGE, x - 2, y - 5);
-        if (draw) {
-            plot_mark(f->to, x + 6, y - 5, s->colour, NULL);
-            plot_text(f->to, x + 17, y, "start", "", s->name);
-        }
-        x += wide;
-    }
-    return y + 10;
+    enum { MOST_KEYS = 32 };
+    struct plot_key keys[MOST_KEYS];
+    size_t n = 0;
+    for (size_t i = 0; i < f->plot->n_series && n < MOST_KEYS && has_legend(f->plot); i++)
+        if (end_of(f->plot, &f->plot->series[i]))
+            keys[n++] = (struct plot_key){f->plot->series[i].name, f->plot->series[i].colour};
+    return plot_keys(draw ? f->to : NULL, keys, n, f->width);
 }
 
 /* Room for the numbers on the left, for the names of lines on the right, for titles above and below. */
@@ -169,16 +157,8 @@ static void draw_axes(const struct frame *f)
     plot_text(f->to, f->right, f->bottom + LINE + 21, "end", "", f->plot->x.title);
 }
 
-static void draw_rules(const struct frame *f)
+static void draw_diagonal(const struct frame *f)
 {
-    for (size_t i = 0; i < f->plot->n_rules; i++) {
-        const struct plot_rule *r = &f->plot->rules[i];
-        if (!plot_shown(r->y, f->y.log))
-            continue;
-        double y = plot_place(&f->y, r->y);
-        line(f->to, "rule", f->left, y, f->right, y);
-        plot_text(f->to, f->right - 4, y - 6, "end", "soft halo", r->label);
-    }
     double from = f->x.least > f->y.least ? f->x.least : f->y.least, to = f->x.most < f->y.most ? f->x.most : f->y.most;
     if (f->plot->diagonal && from < to)
         line(f->to, "rule", plot_place(&f->x, from), plot_place(&f->y, from), plot_place(&f->x, to), plot_place(&f->y, to));
@@ -195,7 +175,7 @@ static void take(struct frame *f, double left, double top, double right, double 
 
 static int is_free(const struct frame *f, const struct box *b)
 {
-    if (b->left < 2 || b->right > f->width - 2 || b->top < f->top - 12 || b->bottom > f->bottom)
+    if (b->left < f->left || b->right > f->width - 2 || b->top < f->top - 12 || b->bottom > f->bottom)
         return 0;
     for (size_t i = 0; i < f->n_taken; i++)
         if (b->left < f->taken[i].right && f->taken[i].left < b->right && b->top < f->taken[i].bottom &&
@@ -204,24 +184,62 @@ static int is_free(const struct frame *f, const struct box *b)
     return 1;
 }
 
-/* Puts a label beside its point where nothing else is. Without room it is left out: the mark shows it when pointed at. */
-static void draw_label(struct frame *f, double x, double y, const char *label)
+/* A place for a label: where its text begins, and the box that it takes. */
+struct spot {
+    double x, y;
+    const char *anchor;
+    struct box box;
+};
+
+/* A label whose text has `part` of its width left of x. */
+static struct spot spot_at(double x, double y, double wide, double part)
+{
+    struct spot s = {x, y, part == 0 ? "start" : part == 1 ? "end" : "middle",
+                     {x - part * wide - 2, y - 12, x + (1 - part) * wide + 2, y + 4}};
+    return s;
+}
+
+/* Beside a point, where nothing else is. 0: there is no room. */
+static int spot_beside(const struct frame *f, double x, double y, double wide, struct spot *spot)
 {
     static const struct {
-        double x, y, part; /* place of the label; part: how much of the text is left of it */
-        const char *anchor;
-    } places[] = {{9, 4.5, 0, "start"}, {0, -9, 0.5, "middle"},  {-9, 4.5, 1, "end"}, {0, 20, 0.5, "middle"},
-                  {7, -7, 0, "start"},  {-7, -7, 1, "end"}, {7, 16, 0, "start"}, {-7, 16, 1, "end"}};
-    double wide = plot_text_width(label);
+        double x, y, part;
+    } places[] = {{9, 4.5, 0}, {0, -9, 0.5}, {-9, 4.5, 1}, {0, 20, 0.5}, {7, -7, 0}, {-7, -7, 1}, {7, 16, 0}, {-7, 16, 1}};
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        double at_x = x + places[i].x, at_y = y + places[i].y;
-        struct box box = {at_x - places[i].part * wide, at_y - 12, at_x + (1 - places[i].part) * wide, at_y + 4};
-        if (!is_free(f, &box))
-            continue;
-        take(f, box.left, box.top, box.right, box.bottom);
-        plot_text(f->to, at_x, at_y, places[i].anchor, "halo", label);
-        return;
+        *spot = spot_at(x + places[i].x, y + places[i].y, wide, places[i].part);
+        if (is_free(f, &spot->box))
+            return 1;
     }
+    return 0;
+}
+
+/* The nearest free place of the square, however far. 0: there is none. */
+static int spot_anywhere(const struct frame *f, double x, double y, double wide, struct spot *spot)
+{
+    double nearest = INFINITY;
+    for (double at_y = f->top; at_y < f->bottom; at_y += 6)
+        for (double at_x = f->left + 2 + wide / 2; at_x < f->right - wide / 2; at_x += 6) {
+            struct spot s = spot_at(at_x, at_y, wide, 0.5);
+            const double far = hypot(at_x - x, 1.5 * (at_y - 4 - y)); /* up and down is better than aside: texts are wide */
+            if (far < nearest && is_free(f, &s.box))
+                nearest = far, *spot = s;
+        }
+    return nearest < INFINITY;
+}
+
+/* No label is left out: without room beside its point it goes elsewhere, with a line; without any room it covers something. */
+static void draw_label(struct frame *f, double x, double y, const char *label)
+{
+    const double wide = plot_text_width(label);
+    struct spot s;
+    if (!spot_beside(f, x, y, wide, &s)) {
+        if (spot_anywhere(f, x, y, wide, &s))
+            line(f->to, "lead", x, y, fmin(fmax(x, s.box.left), s.box.right), fmin(fmax(y, s.box.top), s.box.bottom));
+        else
+            s = spot_at(x + 9, y + 4.5, wide, 0);
+    }
+    take(f, s.box.left, s.box.top, s.box.right, s.box.bottom);
+    plot_text(f->to, s.x, s.y, s.anchor, "halo", label);
 }
 
 static void draw_line(const struct frame *f, const struct plot_series *s)
@@ -246,9 +264,9 @@ static void draw_point(struct frame *f, const struct plot_series *s, const struc
     snprintf(title, sizeof title, "%.60s%s%.60s: %s, %s", s->name, p->label ? " " : "", p->label ? p->label : "", x, y);
     if (has_bar(f->plot, p)) {
         double low = plot_place(&f->y, p->low), high = plot_place(&f->y, p->high);
-        fprintf(f->to, "<path class=\"ink c%u\" d=\"M%.1f %.1fV%.1fm-4 0h8M%.1f %.1fh8\"/>\n", s->colour % COLOURS_OF_PAGE,
-                at_x, low, high,
-                at_x - 4, low);
+        fprintf(f->to, "<path class=\"ink c%u\" d=\"M%.1f %.1fV%.1fm-4 0h8M%.1f %.1fh8\"/>\n", s->colour % COLOURS_OF_PAGE, at_x,
+                low, high, at_x - 4, low);
+        take(f, at_x - 5, high, at_x + 5, low);
     }
     plot_mark(f->to, at_x, at_y, s->colour, title);
     take(f, at_x - 6, at_y - 6, at_x + 6, at_y + 6);
@@ -318,7 +336,7 @@ static void draw(FILE *to, const struct plot *plot, int width)
     plot_svg_begin(to, width, f->height, plot->title);
     legend(f, 1);
     draw_axes(f);
-    draw_rules(f);
+    draw_diagonal(f);
     draw_series(f);
     if (!shown)
         plot_text(to, (f->left + f->right) / 2, (f->top + f->bottom) / 2, "middle", "soft", "nothing was measured");
@@ -331,5 +349,6 @@ void plot_chart(FILE *to, const struct plot *plot)
     plot_figure_begin(to, plot->title);
     draw(to, plot, WIDE);
     draw(to, plot, NARROW);
+    plot_note(to, plot->note);
     plot_figure_end(to);
 }

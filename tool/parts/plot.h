@@ -22,7 +22,7 @@ struct plot_axis {
 struct plot_point {
     double x, y;
     double low, high;  /* an error bar from low to high; both 0: none */
-    const char *label; /* beside the point; NULL: none */
+    const char *label; /* beside the point, or where there is room, with a line to the point; NULL: none */
 };
 
 struct plot_series {
@@ -33,20 +33,13 @@ struct plot_series {
     int joined;      /* 1: a line; 0: marks alone. If all series are lines, their names are at their ends, otherwise in a legend */
 };
 
-/* A level to compare with. */
-struct plot_rule {
-    double y;
-    const char *label;
-};
-
 struct plot {
     const char *title;
     struct plot_axis x, y;
     const struct plot_series *series;
     size_t n_series;
-    const struct plot_rule *rules;
-    size_t n_rules;
-    int diagonal; /* 1: the line of x = y too */
+    int diagonal;     /* 1: the line of x = y too */
+    const char *note; /* a sentence below: what has no place in the chart; NULL: none */
 };
 void plot_chart(FILE *to, const struct plot *plot);
 
@@ -57,14 +50,23 @@ struct plot_bar {
     const char *note; /* after the number; NULL: none */
     unsigned colour;
 };
-/* Bars from 0, one below the other. The axis is never logarithmic: a bar shows a proportion. */
-void plot_bars(FILE *to, const char *title, const char *unit, const struct plot_bar *bars, size_t count);
+/* What a colour means. */
+struct plot_key {
+    const char *name;
+    unsigned colour;
+};
+/* Bars from 0, one below the other. The axis is never logarithmic: a bar shows a proportion. A chart whose bars have more than one
+ * colour has keys[n_keys] that say what each means. */
+void plot_bars(FILE *to, const char *title, const char *unit, const struct plot_bar *bars, size_t count,
+               const struct plot_key *keys, size_t n_keys);
 
 /* Parts of a whole side by side, each as wide as its value, and a list of them below; the list leaves out parts without a name. */
 void plot_parts(FILE *to, const char *title, const char *unit, const struct plot_bar *parts, size_t count);
 
-/* A matrix of values from 0 to 1 as a picture of one colour; darker is more. */
-void plot_heat(FILE *to, const char *title, const double *value, size_t rows, size_t columns, unsigned colour);
+/* A matrix of values from 0 to 1 as a picture of one colour; the stronger it is, the more. All matrices have the same colour. */
+void plot_heat(FILE *to, const char *title, const double *value, size_t rows, size_t columns);
+/* What strengths of that colour mean: the texts stand at equal distances from 0 to 1. */
+void plot_heat_scale(FILE *to, const char *title, const char *const *texts, size_t count);
 
 /* Round numbers of an axis from least to most, ascending: at most 16. Returns how many. */
 size_t plot_ticks(double ticks[16], double least, double most, int log);

@@ -52,10 +52,23 @@ static double longest(const struct plot_bar *bar)
     return plot_shown(bar->high, 0) ? fmax(bar->value, bar->high) : bar->value;
 }
 
-static void draw_bars(FILE *to, const char *title, const char *unit, const struct plot_bar *bars, size_t count, int width)
+/* What plot_bars() shows. */
+struct bars {
+    const char *title, *unit;
+    const struct plot_bar *bars;
+    size_t count;
+    const struct plot_key *keys;
+    size_t n_keys;
+};
+
+static void draw_bars(FILE *to, const struct bars *b, int width)
 {
+    const struct plot_bar *bars = b->bars;
+    const size_t count = b->count;
+    const char *unit = b->unit;
     char text[160];
-    double height = 8 + (BAR + GAP) * (double)(count ? count : 1), most = 0;
+    const double top = 6 + plot_keys(NULL, b->keys, b->n_keys, width);
+    double height = top + 2 + (BAR + GAP) * (double)(count ? count : 1), most = 0;
     struct scale s = {0, 0, 1, longest_name(bars, count) + 12, width - 12};
     for (size_t i = 0; i < count; i++)
         most = fmax(most, longest(&bars[i]));
@@ -67,22 +80,25 @@ static void draw_bars(FILE *to, const char *title, const char *unit, const struc
             s.to = fmin(s.to, s.from + room * s.most / longest(&bars[i]));
     }
     s.to = fmax(s.to, s.from + 40);
-    plot_svg_begin(to, width, height, title);
+    plot_svg_begin(to, width, height, b->title);
+    plot_keys(to, b->keys, b->n_keys, width);
     for (size_t i = 0; i < count; i++)
         if (plot_shown(bars[i].value, 0) && bars[i].value >= 0)
-            draw_bar(to, &bars[i], &s, 6 + (BAR + GAP) * (double)i, unit);
+            draw_bar(to, &bars[i], &s, top + (BAR + GAP) * (double)i, unit);
         else
-            plot_text(to, s.from - 8, 6 + (BAR + GAP) * (double)i + BAR - 6, "end", "", bars[i].name);
+            plot_text(to, s.from - 8, top + (BAR + GAP) * (double)i + BAR - 6, "end", "", bars[i].name);
     if (!count)
         plot_text(to, width / 2.0, LINE, "middle", "soft", "nothing was measured");
     fputs("</svg>\n", to);
 }
 
-void plot_bars(FILE *to, const char *title, const char *unit, const struct plot_bar *bars, size_t count)
+void plot_bars(FILE *to, const char *title, const char *unit, const struct plot_bar *bars, size_t count,
+               const struct plot_key *keys, size_t n_keys)
 {
+    const struct bars b = {title, unit, bars, count, keys, n_keys};
     plot_figure_begin(to, title);
-    draw_bars(to, title, unit, bars, count, WIDE);
-    draw_bars(to, title, unit, bars, count, NARROW);
+    draw_bars(to, &b, WIDE);
+    draw_bars(to, &b, NARROW);
     plot_figure_end(to);
 }
 
@@ -134,22 +150,44 @@ void plot_parts(FILE *to, const char *title, const char *unit, const struct plot
 
 /* ---- a matrix ------------------------------------------------------------------------------------------------------ */
 
+enum { LEVELS = 12, HEAT = 0 }; /* HEAT: the colour */
+
 /* Cells of nearly the same value are one path: a page with thousands of rectangles would be large and slow. */
-void plot_heat(FILE *to, const char *title, const double *value, size_t rows, size_t columns, unsigned colour)
+void plot_heat(FILE *to, const char *title, const double *value, size_t rows, size_t columns)
 {
-    enum { LEVELS = 12 };
     plot_figure_begin(to, title);
     fprintf(to, "<svg viewBox=\"0 0 %zu %zu\" preserveAspectRatio=\"none\" "
             "style=\"height:%zupx\" role=\"img\" aria-label=\"", columns ? columns : 1, rows ? rows : 1, rows * 4 + 20);
     html_escape(to, title);
     fputs("\">\n", to);
     for (int level = 1; level <= LEVELS; level++) {
-        fprintf(to, "<path class=\"fill c%u\" opacity=\"%.3f\" d=\"M0 0", colour % COLOURS_OF_PAGE, level / (double)LEVELS);
+        fprintf(to, "<path class=\"fill c%d\" opacity=\"%.3f\" d=\"M0 0", HEAT, level / (double)LEVELS);
         for (size_t i = 0; i < rows * columns; i++)
             if (plot_shown(value[i], 0) && (int)ceil(fmin(fmax(value[i], 0), 1) * LEVELS) == level)
                 fprintf(to, "M%zu %zuh1v1h-1z", i % columns, i / columns);
         fputs("\"/>\n", to);
     }
     fputs("</svg>\n", to);
+    plot_figure_end(to);
+}
+
+static void draw_scale(FILE *to, const char *title, const char *const *texts, size_t count, int width)
+{
+    enum { STRIP = 16 };
+    const double left = 40, wide = width - 80; /* the first and the last text are half outside */
+    plot_svg_begin(to, width, STRIP + LINE + 8, title);
+    for (int level = 1; level <= LEVELS; level++)
+        fprintf(to, "<rect class=\"fill key c%d\" opacity=\"%.3f\" x=\"%.1f\" y=\"2\" width=\"%.1f\" height=\"%d\"/>\n", HEAT,
+                level / (double)LEVELS, left + (level - 1) * wide / LEVELS, wide / LEVELS, STRIP);
+    for (size_t i = 0; i < count; i++)
+        plot_text(to, left + wide * (double)i / (double)(count > 1 ? count - 1 : 1), STRIP + LINE + 1, "middle", "soft", texts[i]);
+    fputs("</svg>\n", to);
+}
+
+void plot_heat_scale(FILE *to, const char *title, const char *const *texts, size_t count)
+{
+    plot_figure_begin(to, title);
+    draw_scale(to, title, texts, count, WIDE);
+    draw_scale(to, title, texts, count, NARROW);
     plot_figure_end(to);
 }

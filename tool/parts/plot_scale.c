@@ -154,6 +154,13 @@ void plot_figure_begin(FILE *to, const char *title)
     fputs("</figcaption>\n", to);
 }
 
+void plot_note(FILE *to, const char *text)
+{
+    fputs(text ? "<p class=\"note\">" : "", to);
+    html_escape(to, text);
+    fputs(text ? "</p>\n" : "", to);
+}
+
 void plot_figure_end(FILE *to)
 {
     fputs("</figure>\n", to);
@@ -182,7 +189,7 @@ void plot_mark(FILE *to, double x, double y, unsigned colour, const char *title)
                                          "m0 -6l6 6l-6 6l-6 -6z", "m0 5.5l5.5 -9.5h-11z", "m-5.5 -3.5h11v7h-11z",
                                          "m-2 -5.5h4v3.5h3.5v4h-3.5v3.5h-4v-3.5h-3.5v-4h3.5z",
                                          "m-3 -5.5l3 3l3 -3l2.5 2.5l-3 3l3 3l-2.5 2.5l-3 -3l-3 3l-2.5 -2.5l3 -3l-3 -3z"};
-    fprintf(to, "<path class=\"mark c%u\" d=\"M%.1f %.1f%s\">", colour % COLOURS_OF_PAGE, x, y,
+    fprintf(to, "<path class=\"mark%s c%u\" d=\"M%.1f %.1f%s\">", title ? "" : " key", colour % COLOURS_OF_PAGE, x, y,
             shapes[colour % COLOURS_OF_PAGE]);
     if (title) {
         fputs("<title>", to);
@@ -190,4 +197,20 @@ void plot_mark(FILE *to, double x, double y, unsigned colour, const char *title)
         fputs("</title>", to);
     }
     fputs("</path>\n", to);
+}
+
+double plot_keys(FILE *to, const struct plot_key *keys, size_t count, int width)
+{
+    double x = 8, y = LINE;
+    for (size_t i = 0; i < count; i++) {
+        const double wide = plot_text_width(keys[i].name) + 34;
+        if (i && x + wide > width)
+            x = 8, y += LINE + 2;
+        if (to) {
+            plot_mark(to, x + 6, y - 5, keys[i].colour, NULL);
+            plot_text(to, x + 17, y, "start", "", keys[i].name);
+        }
+        x += wide;
+    }
+    return count ? y + 10 : 0;
 }

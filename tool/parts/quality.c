@@ -67,6 +67,18 @@ int quality_parse(const char *list, struct quality_cache **caches, size_t *count
     return 0;
 }
 
+static int by_bits(const void *a, const void *b)
+{
+    const struct quality_cache *x = a, *y = b;
+    return x->bits == y->bits ? strcmp(x->name, y->name) : (x->bits < y->bits) - (x->bits > y->bits);
+}
+
+void quality_sort(struct quality_cache *caches, size_t count)
+{
+    if (count)
+        qsort(caches, count, sizeof *caches, by_bits);
+}
+
 int quality_add_codec(const char *command, struct quality_cache **caches, size_t *count)
 {
     struct quality_cache *more = realloc(*caches, (*count + 1) * sizeof *more);

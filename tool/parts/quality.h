@@ -36,6 +36,9 @@ int quality_parse(const char *list, struct quality_cache **caches, size_t *count
 /* Adds a codec to the list. 0 when good; otherwise there is no memory. */
 int quality_add_codec(const char *command, struct quality_cache **caches, size_t *count);
 
+/* From most bits to least, as tables show them; caches of as many bits by their names. */
+void quality_sort(struct quality_cache *caches, size_t count);
+
 /* A pass of a chunk through the model that is about to begin. */
 struct quality_step {
     const char *cache;
