@@ -196,10 +196,10 @@ enum {
     AURA_NO_SEARCH = 16,   /* the plain fit instead of the best of nine */
 
     /* And one that is switched on. The cache adds up q q' of the queries that it is asked, until it has those of 512 positions;
-     * calls with up to 4 are not counted. That is then the k_metric of all keys that are encoded later. So bytes depend on the
-     * calls. While a cache learns, attention calls wait for each other in that part only. Without effect where there is a
-     * k_metric, and on plain keys. What was learnt is saved, and loaded with a cache, or with a sequence into a cache that has
-     * learnt nothing yet. The GPU does not learn */
+     * of calls with up to 4 only those of a first sequence whose length is a multiple of 4. That is then the k_metric of all keys
+     * that are encoded later. So bytes depend on the calls. While a cache learns, attention calls wait for each other in that
+     * part only. Without effect where there is a k_metric, and on plain keys. What was learnt is saved, and loaded with a cache,
+     * or with a sequence into a cache that has learnt nothing yet. The GPU does not learn */
     AURA_LEARN = 32
 };
 

@@ -102,13 +102,12 @@ struct inner {
     uint64_t first, end;
 };
 
-/* With a window, the memory of a page that comes may be that of one whose tiles are still to be closed. */
 static struct inner inner_of(const aura_cache *cache, const aura_append_job *job, const struct aura_sequence *seq)
 {
     const uint64_t begin = seq->len > cache->pinned ? seq->len : cache->pinned, len = seq->len + job->tokens;
     const uint64_t settled = aura_settled(len, aura_closed_of(cache, seq->closed, len), seq->k || seq->v);
     struct inner in = {aura_pages_of(begin), settled / AURA_PAGE};
-    if (in.end < in.first || cache->config.window)
+    if (in.end < in.first)
         in.end = in.first;
     return in;
 }
