@@ -145,7 +145,8 @@ def graph():
     for kind in "llm_graph_input_attn_kv", "llm_graph_input_attn_kv_iswa":
         edit(path, "    ggml_tensor * cur = build_attn_mha(",
              "    ggml_tensor * cur = mctx_cur->get_aura() && !cparams.training ?\n"
-             "        mctx_cur->get_aura()->attend(ctx0, gf, q_cur, k_cur, v_cur, kq_b, sinks, kq_scale, cparams.causal_attn, il) :\n"
+             "        mctx_cur->get_aura()->attend(ctx0, gf, q_cur, k_cur, v_cur, kq_b, sinks, kq_scale, cparams.causal_attn, il,\n"
+             "            [&](ggml_tensor * t) { ggml_backend_sched_set_tensor_backend(sched, t, backend_cpu); }) :\n"
              "        build_attn_mha(", f"llm_graph_context::build_attn(\n        {kind} * inp,")
     place = "void llm_graph_input_mem_hybrid::set_input("
     for line in ("k_idxs(inp_attn->self_k_idxs, ubatch);", "v_idxs(inp_attn->self_v_idxs, ubatch);",
@@ -164,16 +165,20 @@ def put(path, text):
         f.write(text)
 
 
-def main():
-    global source
-    if len(sys.argv) != 3:
-        sys.exit("usage: edit.py FROM TO")
-    source, to = sys.argv[1:]
+def edits():
     names()
     build()
     cache()
     states()
     graph()
+
+
+def main():
+    global source
+    if len(sys.argv) != 3:
+        sys.exit("usage: edit.py FROM TO")
+    source, to = sys.argv[1:]
+    edits()
     for folder, _, files in os.walk(source):
         for name in files:
             path = os.path.join(folder, name)
@@ -190,4 +195,5 @@ def main():
             put(os.path.join(to, "src", name), f.read())
 
 
-main()
+if __name__ == "__main__":
+    main()

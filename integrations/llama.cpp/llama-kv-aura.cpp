@@ -643,7 +643,8 @@ void llama_kv_aura::apply(const std::vector<std::vector<uint32_t>> & in_cells, c
 // ---- the op -------------------------------------------------------------------------------------------------------------
 
 ggml_tensor * llama_kv_aura::attend(ggml_context * ctx0, ggml_cgraph * gf, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v,
-                                    ggml_tensor * bias, ggml_tensor * sinks, float scale, bool causal, int il) {
+                                    ggml_tensor * bias, ggml_tensor * sinks, float scale, bool causal, int il,
+                                    const std::function<void (ggml_tensor *)> & here) {
     layer & l = layers[layer_of.at(il)];
     const op_options o = { scale*l.factor, causal, k != nullptr, sinks != nullptr };
     ggml_tensor * args[4] = { q };
@@ -659,6 +660,7 @@ ggml_tensor * llama_kv_aura::attend(ggml_context * ctx0, ggml_cgraph * gf, ggml_
     ggml_tensor * res = ggml_custom_4d(ctx0, GGML_TYPE_F32, (int64_t) l.dim_v*l.n_head, q->ne[2], 1, 1, args, n, op,
         GGML_N_TASKS_MAX, &l);
     memcpy((char *) res->op_params + GGML_MAX_OP_PARAMS - sizeof o, &o, sizeof o);
+    here(res); // a device may say of any op that it has it
     ggml_build_forward_expand(gf, res);
     return res;
 }

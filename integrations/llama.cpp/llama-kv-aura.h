@@ -69,7 +69,8 @@ public:
     // ---- the graph
 
     ggml_tensor * attend(ggml_context * ctx, ggml_cgraph * gf, ggml_tensor * q, ggml_tensor * k, ggml_tensor * v,
-                         ggml_tensor * bias, ggml_tensor * sinks, float scale, bool causal, int il);
+                         ggml_tensor * bias, ggml_tensor * sinks, float scale, bool causal, int il,
+                         const std::function<void (ggml_tensor *)> & here); // on the CPU, wherever the weights are
 
 private:
     struct token {

@@ -1,5 +1,6 @@
 // inner MODEL WINDOWED DIR: what no program of llama.cpp's shows with the small models: caches that would share cells, profiles,
-// what is learnt, positions that are divided, steps that are given up, and, with a model that has windows, memory that comes back.
+// what is learnt, positions that are divided, steps that are given up, cuts with shifts, and, with a model that has windows, memory
+// that comes back.
 #include "llama-kv-aura.h"
 #include "llama-kv-cache-iswa.h"
 #include "llama-kv-cache.h"
@@ -248,6 +249,35 @@ static void giving_up(llama_model * model) {
     expect(why == "end" && back > 5 && tried > back, "a step that is given up was not begun");
 }
 
+// A part goes and what follows moves: keys after it are encoded once, not for each. Where a state is asked for between, they are
+// encoded twice, which is another rounding.
+static void once(llama_model * model) {
+    const int N = 200, vocab = llama_vocab_n_tokens(llama_model_get_vocab(model));
+    std::vector<float> last[3]; // f32, once, twice
+    double e[3] = {};
+    int code;
+    for (int how = 0; how < 3; how++) {
+        setenv("LLAMA_AURA", how ? "k3v8" : "kf32vf32", 1);
+        llama_context * ctx = make(model);
+        llama_memory_t mem = llama_get_memory(ctx);
+        decode(ctx, { 0 }, 0, N, &code);
+        llama_memory_seq_rm(mem, 0, 10, 23);
+        if (how == 2) {
+            llama_state_seq_get_size(ctx, 0);
+        }
+        llama_memory_seq_add(mem, 0, 23, -1, -13);
+        last[how] = decode(ctx, { 0 }, N - 13, 30, &code);
+        llama_free(ctx);
+    }
+    for (int how = 1; how < 3; how++) {
+        for (int i = 0; i < 30*vocab; i++) {
+            e[how] += pow((double) last[how][i] - last[0][i], 2), e[0] += pow((double) last[0][i], 2)/2;
+        }
+    }
+    printf("  a cut and a shift: %.3e away from f32, one after the other %.3e, of %.1e\n", e[1], e[2], e[0]);
+    expect(e[1] < 1e-4*e[0] && e[2] < 1e-4*e[0] && last[1] != last[2], "a cut and a shift encode once");
+}
+
 static size_t resident() {
     size_t all = 0, pages = 0;
     if (FILE * f = fopen("/proc/self/statm", "r")) {
@@ -351,6 +381,7 @@ int main(int argc, char ** argv) {
     learning(model);
     division(model);
     giving_up(model);
+    once(model);
     sharing(model);
     llama_model_free(model);
     printf("%d of these are wrong\n", failures);

@@ -2,8 +2,10 @@
 """programs.py BIN MODEL OUT [NAME ...]: llama.cpp's own programs with caches of aura's give what they should. CACHE is the kind (aura4)."""
 import os
 import re
+import socket
 import subprocess
 import sys
+import time
 
 BIN, MODEL, OUT = (os.path.abspath(path) for path in sys.argv[1:4])
 CACHE = os.environ.get("CACHE", "aura4")
@@ -102,9 +104,40 @@ def kinds():
     return "k5v3; k9v9 is said to be none"
 
 
+def device():
+    """Weights on another backend: llama.cpp's server for other machines, here on this one, which says that it can compute anything. The
+    cache is f16 then, and the log says why; -nkvo keeps it here, and attention is aura's."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    if not os.access(BIN + "/ggml-rpc-server", os.X_OK):
+        raise Missing("ggml-rpc-server")
+    with open(OUT + "/program.rpc.log", "w") as log:
+        server = subprocess.Popen([BIN + "/ggml-rpc-server", "-H", "127.0.0.1", "-p", str(port), "-t", "2"], stdout=log, stderr=log)
+    ask = [*ASK[:2], "-n", "8", "-no-cnv", "--temp", "0", "--rpc", f"127.0.0.1:{port}", "-ngl", "99"]
+    try:
+        for _ in range(100):
+            with socket.socket() as s:
+                if s.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.1)
+        said = run("llama-completion", *ask)
+        demand("make: aura" not in said and "its layers are on a device; -nkvo keeps keys and values here; f16 instead" in said,
+               "a cache on a device is not said to be f16")
+        demand("Paris" in said, "it does not know Paris with f16")
+        said = run("llama-completion", *ask, "-nkvo")
+        is_aura(said)
+        demand(re.search(r"RPC\S* model buffer size", said), "no weights are on the device")
+        demand("Paris" in said, "it does not know Paris")
+    finally:
+        server.terminate()
+        server.wait()
+    return "f16 on a device, which the log says; aura with -nkvo"
+
+
 def main():
     status = 0
-    proofs = [passkey, lookahead, speculative, speculative_simple, batched_bench, kinds]
+    proofs = [passkey, lookahead, speculative, speculative_simple, batched_bench, kinds, device]
     for proof in [globals()[name] for name in sys.argv[4:]] or proofs:
         try:
             print(f"ok programs {proof.__name__}: {proof()}", flush=True)

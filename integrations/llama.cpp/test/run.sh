@@ -16,7 +16,7 @@ dir=$peers/aura
 bin=$dir/build/bin
 tiny=$dir/tiny
 programs='llama llama-cli llama-completion llama-server llama-bench llama-perplexity llama-passkey llama-lookahead llama-speculative
-    llama-speculative-simple llama-batched-bench test-llama-archs test-save-load-state test-state-restore-fragmented'
+    llama-speculative-simple llama-batched-bench ggml-rpc-server test-llama-archs test-save-load-state test-state-restore-fragmented'
 export OMP_WAIT_POLICY=passive
 status=0
 
@@ -33,19 +33,6 @@ try() {
 }
 
 # ---- parts ------------------------------------------------------------------------------------------------------------
-
-# An edit whose anchor is gone says so, and nothing is written.
-part_anchors() {
-    local source to=$out/anchors
-    source=$("$PWD/tool/bench/peers/source.sh" | tail -n 1)
-    rm -rf $to
-    mkdir -p $to/from/ggml/include
-    cp "$source/ggml/include/ggml.h" $to/from/ggml/include/
-    sed -i 's/GGML_TYPE_COUNT  /GGML_TYPE_NUMBER /' $to/from/ggml/include/ggml.h
-    python3 $here/edit.py $to/from $to/to 2>$to/said
-    try 'anchors: one that is gone is named' grep -q 'llama.cpp has moved: ggml/include/ggml.h: no single "GGML_TYPE_COUNT   = 43,"' $to/said
-    try 'anchors: nothing is written then' test ! -e $to/to
-}
 
 # Programs of ours, beside llama.cpp's.
 compile() {
@@ -75,8 +62,8 @@ part_walk() {
 part_inner() {
     models || { echo 'skip inner: no small models'; return; }
     try 'inner: compiles' compile inner
-    try 'inner: sharing is refused; profiles; learning; divided positions; steps given up; windows' $out/inner "$tiny/llama-dense.gguf" \
-        "$tiny/gemma3-dense.gguf" $out
+    try "inner: sharing is refused; profiles; learning; divided positions; steps given up; cuts with shifts; windows" \
+        $out/inner "$tiny/llama-dense.gguf" "$tiny/gemma3-dense.gguf" $out
 }
 
 # Every architecture that llama.cpp's own test knows.
@@ -133,7 +120,7 @@ if [ "${1-}" = --short ]; then
 else
     tool/bench/peers/source.sh >/dev/null 2>$out/last.txt || { echo "skip llama: no source: $(tail -n 1 $out/last.txt)"; exit 0; }
     [ -e "$model" ] || make model >/dev/null 2>&1 || { echo "skip llama: no $model"; exit 0; }
-    FLAGS=-DLLAMA_BUILD_TESTS=ON $here/build.sh $programs >/dev/null || { echo 'FAIL llama: it does not build'; exit 1; }
+    FLAGS="-DLLAMA_BUILD_TESTS=ON -DGGML_RPC=ON" $here/build.sh $programs >/dev/null || { echo 'FAIL llama: it does not build'; exit 1; }
     [ $# -gt 0 ] || set -- anchors walk inner archs states programs server upstream binding quality speed
 fi
 for part; do
