@@ -3,10 +3,11 @@
  * `make cuda` builds it into libaura_cuda, which needs libaura. Errors, structs, owners and messages are those of aura.h. Every
  * error of the CUDA runtime is AURA_DEVICE with its text.
  *
- * Streams  aura_cuda_append, aura_cuda_attend and aura_cuda_truncate only launch kernels on the stream they are given. They
- *          allocate nothing, wait for nothing and read nothing from the device, so a CUDA graph can capture them and replay
- *          them while sequences grow. The streams must order the calls on one sequence. The other calls change or read the
- *          cache from the host and wait for the device; while they run, no call on the cache may be in flight on any stream.
+ * Streams  aura_cuda_append, aura_cuda_attend, aura_cuda_truncate and aura_cuda_unpack only launch kernels on the stream they are
+ *          given. They allocate nothing, wait for nothing and read nothing from the device, so a CUDA graph can capture them
+ *          and replay them while sequences grow. The streams must order the calls on one sequence. The other calls change or
+ *          read the cache from the host and wait for the device; while they run, no call on the cache may be in flight on any
+ *          stream.
  * Pages    Lengths are on the device; the host hands out pages. An append needs pages that were reserved for its sequence and
  *          that no other sequence shares. aura_cuda_seq_reserve copies the pages that a fork shares. In a cache with a window
  *          the device uses pages again: a few of them serve as many tokens as were reserved.
@@ -202,6 +203,24 @@ AURA_API aura_status aura_cuda_append(aura_cuda_cache *cache, const aura_cuda_ap
  * AURA_CUDA_GONE. Fails, with nothing launched: AURA_BAD_ARGUMENT, AURA_DEVICE. */
 AURA_API aura_status aura_cuda_truncate(aura_cuda_cache *cache, const aura_cuda_seq *seqs, const uint32_t *tokens, uint32_t n_seqs,
                                         struct CUstream_st *stream); /* seqs, tokens: [n_seqs] on the device; n_seqs 1 to 4096 */
+
+typedef struct aura_cuda_unpack_args {
+    size_t size;
+    const aura_cuda_seq *seqs; /* [n_seqs] on the device */
+    uint32_t n_seqs;           /* 1 to 4096; times kv_heads at most 65535 */
+    uint32_t tokens;           /* of each sequence, from `first` on */
+    uint64_t first;
+    aura_cuda_view k, v;       /* [n_seqs][tokens][kv_heads][k_dim], [...][v_dim], f16 or bf16, written; data NULL: not wanted */
+    uint32_t rotated;          /* 1: in the space that the cache holds them in, keys balanced; 0: as they were appended */
+} aura_cuda_unpack_args;
+#define AURA_CUDA_UNPACK_ARGS_INIT \
+    {sizeof(aura_cuda_unpack_args), NULL, 0, 0, 0, AURA_CUDA_VIEW_INIT, AURA_CUDA_VIEW_INIT, 0}
+
+/* Writes tokens [first, first + tokens) of sequences as numbers, for kernels that read such: what aura_cache_decode() gives, to
+ * the precision of the type. Tokens beyond the end of a sequence are 0. A number that is no sequence's gives NaN; so do, with a
+ * window, tokens that are gone, which also set AURA_CUDA_GONE. An f32 beyond the type's range becomes infinite.
+ * Fails, with nothing launched: AURA_BAD_ARGUMENT, AURA_UNSUPPORTED (dtype), AURA_DEVICE. */
+AURA_API aura_status aura_cuda_unpack(const aura_cuda_cache *cache, const aura_cuda_unpack_args *args, struct CUstream_st *stream);
 
 /* Makes the place for what attends of up to `seqs` sequences with `queries` queries each leave on their way. One call at a time
  * may use it: make one per stream. The caller owns *workspace, and destroys it before the cache. For more than 16 queries there

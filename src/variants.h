@@ -188,6 +188,7 @@ enum { AURA_N_KINDS = 32 };
  *     prefill_d128_cuda          more than 16 queries, dim 128 on both sides: cuda/prefill_wgmma.cu
  *     prefill_any_d128_cuda      the same for every format, values of up to dim 128, on every device: cuda/prefill_any.cu
  *     prefill_jobs_cuda          what comes before either: cuda/prefill.cu
+ *     unpack_d128_cuda           tokens as 16-bit numbers, codes of up to dim 128; unpack_any_cuda everything: cuda/decode.cu
  * `aura check --device cuda` says which of them each case ran, and `aura check --union` fails where one of them ran in no case. */
 
 /* X(kind, ...) and X(dim, ...): what attention has kernels of its own for, with the same kind and dim on both sides. */
@@ -249,6 +250,6 @@ enum { AURA_N_KINDS = 32 };
 /* X(name, ...): all of them. */
 #define AURA_CUDA_KERNELS(X)                                                                                  \
     AURA_CUDA_APPEND(X) X(truncate_any_cuda, 0) AURA_CUDA_ATTEND(X) AURA_CUDA_GENERAL(X) AURA_CUDA_PREFILL(X) \
-    AURA_CUDA_PREFILL_ANY(X) X(prefill_jobs_cuda, 0)
+    AURA_CUDA_PREFILL_ANY(X) X(prefill_jobs_cuda, 0) X(unpack_d128_cuda, 128) X(unpack_d256_cuda, 256) X(unpack_any_cuda, 0)
 
 #endif

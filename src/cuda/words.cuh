@@ -173,6 +173,22 @@ MMA_NUMBERS(mma_f16, "f16")
 MMA_NUMBERS(mma_bf16, "bf16")
 #undef MMA_NUMBERS
 
+/* Four matrices of 8 x 8 numbers of 16 bits in shared memory; lane i has where row i % 8 of matrix i / 8 is, 16 bytes. A lane
+ * (g, t) gets of each of them numbers 2 t and 2 t + 1 of row g. Turned: of rows 2 t and 2 t + 1, number g. */
+__device__ __forceinline__ void load_matrices(uint32_t (&r)[4], const void *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"((uint32_t)__cvta_generic_to_shared(row)) : "memory");
+}
+
+__device__ __forceinline__ void load_matrices_turned(uint32_t (&r)[4], const void *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"((uint32_t)__cvta_generic_to_shared(row)) : "memory");
+}
+
 /* Asks the second cache for `bytes`, a multiple of 16. By a whole warp; it is one request where the device can do that. */
 __device__ __forceinline__ void prefetch_bytes(const void *p, uint32_t bytes)
 {

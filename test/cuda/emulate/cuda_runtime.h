@@ -105,6 +105,7 @@ static inline uint32_t __ballot_sync(uint32_t, int condition)
     return lanes;
 }
 
+static inline int __popc(uint32_t x) { return __builtin_popcount(x); }
 static inline int __ffs(int x) { return __builtin_ffs(x); }
 static inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
 

@@ -191,4 +191,23 @@ MMA_NUMBERS(mma_f16, emulate_f16)
 MMA_NUMBERS(mma_bf16, emulate_bf16)
 #undef MMA_NUMBERS
 
+static inline void emulate_matrices(uint32_t (&r)[4], const void *row, bool turned)
+{
+    uint32_t mine[2];
+    memcpy(mine, &row, sizeof row);
+    const uint32_t (*all)[8] = emulate_warp(mine, 2);
+    const uint32_t g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    for (uint32_t m = 0; m < 4; m++) {
+        r[m] = 0;
+        for (uint32_t i = 0; i < 2; i++) {
+            const uint16_t *from;
+            memcpy(&from, all[8 * m + (turned ? 2 * t + i : g)], sizeof from);
+            r[m] |= (uint32_t)from[turned ? g : 2 * t + i] << 16 * i;
+        }
+    }
+    emulate_warp(NULL, 0); /* none may write there before all have read */
+}
+static inline void load_matrices(uint32_t (&r)[4], const void *row) { emulate_matrices(r, row, false); }
+static inline void load_matrices_turned(uint32_t (&r)[4], const void *row) { emulate_matrices(r, row, true); }
+
 #endif

@@ -41,8 +41,9 @@ static const struct {
     int asked; /* 1: only where it is asked for */
 } parts[] = {
     {"formats", check_formats, 0}, {"options", check_options, 0}, {"general", check_general, 0},     {"prefill", check_prefill, 0},
-    {"append", check_append, 0},   {"seqs", check_seqs, 0},       {"caches", check_caches, 0},       {"windows", check_windows, 0},
-    {"batch", check_batch, 0},     {"recording", check_recording, 0}, {"lost", check_lost, 0},       {"small", check_small, 1},
+    {"unpack", check_unpack, 0},   {"append", check_append, 0},   {"seqs", check_seqs, 0},           {"caches", check_caches, 0},
+    {"windows", check_windows, 0}, {"batch", check_batch, 0},     {"recording", check_recording, 0}, {"lost", check_lost, 0},
+    {"small", check_small, 1},
 };
 
 /* What is asked for: a part, and how to print. */

@@ -231,6 +231,7 @@ void check_formats();
 void check_options();
 void check_general();
 void check_prefill();
+void check_unpack();
 void check_append();
 void check_seqs();
 void check_caches();
