@@ -263,8 +263,12 @@ typedef struct aura_cache_info {
     size_t holders;          /* of all pages together: sharing saves holders - (pages - free_pages) pages */
     uint64_t tokens;         /* in the pages of all sequences; a token of a shared page counts once in each */
     uint64_t token_slots;    /* 256 * holders: 1 - tokens / token_slots of the space is empty or reserved */
+    /* Since the cache was made: pages copied because others had them too; tiles that appends closed, of all KV heads; and seconds
+     * in aura_append(), in aura_attend(), and in aura_append_attend() and aura_step(), of all threads together. */
+    uint64_t pages_copied, tiles_closed;
+    double append_s, attend_s, step_s;
 } aura_cache_info;
-#define AURA_CACHE_INFO_INIT {sizeof(aura_cache_info), AURA_CONFIG_INIT, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define AURA_CACHE_INFO_INIT {sizeof(aura_cache_info), AURA_CONFIG_INIT, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /* Fills the caller's *info. It may run beside any call but aura_cache_destroy(). Fails: AURA_BAD_ARGUMENT. */
 AURA_API aura_status aura_cache_get_info(const aura_cache *cache, aura_cache_info *info);
@@ -589,8 +593,10 @@ typedef struct aura_model_cache_info {
     size_t seqs;
     size_t pages, free_pages; /* of all layers. The bytes of a page differ from layer to layer: aura_cache_get_info() */
     uint64_t tokens;          /* in the pages of all layers */
+    uint64_t pages_copied, tiles_closed; /* of all layers, as in aura_cache_info */
+    double append_s, attend_s, step_s;
 } aura_model_cache_info;
-#define AURA_MODEL_CACHE_INFO_INIT {sizeof(aura_model_cache_info), 0, 0, 0, 0, 0, 0, 0}
+#define AURA_MODEL_CACHE_INFO_INIT {sizeof(aura_model_cache_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /* Fills the caller's *info. It may run beside any call but aura_model_cache_destroy(). Fails: AURA_BAD_ARGUMENT. */
 AURA_API aura_status aura_model_cache_get_info(const aura_model_cache *model, aura_model_cache_info *info);

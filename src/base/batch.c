@@ -31,7 +31,7 @@ static void pause_cpu(void)
 }
 #endif
 
-static uint64_t now(void)
+uint64_t aura_nanoseconds(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -43,7 +43,7 @@ static uint64_t now(void)
  * left for two threads, 8 items of 5 us: 96 us a batch without it, 45 with; Xeon, Linux 6.18, 2026-11.) */
 static int spin(int (*ready)(void *user), void *user)
 {
-    for (uint64_t start = now(); now() - start < SPIN_NANOSECONDS; sched_yield())
+    for (uint64_t start = aura_nanoseconds(); aura_nanoseconds() - start < SPIN_NANOSECONDS; sched_yield())
         for (int i = 0; i < 32; i++) {
             if (ready(user))
                 return 1;

@@ -11,6 +11,7 @@
 
 #include <string.h>
 
+#include "../base/batch.h"
 #include "../base/dtype.h"
 
 static struct aura_sequence *seq_of(const aura_cache *cache, aura_seq id)
@@ -289,7 +290,9 @@ void aura_append_end(const struct aura_append *a)
     pthread_mutex_lock(&cache->lock);
     for (struct aura_sequence *seq = a->list; seq; seq = seq->next) {
         seq->len = seq->wanted;
-        seq->closed = aura_closed_of(cache, seq->closed, seq->len);
+        const uint64_t closed = aura_closed_of(cache, seq->closed, seq->len);
+        cache->tiles_closed += (closed / AURA_TILE - seq->closed / AURA_TILE) * cache->config.kv_heads;
+        seq->closed = closed;
         aura_count_tokens(cache, seq);
     }
     pthread_mutex_unlock(&cache->lock);
@@ -302,9 +305,11 @@ aura_status aura_append(aura_cache *cache, const aura_append_job *jobs, size_t n
     aura_status status;
     if (!cache || (!jobs && n_jobs))
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: %s is NULL", call.name, cache ? "jobs" : "cache");
+    const uint64_t start = aura_nanoseconds();
     if ((status = aura_append_check(call, &a)) || (status = aura_append_begin(call, &a)))
         return status;
     aura_append_run(&a);
     aura_append_end(&a);
+    aura_count_time(cache, AURA_TIME_APPEND, start);
     return AURA_OK;
 }

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../base/batch.h"
 #include "../base/dtype.h"
 #include "../base/fpmode.h"
 #include "../base/not_finite.h"
@@ -433,8 +434,9 @@ aura_status aura_attend(const aura_cache *cache, const aura_attend_job *jobs, si
     struct aura_attend a = {.cache = cache, .jobs = jobs, .n_jobs = n_jobs};
     if (!cache || (!jobs && n_jobs))
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: %s is NULL", call.name, cache ? "jobs" : "cache");
-    uint64_t mode = aura_fpmode_enter();
+    const uint64_t mode = aura_fpmode_enter(), start = aura_nanoseconds();
     aura_status status = aura_attend_all(call, &a, options);
+    aura_count_time(cache, AURA_TIME_ATTEND, start);
     aura_fpmode_leave(mode);
     return status;
 }

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "../base/batch.h"
 #include "../base/fpmode.h"
 #include "../codec.h"
 #include "../rotation.h"
@@ -213,6 +214,17 @@ size_t aura_cache_bytes(const aura_cache *cache)
     return bytes;
 }
 
+/* Attention only reads a cache, and threads may do so side by side. */
+void aura_count_time(const aura_cache *cache, enum aura_time what, uint64_t start)
+{
+    atomic_fetch_add_explicit(&((aura_cache *)cache)->nanoseconds[what], aura_nanoseconds() - start, memory_order_relaxed);
+}
+
+static double seconds_of(const aura_cache *cache, enum aura_time what)
+{
+    return 1e-9 * (double)atomic_load_explicit(&((aura_cache *)cache)->nanoseconds[what], memory_order_relaxed);
+}
+
 aura_status aura_cache_get_info(const aura_cache *cache, aura_cache_info *info)
 {
     struct aura_call call = {cache ? cache->ctx : NULL, "aura_cache_get_info"};
@@ -230,7 +242,12 @@ aura_status aura_cache_get_info(const aura_cache *cache, aura_cache_info *info)
     info->shared_pages = cache->pool.shared;
     info->holders = cache->pool.holders;
     info->tokens = cache->tokens;
+    info->pages_copied = cache->pages_copied;
+    info->tiles_closed = cache->tiles_closed;
     pthread_mutex_unlock((pthread_mutex_t *)&cache->lock);
+    info->append_s = seconds_of(cache, AURA_TIME_APPEND);
+    info->attend_s = seconds_of(cache, AURA_TIME_ATTEND);
+    info->step_s = seconds_of(cache, AURA_TIME_STEP);
     info->token_slots = (uint64_t)info->holders * AURA_PAGE;
     info->config = *c;
     info->page_bytes = cache->page_bytes;

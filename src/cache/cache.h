@@ -55,6 +55,9 @@ struct aura_sequence {
     uint64_t wanted;
 };
 
+/* What calls are timed as. */
+enum aura_time { AURA_TIME_APPEND, AURA_TIME_ATTEND, AURA_TIME_STEP, AURA_TIMES };
+
 struct aura_cache {
     aura_ctx *ctx;
     aura_config config;  /* with the defaults filled in */
@@ -71,7 +74,10 @@ struct aura_cache {
     uint32_t rank, ranks;        /* of processes that share sequences: only pages of this rank are in lists; ranks 0: all are */
     struct aura_sequence *slots; /* the pages of a cache of slots, all of them closed; NULL: there are sequences */
 
+    _Atomic uint64_t nanoseconds[AURA_TIMES]; /* that calls took, of all threads together */
+
     pthread_mutex_t lock; /* of everything below, and nothing above */
+    uint64_t pages_copied, tiles_closed;
     size_t bytes;         /* allocated, this struct included */
     struct aura_page_pool pool;
     uint8_t *slabs;       /* a list through the last bytes of the slabs */
@@ -88,6 +94,8 @@ struct aura_cache {
 aura_status aura_cache_make(struct aura_call call, aura_ctx *ctx, const aura_config *config, struct aura_model_cache *model,
                             struct aura_budget *budget, aura_cache **cache);
 void aura_cache_unmake(aura_cache *cache);
+/* Counts the time since `start`, by aura_nanoseconds(). */
+void aura_count_time(const aura_cache *cache, enum aura_time what, uint64_t start);
 /* Fills a struct with what follows from a configuration, and allocates nothing: a cache to look at, not to use or destroy. Fails
  * as aura_cache_create() does. */
 aura_status aura_cache_shape(struct aura_call call, aura_ctx *ctx, const aura_config *config, aura_cache *shape);

@@ -159,6 +159,11 @@ aura_status aura_model_cache_get_info(const aura_model_cache *model, aura_model_
         sum.pages += layer.pages;
         sum.free_pages += layer.free_pages;
         sum.tokens += layer.tokens;
+        sum.pages_copied += layer.pages_copied;
+        sum.tiles_closed += layer.tiles_closed;
+        sum.append_s += layer.append_s;
+        sum.attend_s += layer.attend_s;
+        sum.step_s += layer.step_s;
     }
     *info = sum;
     return AURA_OK;

@@ -387,15 +387,17 @@ static size_t pages_wanted(aura_cache *cache, struct aura_sequence *list, size_t
 }
 
 /* Pages that replace shared ones get the same bytes, where any of them mean something. */
-static void copy_pages(const aura_cache *cache, const struct aura_sequence *seq, const struct aura_page_change *c)
+static void copy_pages(aura_cache *cache, const struct aura_sequence *seq, const struct aura_page_change *c)
 {
     const struct aura_page_window *w = &cache->window;
     for (size_t p = c->own; p < c->own_end; p = aura_window_next(w, seq->pages.first, p)) {
         const struct aura_page *shared = aura_page_replaced(w, &seq->pages, p);
         uint64_t ranks = cache->ranks ? cache->ranks : 1, first = (p * ranks + aura_page_here(cache, seq, 0)) * AURA_PAGE;
-        if (shared && (seq->closed > first || ((!seq->k || !seq->v) && seq->len > first)))
-            memcpy((uint8_t *)aura_list_page(w, &seq->pages, p) + AURA_PAGE_HEAD, (const uint8_t *)shared + AURA_PAGE_HEAD,
-                   cache->page_bytes);
+        if (!shared || !(seq->closed > first || ((!seq->k || !seq->v) && seq->len > first)))
+            continue;
+        memcpy((uint8_t *)aura_list_page(w, &seq->pages, p) + AURA_PAGE_HEAD, (const uint8_t *)shared + AURA_PAGE_HEAD,
+               cache->page_bytes);
+        cache->pages_copied++;
     }
 }
 

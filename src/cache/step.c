@@ -5,16 +5,18 @@
 #include <math.h>
 #include <string.h>
 
+#include "../base/batch.h"
 #include "../base/fpmode.h"
 #include "../base/view.h"
 
 static aura_status append_attend(struct aura_call call, struct aura_append *in, struct aura_attend *ask,
                                  const aura_attend_options *options)
 {
-    uint64_t mode = aura_fpmode_enter();
+    const uint64_t mode = aura_fpmode_enter(), start = aura_nanoseconds();
     aura_status status = aura_append_check(call, in);
     if (!status)
         status = aura_attend_all(call, ask, options);
+    aura_count_time(in->cache, AURA_TIME_STEP, start);
     aura_fpmode_leave(mode);
     return status;
 }
