@@ -68,6 +68,41 @@ static int is_arithmetic(const aura_codebook *book)
     return same;
 }
 
+static int is_mirrored(const struct aura_codec_plan *plan, uint32_t levels)
+{
+    int same = 1;
+    for (uint32_t i = 0; i < levels; i++)
+        same = same && plan->centroid[i] == -plan->centroid[levels - 1 - i];
+    for (uint32_t i = 0; i + 1 < levels; i++)
+        same = same && plan->threshold[i] == -plan->threshold[levels - 2 - i];
+    return same;
+}
+
+/* Cells so wide that the highest threshold is in the last, at `place` of a cell. 0: two thresholds are in one cell, or one is so
+ * near the edge of its cell that rounding decides. */
+static int fill_cells(struct aura_codec_plan *plan, float place)
+{
+    const uint32_t half = 1u << (plan->bits - 1);
+    const float *above = plan->threshold + half - 1; /* above[0] is 0 */
+    plan->cells = place / above[half - 1];
+    for (uint32_t i = 0, count = 0; i < 16; i++) {
+        plan->cell_threshold[i] = INFINITY;
+        plan->cell_low[i] = plan->centroid[half + count];
+        memcpy(&plan->cell_count[i], &count, sizeof count);
+        for (uint32_t k = 1; k < half; k++) {
+            const float at = above[k] * plan->cells - (float)i;
+            if (fabsf(fabsf(at) - 0.5f) < 1e-3f || (fabsf(at) < 0.5f && plan->cell_threshold[i] < INFINITY))
+                return 0;
+            if (fabsf(at) < 0.5f) {
+                plan->cell_threshold[i] = above[k];
+                count++;
+            }
+        }
+        plan->cell_high[i] = plan->centroid[half + count];
+    }
+    return 1;
+}
+
 void aura_codec_plan_init(struct aura_codec_plan *plan, const aura_codebook *book, uint32_t dim, aura_scale_rule rule,
                           uint32_t search)
 {
@@ -98,4 +133,13 @@ void aura_codec_plan_init(struct aura_codec_plan *plan, const aura_codebook *boo
         plan->centroid[i] = index < book->levels ? book->centroid[index] : plan->top;
         plan->threshold[i] = i + 1 < book->levels ? book->threshold[i] : INFINITY;
     }
+    plan->cells = 0;
+    for (uint32_t i = 0; i < 16; i++)
+        plan->cell_threshold[i] = plan->cell_low[i] = plan->cell_high[i] = plan->cell_count[i] = 0;
+    plan->mirrored = is_mirrored(plan, book->levels) && book->levels == (book->bits == 8 ? 255u : 1u << book->bits);
+    if (book->bits > 4 || !plan->mirrored || book->bits < 2)
+        plan->mirrored = plan->mirrored && plan->step > 0 && book->bits > 4;
+    else
+        for (int i = 0; !(plan->mirrored = (uint32_t)fill_cells(plan, 14.6f + 0.05f * (float)i)) && i < 16; i++)
+            ;
 }

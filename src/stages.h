@@ -33,6 +33,7 @@
 #define AURA_LANES 16                                /* a vector of the vocabulary, on every instruction set */
 #define AURA_MAX_BLOCKS (AURA_MAX_DIM / AURA_LANES)  /* vectors in a row */
 #define AURA_TILES 4                                 /* the most that go through a stage together */
+#define AURA_CELL_ONE 0x1p23f                        /* a whole number added to it is in the lowest bits */
 #define AURA_MAX_PALEY 64                            /* largest order of the Paley factor */
 
 /* A rotation made ready: built once, read by any number of calls. See rotation.c. */
@@ -63,6 +64,11 @@ struct aura_codec_plan {
                                    f32(step * (spacing * i + first + spacing / 2)), exactly: no table is needed */
     float centroid[256];   /* the levels, padded to 2^bits with the highest; repeated until the array is full */
     float threshold[256];  /* padded to 2^bits - 1 with +inf, which nothing exceeds */
+    uint32_t mirrored;     /* 1: the table mirrors itself around 0, and what its width needs beyond that is there: a step above 4
+                              bits, and up to 4 bits the cells: a magnitude x is in cell i = x * cells, rounded, at most 15 */
+    float cells;
+    float cell_threshold[16], cell_low[16], cell_high[16]; /* the threshold in a cell, or +inf; the levels below and above it */
+    float cell_count[16];  /* the bits of an integer: thresholds above 0 and below the cell */
 };
 
 /* What an error of a vector costs, made ready: metric.c. */

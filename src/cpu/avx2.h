@@ -40,6 +40,19 @@ AURA_INLINE vec vec_add(vec a, vec b) { return vec_of(_mm256_add_ps(a.lo, b.lo),
 AURA_INLINE vec vec_sub(vec a, vec b) { return vec_of(_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)); }
 AURA_INLINE vec vec_mul(vec a, vec b) { return vec_of(_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)); }
 AURA_INLINE vec vec_max(vec a, vec b) { return vec_of(_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)); }
+AURA_INLINE vec vec_min(vec a, vec b) { return vec_of(_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)); }
+/* b in the lanes where x > limit, a in the others. */
+AURA_INLINE __m256 above_half(__m256 x, __m256 limit, __m256 a, __m256 b)
+{
+    return _mm256_blendv_ps(a, b, _mm256_cmp_ps(x, limit, _CMP_GT_OQ));
+}
+AURA_INLINE vec vec_above(vec x, vec limit, vec a, vec b)
+{
+    return vec_of(above_half(x.lo, limit.lo, a.lo, b.lo), above_half(x.hi, limit.hi, a.hi, b.hi));
+}
+/* The bits of floats as integers, and of integers as floats. */
+AURA_INLINE ivec ivec_of_vec(vec v) { return ivec_of(_mm256_castps_si256(v.lo), _mm256_castps_si256(v.hi)); }
+AURA_INLINE vec vec_of_ivec(ivec v) { return vec_of(_mm256_castsi256_ps(v.lo), _mm256_castsi256_ps(v.hi)); }
 AURA_INLINE vec vec_abs(vec v)
 {
     __m256 sign = _mm256_set1_ps(-0.f);
@@ -91,6 +104,12 @@ AURA_INLINE float vec_sum(vec v)
     __m128 h4 = _mm_add_ps(_mm256_castps256_ps128(h8), _mm256_extractf128_ps(h8, 1));
     __m128 h2 = _mm_add_ps(h4, _mm_movehl_ps(h4, h4));
     return _mm_cvtss_f32(_mm_add_ss(h2, _mm_shuffle_ps(h2, h2, 1)));
+}
+/* sum[i] = that of v[i]. */
+AURA_INLINE void vec_sums(float *sum, const vec *v, const int n)
+{
+    for (int i = 0; i < n; i++)
+        sum[i] = vec_sum(v[i]);
 }
 /* The largest lane. */
 AURA_INLINE float vec_top(vec v)
@@ -210,7 +229,7 @@ AURA_INLINE vec vec_below(vec x, float limit, vec v)
 }
 
 /* 16 registers, two a vector: 4 heads of one token, or of one vector of the accumulator. */
-enum { SCORE_TOGETHER = 1, VALUE_VECS = 1 };
+enum { SCORE_TOGETHER = 1, VALUE_VECS = 1, ENCODE_FITS = 1 };
 
 AURA_INLINE uint64_t pack8(uint64_t bytes, const int bits) { return bits_pack8(bytes, bits); }
 AURA_INLINE uint64_t unpack8(uint64_t packed, const int bits) { return bits_unpack8(packed, bits); }
@@ -231,6 +250,20 @@ AURA_INLINE ivec ivec_set1(int32_t x) { return ivec_of(_mm256_set1_epi32(x), _mm
 AURA_INLINE ivec ivec_plus(ivec a, ivec b)
 {
     return ivec_of(_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi));
+}
+AURA_INLINE ivec ivec_xor(ivec a, ivec b)
+{
+    return ivec_of(_mm256_xor_si256(a.lo, b.lo), _mm256_xor_si256(a.hi, b.hi));
+}
+/* The smaller one in each lane; whether some lane is 0. */
+AURA_INLINE ivec ivec_least(ivec a, ivec b)
+{
+    return ivec_of(_mm256_min_epi32(a.lo, b.lo), _mm256_min_epi32(a.hi, b.hi));
+}
+AURA_INLINE int ivec_has_zero(ivec v)
+{
+    const __m256i zero = _mm256_setzero_si256();
+    return _mm256_movemask_epi8(_mm256_or_si256(_mm256_cmpeq_epi32(v.lo, zero), _mm256_cmpeq_epi32(v.hi, zero))) != 0;
 }
 /* Shifts by a constant: left, right, right with the sign. */
 AURA_INLINE ivec ivec_shl(ivec v, const int n)

@@ -18,7 +18,16 @@ AURA_INLINE vec vec_add(vec a, vec b) { return _mm512_add_ps(a, b); }
 AURA_INLINE vec vec_sub(vec a, vec b) { return _mm512_sub_ps(a, b); }
 AURA_INLINE vec vec_mul(vec a, vec b) { return _mm512_mul_ps(a, b); }
 AURA_INLINE vec vec_max(vec a, vec b) { return _mm512_max_ps(a, b); }
+AURA_INLINE vec vec_min(vec a, vec b) { return _mm512_min_ps(a, b); }
 AURA_INLINE vec vec_abs(vec v) { return _mm512_abs_ps(v); }
+/* b in the lanes where x > limit, a in the others. */
+AURA_INLINE vec vec_above(vec x, vec limit, vec a, vec b)
+{
+    return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x, limit, _CMP_GT_OQ), a, b);
+}
+/* The bits of floats as integers, and of integers as floats. */
+AURA_INLINE ivec ivec_of_vec(vec v) { return _mm512_castps_si512(v); }
+AURA_INLINE vec vec_of_ivec(ivec v) { return _mm512_castsi512_ps(v); }
 /* Negates the lanes whose bit is set. */
 AURA_INLINE vec vec_flip(vec v, uint16_t lanes) { return _mm512_mask_xor_ps(v, lanes, v, _mm512_set1_ps(-0.f)); }
 
@@ -50,6 +59,21 @@ AURA_INLINE float vec_sum(vec v)
     __m128 h4 = _mm_add_ps(_mm256_castps256_ps128(h8), _mm256_extractf128_ps(h8, 1));
     __m128 h2 = _mm_add_ps(h4, _mm_movehl_ps(h4, h4));
     return _mm_cvtss_f32(_mm_add_ss(h2, _mm_shuffle_ps(h2, h2, 1)));
+}
+/* sum[i] = that of v[i]; four vectors at once take a third of the instructions. */
+AURA_INLINE void vec_sums(float *sum, const vec *v, const int n)
+{
+    int i = 0;
+    for (; i + 4 <= n; i += 4) {
+        vec a = _mm512_add_ps(_mm512_shuffle_f32x4(v[i], v[i + 1], 0x44), _mm512_shuffle_f32x4(v[i], v[i + 1], 0xee));
+        vec b = _mm512_add_ps(_mm512_shuffle_f32x4(v[i + 2], v[i + 3], 0x44), _mm512_shuffle_f32x4(v[i + 2], v[i + 3], 0xee));
+        vec all = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd)); /* a quarter each */
+        all = _mm512_add_ps(all, _mm512_permute_ps(all, 0x4e));
+        all = _mm512_add_ps(all, _mm512_permute_ps(all, 0xb1));
+        _mm_storeu_ps(sum + i, _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, all)));
+    }
+    for (; i < n; i++)
+        sum[i] = vec_sum(v[i]);
 }
 /* The largest lane. */
 AURA_INLINE float vec_top(vec v) { return _mm512_reduce_max_ps(v); }
@@ -129,8 +153,8 @@ AURA_INLINE vec vec_below(vec x, float limit, vec v)
     return _mm512_mask_mov_ps(v, _mm512_cmp_ps_mask(x, _mm512_set1_ps(limit), _CMP_LT_OQ), _mm512_setzero_ps());
 }
 
-/* 32 registers: 4 heads x 4 tokens, and 4 heads x 4 vectors, are kept at once. */
-enum { SCORE_TOGETHER = 4, VALUE_VECS = 4 };
+/* 32 registers: 4 heads x 4 tokens, 4 heads x 4 vectors, and 4 fits, are kept at once. */
+enum { SCORE_TOGETHER = 4, VALUE_VECS = 4, ENCODE_FITS = 4 };
 
 /* Eight codes between bytes and a packed stream. */
 AURA_INLINE uint64_t lowest_bits(const int bits) { return 0x0101010101010101u * ((1u << bits) - 1); }
@@ -142,6 +166,10 @@ AURA_INLINE uint64_t unpack8(uint64_t packed, const int bits) { return _pdep_u64
 AURA_INLINE ivec ivec_load(const void *p) { return _mm512_loadu_si512(p); }
 AURA_INLINE ivec ivec_set1(int32_t x) { return _mm512_set1_epi32(x); }
 AURA_INLINE ivec ivec_plus(ivec a, ivec b) { return _mm512_add_epi32(a, b); }
+AURA_INLINE ivec ivec_xor(ivec a, ivec b) { return _mm512_xor_si512(a, b); }
+/* The smaller one in each lane; whether some lane is 0. */
+AURA_INLINE ivec ivec_least(ivec a, ivec b) { return _mm512_min_epi32(a, b); }
+AURA_INLINE int ivec_has_zero(ivec v) { return _mm512_testn_epi32_mask(v, v) != 0; }
 /* Shifts by a constant: left, right, right with the sign. */
 AURA_INLINE ivec ivec_shl(ivec v, const int n) { return _mm512_sll_epi32(v, _mm_cvtsi32_si128(n)); }
 AURA_INLINE ivec ivec_shr(ivec v, const int n) { return n ? _mm512_srl_epi32(v, _mm_cvtsi32_si128(n)) : v; }

@@ -5,8 +5,15 @@
  * where the value is above it. Equally spaced levels need no search: a quotient is at most one off, and two comparisons with
  * the thresholds around it, computed to the bit as the table has them, decide.
  *
+ * That is encode_fit(), for any table. Tables that mirror themselves around 0 have something faster, encode_mirrored(): the
+ * levels of |y|, which give the same products and squares. Of equally spaced levels it takes the quotient as it is: where
+ * that is so near a threshold that rounding may decide, the vector is encoded the other way, once in a few dozen vectors.
+ * Other tables are divided into 16 cells, in each of which one threshold is at most; so one comparison decides.
+ *
  * Needs: row_codes.tmpl.h; vec_round, vec_fma, vec_sub, vec_from_int, ivec_from_vec; vec_load_n, vec_set1, vec_add,
- *        vec_mul, vec_keep, vec_abs, vec_max, vec_sum, vec_top; ivec_zero, ivec_add, ivec_add_where; AURA_ISA. */
+ *        vec_mul, vec_keep, vec_abs, vec_max, vec_min, vec_sum, vec_sums, vec_top, vec_above; ivec_zero, ivec_add, ivec_add_where,
+ *        ivec_plus, ivec_and, ivec_xor, ivec_sar, ivec_shr, ivec_set1, ivec_of_vec, vec_of_ivec, ivec_least, ivec_has_zero;
+ *        ENCODE_FITS, the fits that are tried together; AURA_ISA. */
 
 /* The number of thresholds below each lane of v. */
 AURA_INLINE ivec encode_index(vec v, const struct table *threshold, const int bits)
@@ -61,6 +68,144 @@ AURA_INLINE void encode_fit(uint8_t *packed, float *dot, float *size2, const flo
     *size2 = vec_sum(squares);
 }
 
+/* ---- tables that mirror themselves --------------------------------------------------------------------------------- */
+
+/* A quotient is added to ENCODE_ONE, which leaves it 13 binary places: rounding errors of up to 165 levels are less than half of
+ * the last of them, so that a quotient near a threshold has zeros there. */
+#define ENCODE_ONE 1024.f
+#define ENCODE_PLACES 0x1fffu
+
+/* What of a plan stays the same for all vectors. */
+struct mirrored {
+    vec threshold, low, high; /* of cells */
+    vec first, last, distance, base;
+};
+
+AURA_INLINE struct mirrored encode_mirror(const struct aura_codec_plan *plan, const int bits)
+{
+    const int levels = bits == 8 ? 255 : 1 << bits, odd = bits == 8;
+    struct mirrored m;
+    m.threshold = vec_load(plan->cell_threshold), m.low = vec_load(plan->cell_low), m.high = vec_load(plan->cell_high);
+    m.distance = vec_set1(plan->step * plan->spacing), m.base = vec_set1(odd ? 0 : plan->step);
+    m.first = vec_set1(bits > 4 ? ENCODE_ONE + (odd ? 0.5f : 0) : AURA_CELL_ONE);
+    m.last = vec_set1(bits > 4 ? ENCODE_ONE + (float)((levels - 1) / 2) : AURA_CELL_ONE + AURA_LANES - 1);
+    return m;
+}
+
+/* What a magnitude is multiplied with: equally spaced levels are counted. */
+AURA_INLINE float encode_quotient(const struct aura_codec_plan *plan, float factor, const int bits)
+{
+    return bits > 4 ? factor * (1 / (plan->step * plan->spacing)) : factor;
+}
+
+/* The magnitude of the level of each lane, whose sign is `negative`, 1 or 0: a value on a threshold takes the lower index, and that
+ * is the larger magnitude where it is negative. `least` becomes 0 in a lane in which rounding may have decided. */
+AURA_INLINE vec encode_level(ivec *least, const struct mirrored *m, vec size, ivec negative, vec factor, vec cells, const int bits)
+{
+    if (bits > 4) {
+        ivec sum = ivec_of_vec(vec_fma(size, factor, m->first));
+        *least = ivec_least(*least, ivec_and(sum, ENCODE_PLACES));
+        vec whole = vec_min(vec_of_ivec(ivec_and(sum, ~ENCODE_PLACES)), m->last);
+        return vec_fma(m->distance, vec_sub(whole, vec_set1(ENCODE_ONE)), m->base);
+    }
+    vec x = vec_of_ivec(ivec_plus(ivec_of_vec(vec_mul(size, factor)), negative));
+    ivec cell = ivec_of_vec(vec_min(vec_fma(x, cells, m->first), m->last));
+    return vec_above(x, vec_lookup16(m->threshold, cell), vec_lookup16(m->low, cell), vec_lookup16(m->high, cell));
+}
+
+/* dot[i] = <y, c>, size2[i] = |c|^2 of fits i < n. 0: it cannot be told here. */
+AURA_INLINE int encode_try(float *dot, float *size2, const struct mirrored *m, const float *y, const struct aura_codec_plan *plan,
+                           const float *factor, const int n, const int bits)
+{
+    const vec cells = vec_set1(plan->cells);
+    vec dots[ENCODE_FITS], squares[ENCODE_FITS], by[ENCODE_FITS];
+    ivec least = ivec_set1((int32_t)ENCODE_PLACES);
+    AURA_UNROLL
+    for (int i = 0; i < n; i++)
+        dots[i] = squares[i] = vec_set1(0), by[i] = vec_set1(factor[i]);
+    for (uint32_t d = 0; d < plan->dim; d += AURA_LANES) {
+        const vec v = vec_load(y + d), size = vec_abs(v);
+        const ivec negative = ivec_shr(ivec_of_vec(v), 31);
+        AURA_UNROLL
+        for (int i = 0; i < n; i++) {
+            const vec c = encode_level(&least, m, size, negative, by[i], cells, bits);
+            dots[i] = vec_add(dots[i], vec_mul(size, c));
+            squares[i] = vec_add(squares[i], vec_mul(c, c));
+        }
+    }
+    vec_sums(dot, dots, n);
+    vec_sums(size2, squares, n);
+    return bits <= 4 || !ivec_has_zero(least);
+}
+
+/* Codes of a fit, `stored` bits each. 0: it cannot be told here, and anything was written. */
+AURA_INLINE int encode_codes(uint8_t *packed, const float *y, const struct aura_codec_plan *plan, float factor, const int bits,
+                             const int stored)
+{
+    const struct mirrored m = encode_mirror(plan, bits);
+    const vec by = vec_set1(factor), cells = vec_set1(plan->cells), count = vec_load(plan->cell_count);
+    ivec least = ivec_set1((int32_t)ENCODE_PLACES);
+    for (uint32_t d = 0; d < plan->dim; d += AURA_LANES) {
+        const vec v = vec_load(y + d), size = vec_abs(v);
+        ivec up = ivec_zero(), sign; /* levels above or below the middle; 0 where v > 0, else -1 */
+        if (bits > 4) {
+            ivec sum = ivec_of_vec(vec_fma(size, by, m.first));
+            least = ivec_least(least, ivec_and(sum, ENCODE_PLACES));
+            vec whole = vec_min(vec_of_ivec(ivec_and(sum, ~ENCODE_PLACES)), m.last);
+            up = ivec_add(ivec_shr(ivec_of_vec(whole), 13), -0x22400);
+            sign = ivec_sar(ivec_of_vec(v), 31);
+        } else {
+            vec x = vec_of_ivec(ivec_plus(ivec_of_vec(vec_mul(size, by)), ivec_shr(ivec_of_vec(v), 31)));
+            ivec cell = ivec_of_vec(vec_min(vec_fma(x, cells, m.first), m.last));
+            up = ivec_add_where(ivec_of_vec(vec_lookup16(count, cell)), x, vec_lookup16(m.threshold, cell), 1);
+            sign = ivec_add_where(ivec_set1(-1), v, vec_set1(0), 1);
+        }
+        up = ivec_xor(up, sign);
+        if (bits == 8) /* there is a level 0 */
+            up = ivec_plus(up, ivec_and(sign, 1));
+        codes_pack(packed + d * stored / 8, ivec_add(up, bits == 8 ? 127 : 1 << (bits - 1)), AURA_LANES, stored);
+    }
+    return bits <= 4 || !ivec_has_zero(least);
+}
+
+/* ---- the best of all fits ------------------------------------------------------------------------------------------ */
+
+/* <y, c> and |c|^2 of fits [first, first + n). */
+AURA_INLINE void encode_fits(float *dot, float *size2, const float *y, const struct aura_codec_plan *plan, float unit, float size,
+                             uint32_t first, const int n, const int mirrored, const int bits)
+{
+    float factor[ENCODE_FITS], by[ENCODE_FITS];
+    for (int i = 0; i < n; i++) {
+        factor[i] = (plan->fits[first + (uint32_t)i] * unit) / size;
+        by[i] = encode_quotient(plan, factor[i], bits);
+    }
+    const struct mirrored m = encode_mirror(plan, bits);
+    if (mirrored && encode_try(dot, size2, &m, y, plan, by, n, bits))
+        return;
+    for (int i = 0; i < n; i++)
+        encode_fit(NULL, dot + i, size2 + i, y, plan, factor[i], bits, bits);
+}
+
+/* The index of the best fit, the first among equals, with its <y, c> and |c|^2. */
+AURA_INLINE uint32_t encode_best(float *dot, float *size2, const float *y, const struct aura_codec_plan *plan, float unit,
+                                 float size, const int mirrored, const int bits)
+{
+    float dots[9] = {0}, squares[9] = {0}, best = -1;
+    uint32_t found = 0, k = 0;
+    for (; k + ENCODE_FITS <= plan->n_fits; k += ENCODE_FITS)
+        encode_fits(dots + k, squares + k, y, plan, unit, size, k, ENCODE_FITS, mirrored, bits);
+    for (; k < plan->n_fits; k++)
+        encode_fits(dots + k, squares + k, y, plan, unit, size, k, 1, mirrored, bits);
+    for (k = 0; k < plan->n_fits; k++) {
+        const float cosine = dots[k] / sqrtf(squares[k]);
+        found = cosine > best ? k : found;
+        best = cosine > best ? cosine : best;
+    }
+    *dot = dots[found];
+    *size2 = squares[found];
+    return found;
+}
+
 AURA_INLINE void encode_row(uint8_t *packed, float *scale, const float *y, const struct aura_codec_plan *plan,
                             const int bits, const int stored)
 {
@@ -71,22 +216,19 @@ AURA_INLINE void encode_row(uint8_t *packed, float *scale, const float *y, const
         squares = vec_add(squares, vec_mul(v, v));
         largest = vec_max(largest, vec_abs(v));
     }
+    const int mirrored = plan->mirrored && plan->dim % AURA_LANES == 0;
     float norm2 = vec_sum(squares), rms = sqrtf(norm2 / (float)plan->dim);
     float unit = plan->uniform ? plan->top : plan->sigma, size = plan->uniform ? vec_top(largest) : rms;
-    float best = -1, best_fit = plan->fits[0], dot, size2;
+    float dot = 0, size2 = 0;
+    uint32_t found = 0;
     int tiny = sqrtf(norm2) <= plan->tiny;
-    if (plan->n_fits > 1 && !tiny)
-        for (uint32_t k = 0; k < plan->n_fits; k++) {
-            encode_fit(NULL, &dot, &size2, y, plan, (plan->fits[k] * unit) / size, bits, stored);
-            float cosine = dot / sqrtf(size2);
-            if (cosine > best) {
-                best = cosine;
-                best_fit = plan->fits[k];
-            }
-        }
+    if (!tiny && (mirrored || plan->n_fits > 1))
+        found = encode_best(&dot, &size2, y, plan, unit, size, mirrored, bits);
+    const float factor = tiny ? 0 : (plan->fits[found] * unit) / size;
     if (stored == bits)
         memset(packed, 0, plan->row_bytes); /* the padding */
-    encode_fit(packed, &dot, &size2, y, plan, tiny ? 0 : (best_fit * unit) / size, bits, stored);
+    if (tiny || !mirrored || !encode_codes(packed, y, plan, encode_quotient(plan, factor, bits), bits, stored))
+        encode_fit(packed, &dot, &size2, y, plan, factor, bits, stored);
     if ((tiny && !plan->keep_tiny) || size2 == 0)
         *scale = 0;
     else if (plan->rule == AURA_SCALE_MATCHED)

@@ -78,6 +78,32 @@ AURA_INLINE vec vec_max(vec a, vec b)
         a.val[i] = vmaxq_f32(a.val[i], b.val[i]);
     return a;
 }
+AURA_INLINE vec vec_min(vec a, vec b)
+{
+    for (int i = 0; i < 4; i++)
+        a.val[i] = vminq_f32(a.val[i], b.val[i]);
+    return a;
+}
+/* b in the lanes where x > limit, a in the others. */
+AURA_INLINE vec vec_above(vec x, vec limit, vec a, vec b)
+{
+    for (int i = 0; i < 4; i++)
+        a.val[i] = vbslq_f32(vcgtq_f32(x.val[i], limit.val[i]), b.val[i], a.val[i]);
+    return a;
+}
+/* The bits of floats as integers, and of integers as floats. */
+AURA_INLINE ivec ivec_of_vec(vec v)
+{
+    ivec bits;
+    for (int i = 0; i < 4; i++)
+        bits.val[i] = vreinterpretq_u32_f32(v.val[i]);
+    return bits;
+}
+AURA_INLINE vec vec_of_ivec(ivec v)
+{
+    return vec_of(vreinterpretq_f32_u32(v.val[0]), vreinterpretq_f32_u32(v.val[1]), vreinterpretq_f32_u32(v.val[2]),
+                  vreinterpretq_f32_u32(v.val[3]));
+}
 AURA_INLINE vec vec_abs(vec v)
 {
     for (int i = 0; i < 4; i++)
@@ -126,6 +152,12 @@ AURA_INLINE float vec_sum(vec v)
     float32x4_t h4 = vaddq_f32(vaddq_f32(v.val[0], v.val[2]), vaddq_f32(v.val[1], v.val[3]));
     float32x2_t h2 = vadd_f32(vget_low_f32(h4), vget_high_f32(h4));
     return vget_lane_f32(h2, 0) + vget_lane_f32(h2, 1);
+}
+/* sum[i] = that of v[i]. */
+AURA_INLINE void vec_sums(float *sum, const vec *v, const int n)
+{
+    for (int i = 0; i < n; i++)
+        sum[i] = vec_sum(v[i]);
 }
 /* The largest lane. */
 AURA_INLINE float vec_top(vec v)
@@ -275,7 +307,7 @@ AURA_INLINE vec vec_below(vec x, float limit, vec v)
 }
 
 /* 32 registers, four a vector: 4 heads of one token, or of one vector of the accumulator. */
-enum { SCORE_TOGETHER = 1, VALUE_VECS = 1 };
+enum { SCORE_TOGETHER = 1, VALUE_VECS = 1, ENCODE_FITS = 1 };
 
 AURA_INLINE uint64_t pack8(uint64_t bytes, const int bits) { return bits_pack8(bytes, bits); }
 AURA_INLINE uint64_t unpack8(uint64_t packed, const int bits) { return bits_unpack8(packed, bits); }
@@ -298,6 +330,21 @@ AURA_INLINE ivec ivec_plus(ivec a, ivec b)
 {
     return ivec_of(vaddq_u32(a.val[0], b.val[0]), vaddq_u32(a.val[1], b.val[1]), vaddq_u32(a.val[2], b.val[2]),
                    vaddq_u32(a.val[3], b.val[3]));
+}
+AURA_INLINE ivec ivec_xor(ivec a, ivec b)
+{
+    return ivec_of(veorq_u32(a.val[0], b.val[0]), veorq_u32(a.val[1], b.val[1]), veorq_u32(a.val[2], b.val[2]),
+                   veorq_u32(a.val[3], b.val[3]));
+}
+/* The smaller one in each lane; whether some lane is 0. */
+AURA_INLINE ivec ivec_least(ivec a, ivec b)
+{
+    return ivec_of(vminq_u32(a.val[0], b.val[0]), vminq_u32(a.val[1], b.val[1]), vminq_u32(a.val[2], b.val[2]),
+                   vminq_u32(a.val[3], b.val[3]));
+}
+AURA_INLINE int ivec_has_zero(ivec v)
+{
+    return vminvq_u32(vminq_u32(vminq_u32(v.val[0], v.val[1]), vminq_u32(v.val[2], v.val[3]))) == 0;
 }
 /* Shifts by a constant: left, right, right with the sign. Written as operators, which take a constant that a function
  * was called with also where nothing is optimised; the intrinsics do not. */

@@ -205,23 +205,34 @@ static void encode_run(struct trial *t, const float *y, const struct aura_codec_
 }
 
 /* Values exactly on the thresholds, and the next floats on either side. The highest level is present and the fit is by the
- * largest coordinate, so the factor is 1 and every comparison is a tie or one float away from one. */
-static void encode_ties(struct trial *t, uint32_t dim, uint64_t *state)
+ * largest coordinate, so the factor is 1 and every comparison is a tie or one float away from one. alone: only one is; the others
+ * are between thresholds. The grid has a tie where others have none: it is taken every other time. */
+static void encode_ties(struct trial *t, uint32_t dim, int alone, uint64_t *state)
 {
     struct aura_codec_plan plan;
     float y[AURA_MAX_DIM];
     char name[80];
     random_plan(&plan, t->variant->kind, dim, name, sizeof name, state);
+    if (alone && t->cases % 2) {
+        aura_codebook book;
+        aura_codebook_get(AURA_TABLE_GRID, plan.bits, &book);
+        aura_codec_plan_init(&plan, &book, dim, AURA_SCALE_UNBIASED, 0);
+        snprintf(name, sizeof name, "dim %u, the grid", dim);
+    }
     plan.uniform = 1;
     plan.n_fits = 1;
     plan.fits[0] = 1;
+    const uint32_t levels = plan.bits == 8 ? 255u : 1u << plan.bits, at = (uint32_t)random_bits(state) % dim;
     for (uint32_t d = 0; d < dim; d++) {
         float threshold = plan.threshold[random_bits(state) % ((1u << plan.bits) - 1)];
         float toward = random_bits(state) % 3 == 0 ? -1e9f : random_bits(state) % 2 ? threshold : 1e9f;
+        const uint32_t i = (uint32_t)random_bits(state) % levels;
         y[d] = isinf(threshold) ? 0 : nextafterf(threshold, toward);
+        if (alone && d != at)
+            y[d] = i ? plan.centroid[i] * 0.75f + plan.threshold[i - 1] * 0.25f : plan.centroid[0];
     }
-    y[random_bits(state) % dim] = plan.top;
-    snprintf(t->where, sizeof t->where, "%s, ties", name);
+    y[(at + 1) % dim] = plan.top;
+    snprintf(t->where, sizeof t->where, "%s, %s", name, alone ? "a tie" : "ties");
     encode_run(t, y, &plan, 1, layout_of(t->cases));
 }
 
@@ -272,8 +283,8 @@ static void check_encode(struct trial *t)
             snprintf(t->where, sizeof t->where, "%s, %zu rows of %s", name, n, vector_kind_name(kind));
             encode_run(t, y, &plan, n, layout_of(t->cases));
         }
-        for (int turn = 0; turn < 4 && !t->failure[0]; turn++)
-            encode_ties(t, check_dims[i], &state);
+        for (int turn = 0; turn < 24 && !t->failure[0]; turn++)
+            encode_ties(t, check_dims[i], turn >= 4, &state);
         encode_limits(t, check_dims[i], &state);
         encode_zero_level(t, check_dims[i]);
     }
