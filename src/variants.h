@@ -189,6 +189,7 @@ enum { AURA_N_KINDS = 32 };
  *     prefill_any_d128_cuda      the same for every format, values of up to dim 128, on every device: cuda/prefill_any.cu
  *     prefill_jobs_cuda          what comes before either: cuda/prefill.cu
  *     unpack_d128_cuda           tokens as 16-bit numbers, codes of up to dim 128; unpack_any_cuda everything: cuda/decode.cu
+ *     rows_encode_cuda           over rows, the layout of the public families: cuda/rows_codec.cu and others beside it
  * `aura check --device cuda` says which of them each case ran, and `aura check --union` fails where one of them ran in no case. */
 
 /* X(kind, ...) and X(dim, ...): what attention has kernels of its own for, with the same kind and dim on both sides. */
@@ -247,9 +248,20 @@ enum { AURA_N_KINDS = 32 };
     X(prefill_any_d256_cuda, 256, 4, 1)    \
     X(prefill_any_d512_cuda, 512, 4, 2)
 
+/* X(name, mode): over rows, every kind, dim and alignment, in the order of the modes. */
+#define AURA_CUDA_ROWS_ANY(X)             \
+    X(rows_score_any_cuda, ROWS_SCORE)    \
+    X(rows_value_any_cuda, ROWS_VALUE)
+
+/* X(name, ...): all over rows. */
+#define AURA_CUDA_ROWS(X)                                                                                     \
+    X(rows_rotate_cuda, 0) X(rows_encode_cuda, 0) X(rows_dequant_cuda, 0) X(rows_merge_any_cuda, 0)           \
+    AURA_CUDA_ROWS_ANY(X)
+
 /* X(name, ...): all of them. */
 #define AURA_CUDA_KERNELS(X)                                                                                  \
     AURA_CUDA_APPEND(X) X(truncate_any_cuda, 0) AURA_CUDA_ATTEND(X) AURA_CUDA_GENERAL(X) AURA_CUDA_PREFILL(X) \
-    AURA_CUDA_PREFILL_ANY(X) X(prefill_jobs_cuda, 0) X(unpack_d128_cuda, 128) X(unpack_d256_cuda, 256) X(unpack_any_cuda, 0)
+    AURA_CUDA_PREFILL_ANY(X) X(prefill_jobs_cuda, 0) X(unpack_d128_cuda, 128) X(unpack_d256_cuda, 256) X(unpack_any_cuda, 0) \
+    AURA_CUDA_ROWS(X)
 
 #endif

@@ -887,7 +887,7 @@ job_symbols() {
 # Every header alone, and every _INIT macro as the initialiser of its struct.
 job_header() {
     local compiler header
-    for header in $headers include/aura_cuda.h; do
+    for header in $headers include/aura_cuda.h include/aura_cuda_rows.h; do
         {
             echo "#include \"${header#include/}\""
             sed -n 's/^#define \(AURA_[A-Z0-9_]*_INIT\)\b.*/\1/p' $header | while read -r init; do
@@ -939,7 +939,7 @@ job_tables() {
     gcc_build || return
     $out/gcc/aura man >$out/aura.1
     try 'tables: doc/aura.1 is what `aura man` prints' diff $out/aura.1 doc/aura.1
-    for header in $headers include/aura_cuda.h include/aura_mpi.h; do
+    for header in $headers include/aura_cuda.h include/aura_cuda_rows.h include/aura_mpi.h; do
         try "tables: doc/libaura.3 names every function of $header and no other" \
             diff <(declared $header) <(in_manual "${header#include/}")
     done

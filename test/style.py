@@ -124,7 +124,7 @@ MAY_INCLUDE = {  # a room: the rooms whose headers it may include beside its own
     'src/cache': ['include', 'src', 'src/base'],
     'src/rows': ['include', 'src', 'src/base', 'src/cache'],
     'src/file': ['include', 'src', 'src/base', 'src/cache'],
-    'src/cuda': ['include', 'src', 'src/base', 'src/cache'],
+    'src/cuda': ['include', 'src', 'src/base', 'src/cache', 'src/rows'],
     'src/mpi': ['include', 'src', 'src/base', 'src/cache', 'src/file'],
     'model': ['include', 'src/base'],
     'examples': ['include'],

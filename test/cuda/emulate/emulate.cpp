@@ -14,7 +14,7 @@
 #include "emulated_words.h"
 #include "emulated_sm90.h"
 
-enum { MULTIPROCESSORS = 3, SHARED_BYTES = 227 * 1024, PARAM_BYTES = 4096, STACK_BYTES = 256 * 1024, MOST_THREADS = 1024,
+enum { MULTIPROCESSORS = 3, SHARED_BYTES = 227 * 1024, PARAM_BYTES = 8192, STACK_BYTES = 256 * 1024, MOST_THREADS = 1024,
       POISON = 0xcb };
 
 dim3 threadIdx, blockIdx, blockDim, gridDim;
@@ -325,7 +325,7 @@ cudaError_t cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **p
         return cudaErrorInvalidValue;
     auto copy = std::make_shared<std::vector<uint8_t>>(PARAM_BYTES);
     if (params[0])
-        memcpy(copy->data(), params[0], PARAM_BYTES / 2); /* more than any has: what follows them on the stack does no harm */
+        memcpy(copy->data(), params[0], PARAM_BYTES / 2); /* the most that any may have; what follows does no harm */
     return now_or_later([=] {
         gridDim = grid, blockDim = block, threads = block.x;
         for (uint32_t at = grid.x * grid.y; at-- > 0;) { /* backwards: no block may rely on those before it */

@@ -238,6 +238,7 @@ void check_caches();
 void check_windows();
 void check_batch();
 void check_recording();
+void check_rows();
 void check_lost();
 
 /* What check_lost() starts the tool with, in a process of its own; and what that one does. Returns the exit code. */
