@@ -76,7 +76,7 @@ static void print_head()
         printf("aura %s on %s, %d multiprocessors\n", aura_version(), properties.name, properties.multiProcessorCount);
         return;
     }
-    printf("{"version\": \"%s", \"device\": ", aura_version());
+    printf("{\"version\": \"%s\", \"device\": ", aura_version());
     print_json_string(properties.name);
     printf(", \"multiprocessors\": %d, \"results\": [", properties.multiProcessorCount);
 }
