@@ -57,6 +57,26 @@ AURA_API aura_status aura_cuda_score(aura_cuda_rows *rows, const aura_score_args
  * fit the scratch once. */
 AURA_API aura_status aura_cuda_value(aura_cuda_rows *rows, const aura_value_args *args, struct CUstream_st *stream);
 
+/* As aura_flash_p1(). Fails as it does, and with AURA_DEVICE. */
+AURA_API aura_status aura_cuda_flash_p1(aura_cuda_rows *rows, const aura_flash_p1_args *args, struct CUstream_st *stream);
+
+/* As aura_flash_pass2(). Fails as it does, and with AURA_DEVICE. */
+AURA_API aura_status aura_cuda_flash_pass2(aura_cuda_rows *rows, const aura_flash_pass2_args *args, struct CUstream_st *stream);
+
+/* As aura_flash_sdpa(): one pass over the rows, whose partial results a second launch merges. Fails as it does, and with
+ * AURA_DEVICE; AURA_TOO_LARGE also where one partial result of every query head, v_dim + 2 floats, does not fit the scratch. */
+AURA_API aura_status aura_cuda_flash_sdpa(aura_cuda_rows *rows, const aura_flash_sdpa_args *args, struct CUstream_st *stream);
+
+/* As aura_flash_attn_vec(). With temp and nwg above 1 it is one launch, else two. Fails as it does, and with AURA_DEVICE;
+ * AURA_TOO_LARGE also as aura_cuda_flash_sdpa() where it is two. */
+AURA_API aura_status aura_cuda_flash_attn_vec(aura_cuda_rows *rows, const aura_flash_attn_vec_args *args,
+                                              struct CUstream_st *stream);
+
+/* As aura_flash_attn_vec_reduce(); with undo, the bits of the reduce and aura_cuda_undo() after it. Fails as it does, and with
+ * AURA_DEVICE. */
+AURA_API aura_status aura_cuda_flash_attn_vec_reduce(aura_cuda_rows *rows, const aura_flash_attn_vec_reduce_args *args,
+                                                     struct CUstream_st *stream);
+
 #ifdef __cplusplus
 }
 #endif

@@ -251,7 +251,8 @@ enum { AURA_N_KINDS = 32 };
 /* X(name, mode): over rows, every kind, dim and alignment, in the order of the modes. */
 #define AURA_CUDA_ROWS_ANY(X)             \
     X(rows_score_any_cuda, ROWS_SCORE)    \
-    X(rows_value_any_cuda, ROWS_VALUE)
+    X(rows_value_any_cuda, ROWS_VALUE)    \
+    X(rows_attend_any_cuda, ROWS_ATTEND)
 
 /* X(name, ...): all over rows. */
 #define AURA_CUDA_ROWS(X)                                                                                     \

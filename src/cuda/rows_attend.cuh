@@ -40,8 +40,19 @@ struct dev_rows_call {
     struct dev_rows_status *status;
 };
 
-/* rows_any.cu: one launch. */
 enum rows_mode { ROWS_SCORE, ROWS_VALUE, ROWS_ATTEND };
+
+/* rows_calls.cu: a call without arrays; tokens [first, end), all seen, in chunks that units take in turn. */
+struct dev_rows_call aura_cuda_rows_call(const aura_cuda_rows *rows, uint32_t q_heads, uint32_t kv_heads);
+struct dev_tokens aura_cuda_rows_tokens(uint64_t first, uint64_t end, uint32_t units);
+
+/* Into how many units the tokens of `heads` KV heads go: enough for the device, none with less than 256 tokens, and not more than
+ * the scratch has room for, `bytes` of each; 0: not even for one. */
+uint32_t aura_cuda_rows_units(const aura_cuda_rows *rows, uint32_t heads, uint64_t tokens, size_t bytes);
+
+/* One launch, by the best kernel that takes the call; rows_any.cu takes all of them. */
+aura_status aura_cuda_rows_run(const aura_cuda_rows *rows, const char *call, const struct dev_rows_call &c, enum rows_mode mode,
+                               struct CUstream_st *stream);
 aura_status aura_cuda_rows_any(const aura_cuda_rows *rows, const char *call, const struct dev_rows_call &c, enum rows_mode mode,
                                struct CUstream_st *stream);
 

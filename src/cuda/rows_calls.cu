@@ -1,10 +1,9 @@
-/* The calls over packed rows: score, value. What they have in common is how they divide tokens. */
+/* How tokens are divided, which kernel runs; and the calls that make scores and add up values. */
 #include "rows_attend.cuh"
 
 #include <string.h>
 
-/* Tokens [first, end), all seen, in chunks that units take in turn. */
-static struct dev_tokens tokens_of(uint64_t first, uint64_t end, uint32_t units)
+struct dev_tokens aura_cuda_rows_tokens(uint64_t first, uint64_t end, uint32_t units)
 {
     struct dev_tokens k;
     memset(&k, 0, sizeof k);
@@ -14,12 +13,10 @@ static struct dev_tokens tokens_of(uint64_t first, uint64_t end, uint32_t units)
     return k;
 }
 
-/* Into how many units the tokens of `heads` KV heads go: enough for the device, none with less than 256 tokens, and not more than
- * the scratch has room for, `row_bytes` of each; 0: not even for one. */
-static uint32_t units_of(const aura_cuda_rows *rows, uint32_t heads, uint64_t tokens, size_t row_bytes)
+uint32_t aura_cuda_rows_units(const aura_cuda_rows *rows, uint32_t heads, uint64_t tokens, size_t bytes)
 {
     const uint64_t wanted = ((uint64_t)rows->multiprocessors * 16 + heads - 1) / heads, most = tokens / 256;
-    const uint64_t room = rows->scratch_bytes / row_bytes, units = wanted < most ? wanted : most;
+    const uint64_t room = rows->scratch_bytes / bytes, units = wanted < most ? wanted : most;
     return (uint32_t)(room < 1 ? 0 : room < units ? room : units < 1 ? 1 : units < 1024 ? units : 1024);
 }
 
@@ -29,12 +26,18 @@ static aura_status no_room(struct aura_call call, const aura_cuda_rows *rows, si
                              wanted, rows->scratch_bytes);
 }
 
-static struct dev_rows_call call_of(const aura_cuda_rows *rows, uint32_t q_heads, uint32_t kv_heads)
+struct dev_rows_call aura_cuda_rows_call(const aura_cuda_rows *rows, uint32_t q_heads, uint32_t kv_heads)
 {
     struct dev_rows_call c;
     memset(&c, 0, sizeof c);
     c.q_heads = q_heads, c.ratio = q_heads / kv_heads, c.scale = 1, c.status = rows->status;
     return c;
+}
+
+aura_status aura_cuda_rows_run(const aura_cuda_rows *rows, const char *call, const struct dev_rows_call &c, enum rows_mode mode,
+                               struct CUstream_st *stream)
+{
+    return aura_cuda_rows_any(rows, call, c, mode, stream);
 }
 
 /* ---- score, value ------------------------------------------------------------------------------------------------- */
@@ -48,11 +51,11 @@ extern "C" aura_status aura_cuda_score(aura_cuda_rows *rows, const aura_score_ar
     const struct aura_call call = {rows->ctx, name};
     if ((status = aura_check_score(call, a)) || a->tokens == 0)
         return status;
-    struct dev_rows_call c = call_of(rows, a->q_heads, a->kv_heads);
+    struct dev_rows_call c = aura_cuda_rows_call(rows, a->q_heads, a->kv_heads);
     c.k = packed_side(&a->keys, a->dim, a->tokens), c.q = a->q, c.q_dtype = (uint32_t)a->q_dtype;
     c.scores = a->scores, c.score_dtype = (uint32_t)a->score_dtype, c.score_stride = aura_or(a->score_stride, a->tokens);
-    c.tokens = tokens_of(0, a->tokens, units_of(rows, a->kv_heads, a->tokens, 1));
-    return aura_cuda_rows_any(rows, name, c, ROWS_SCORE, stream);
+    c.tokens = aura_cuda_rows_tokens(0, a->tokens, aura_cuda_rows_units(rows, a->kv_heads, a->tokens, 1));
+    return aura_cuda_rows_run(rows, name, c, ROWS_SCORE, stream);
 }
 
 extern "C" aura_status aura_cuda_value(aura_cuda_rows *rows, const aura_value_args *a, struct CUstream_st *stream)
@@ -64,16 +67,16 @@ extern "C" aura_status aura_cuda_value(aura_cuda_rows *rows, const aura_value_ar
     const struct aura_call call = {rows->ctx, name};
     if ((status = aura_check_value(call, a)))
         return status;
-    struct dev_rows_call c = call_of(rows, a->q_heads, a->kv_heads);
+    struct dev_rows_call c = aura_cuda_rows_call(rows, a->q_heads, a->kv_heads);
     const size_t bytes = aura_times((size_t)a->q_heads * a->dim, sizeof(float));
-    const uint32_t units = units_of(rows, a->kv_heads, a->tokens, bytes);
+    const uint32_t units = aura_cuda_rows_units(rows, a->kv_heads, a->tokens, bytes);
     if (!units)
         return no_room(call, rows, bytes);
     c.v = packed_side(&a->values, a->dim, a->tokens), c.threshold = a->sparse_threshold;
     c.scores = (void *)a->weights, c.score_dtype = (uint32_t)a->weight_dtype,
     c.score_stride = aura_or(a->weight_stride, a->tokens);
-    c.tokens = tokens_of(0, a->tokens, units), c.o = rows->scratch, c.partial_dtype = AURA_F32;
-    if ((status = aura_cuda_rows_any(rows, name, c, ROWS_VALUE, stream)))
+    c.tokens = aura_cuda_rows_tokens(0, a->tokens, units), c.o = rows->scratch, c.partial_dtype = AURA_F32;
+    if ((status = aura_cuda_rows_run(rows, name, c, ROWS_VALUE, stream)))
         return status;
     struct dev_merge m;
     memset(&m, 0, sizeof m);

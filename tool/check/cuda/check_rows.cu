@@ -144,4 +144,6 @@ void check_rows()
 {
     check_rows_codec();
     check_rows_packed();
+    check_rows_flash();
+    check_rows_vec();
 }

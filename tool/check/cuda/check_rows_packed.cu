@@ -1,48 +1,10 @@
-/* Score, value, pass 1 and 2 and single-pass attention over packed rows on the device, against double. */
+/* Score and value over packed rows on the device, against double; and misuse. */
 #include "check_rows.cuh"
 
 #include <string.h>
 
 static const aura_dtype types[] = {AURA_F32, AURA_F16, AURA_BF16};
 static const uint32_t widths[] = {AURA_CUDA_BITS(AURA_DIM_ITEM)};
-
-/* A whole problem: both sides, queries, sinks. */
-struct problem {
-    uint32_t k_bits, v_bits, dim, v_dim, q_heads, kv_heads;
-    size_t tokens, k_stride, v_stride;
-    uint64_t window = 0;
-    uint32_t sink_heads = 0; /* 0: no sinks */
-    aura_dtype side = AURA_F32, q_dtype = AURA_F32, out_dtype = AURA_F32;
-    size_t wider = 0, offset = 0; /* bytes: rows are wider than their codes; codes begin beside an aligned address */
-    bool undo = false;
-};
-
-/* Its arrays. */
-struct arrays {
-    packed_rows k, v;
-    typed q, sinks;
-    aura_packed keys, values;
-    arrays(struct rows_case &c, const struct problem &p)
-        : k(c, p.k_bits, p.dim, p.kv_heads, p.tokens, p.k_stride, p.side, p.side, p.wider),
-          v(c, p.v_bits, p.v_dim, p.kv_heads, p.tokens, p.v_stride, p.side, p.side, p.wider)
-    {
-        std::vector<float> x((size_t)p.q_heads * p.dim), logits(p.sink_heads + 1);
-        for (float &number : x)
-            number = c.normal() * 0.3f;
-        for (size_t h = 0; h < logits.size(); h++)
-            logits[h] = h % 5 == 3 ? -INFINITY : -0.5f + 0.6f * (float)(h % 9);
-        q = typed(x, p.q_dtype), sinks = typed(logits, p.side);
-        keys = k.put(p.offset), values = v.put(p.offset);
-        q.put(), sinks.put();
-    }
-    std::vector<double> query(const struct problem &p, size_t h) const
-    {
-        std::vector<double> x(p.dim);
-        for (uint32_t d = 0; d < p.dim; d++)
-            x[d] = q.at(h * p.dim + d);
-        return x;
-    }
-};
 
 /* ---- score, value ------------------------------------------------------------------------------------------------- */
 
