@@ -254,10 +254,21 @@ enum { AURA_N_KINDS = 32 };
     X(rows_value_any_cuda, ROWS_VALUE)    \
     X(rows_attend_any_cuda, ROWS_ATTEND)
 
+/* X(name, dim): rows are merged by warps; of the layout of AURA, and of that of mlx-native. */
+#define AURA_CUDA_ROWS_PASS2(X)   \
+    X(rows_pass2_d64_cuda, 64)    \
+    X(rows_pass2_d128_cuda, 128)  \
+    X(rows_pass2_d256_cuda, 256)  \
+    X(rows_pass2_d512_cuda, 512)
+#define AURA_CUDA_ROWS_REDUCE(X)  \
+    X(rows_reduce_d128_cuda, 128) \
+    X(rows_reduce_d256_cuda, 256) \
+    X(rows_reduce_d512_cuda, 512)
+
 /* X(name, ...): all over rows. */
 #define AURA_CUDA_ROWS(X)                                                                                     \
     X(rows_rotate_cuda, 0) X(rows_encode_cuda, 0) X(rows_dequant_cuda, 0) X(rows_merge_any_cuda, 0)           \
-    AURA_CUDA_ROWS_ANY(X)
+    AURA_CUDA_ROWS_ANY(X) AURA_CUDA_ROWS_PASS2(X) AURA_CUDA_ROWS_REDUCE(X)
 
 /* X(name, ...): all of them. */
 #define AURA_CUDA_KERNELS(X)                                                                                  \

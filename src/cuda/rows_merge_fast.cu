@@ -1,0 +1,207 @@
+/* Partial results to finished rows, by a warp each, where the dim is a power of two: lane i has coordinates i * E ... of the row. */
+#include "rotate.cuh"
+#include "rows_merge.cuh"
+
+/* E numbers from element `at` on, which is a multiple of E. */
+template <int E>
+__device__ __forceinline__ void load_numbers(float (&x)[E], const void *array, uint32_t dtype, size_t at)
+{
+    if (dtype == AURA_F32) {
+        const float *from = (const float *)array + at;
+#pragma unroll
+        for (int i = 0; i < E; i += E < 4 ? 2 : 4) {
+            const float4 v =
+                E < 4 ? make_float4(((const float2 *)from)->x, ((const float2 *)from)->y, 0, 0) : *(const float4 *)(from + i);
+            x[i] = v.x, x[i + 1] = v.y;
+            if (E >= 4)
+                x[E >= 4 ? i + 2 : 0] = v.z, x[E >= 4 ? i + 3 : 0] = v.w;
+        }
+        return;
+    }
+    const uint16_t *from = (const uint16_t *)array + at;
+    uint32_t words[E / 2];
+    if (E >= 8) {
+#pragma unroll
+        for (int i = 0; i < E / 2; i += 4) {
+            const uint4 v = *(const uint4 *)(from + 2 * i);
+            words[i % (E / 2)] = v.x, words[(i + 1) % (E / 2)] = v.y, words[(i + 2) % (E / 2)] = v.z,
+                           words[(i + 3) % (E / 2)] = v.w;
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < E / 2; i++)
+            words[i] = ((const uint32_t *)from)[i];
+    }
+#pragma unroll
+    for (int i = 0; i < E; i++)
+        x[i] = number_of(words[i / 2] >> 16 * (i % 2) & 0xffff, dtype);
+}
+
+template <int E>
+__device__ __forceinline__ void store_numbers(void *array, uint32_t dtype, size_t at, const float (&x)[E])
+{
+    if (dtype == AURA_F32 && E >= 4) {
+#pragma unroll
+        for (int i = 0; i < E; i += 4)
+            *(float4 *)((float *)array + at + i) = make_float4(x[i], x[(i + 1) % E], x[(i + 2) % E], x[(i + 3) % E]);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < E; i++)
+        store_element(array, dtype, (int64_t)(at + i), x[i]);
+}
+
+/* Normalises, undoes, stores. */
+template <int E>
+__device__ __forceinline__ void finish_row(float (&y)[E], const struct dev_merge &a, const struct merged &r, uint32_t row,
+                                           int lane)
+{
+    int bad = 0, beyond;
+#pragma unroll
+    for (int i = 0; i < E; i++) {
+        y[i] = finished(a, r, y[i]);
+        bad |= is_beyond(y[i], AURA_F32);
+    }
+    beyond = bad = __any_sync(~0u, bad);
+    if (lane == 0)
+        store_lse(a, r, row, bad);
+    if (a.undo.dim) {
+        undo_warp<E>(y, a.undo.sign, a.undo.norm, lane);
+#pragma unroll
+        for (int i = 0; i < E; i++)
+            y[i] = a.undo.balance ? __fmul_rn(y[i], a.undo.balance[lane * E + i]) : y[i];
+    }
+#pragma unroll
+    for (int i = 0; i < E; i++)
+        beyond |= is_beyond(y[i], a.out_dtype);
+    beyond = __any_sync(~0u, beyond);
+#pragma unroll
+    for (int i = 0; i < E; i++)
+        y[i] = beyond ? NAN : y[i];
+    store_numbers<E>(a.out, a.out_dtype, (size_t)row * 32 * E + lane * E, y);
+    if (lane == 0 && beyond)
+        note_not_finite(a.status, row);
+}
+
+/* Rows of the layout of AURA, and rows that are only added up. The numbers of TOGETHER parts are on their way at a time. */
+template <int E>
+__device__ __forceinline__ void merge_row(const struct dev_merge &a)
+{
+    constexpr int TOGETHER = 32 / E < 8 ? 32 / E : 8;
+    const uint32_t row = blockIdx.x * MERGE_WARPS + threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (row >= a.rows)
+        return;
+    const bool weighted = a.mode == MERGE_PASS2;
+    float acc[E] = {}, largest = -INFINITY, sum = 0;
+    for (size_t p = lane; weighted && p < a.parts; p += 32)
+        largest = part_l(a, row, p) == 0 ? largest : fmaxf(largest, part_m(a, row, p));
+    largest = warp_max(largest);
+    for (size_t first = 0; first < a.parts; first += 32) {
+        const uint32_t n = a.parts - first < 32 ? (uint32_t)(a.parts - first) : 32;
+        const float l = !weighted ? 1 : lane < n ? part_l(a, row, first + lane) : 0;
+        const float w = !weighted ? 1 : lane < n ? part_weight(part_m(a, row, first + lane), l, largest, false) : 0;
+        sum += l * w;
+        for (uint32_t i = 0; i < n; i += TOGETHER) {
+            float x[TOGETHER][E];
+#pragma unroll
+            for (uint32_t k = 0; k < TOGETHER; k++)
+                if (i + k < n)
+                    load_numbers<E>(x[k], a.o, a.dtype, (row * a.parts + first + i + k) * (32 * E) + lane * E);
+#pragma unroll
+            for (uint32_t k = 0; k < TOGETHER; k++) {
+                const float weight = __shfl_sync(~0u, w, (int)min(i + k, 31u)), its_l = __shfl_sync(~0u, l, (int)min(i + k, 31u));
+                if (i + k >= n || its_l == 0) /* o of an empty part may hold anything */
+                    continue;
+#pragma unroll
+                for (int e = 0; e < E; e++)
+                    acc[e] = fmaf(weight, x[k][e], acc[e]);
+            }
+        }
+    }
+    finish_row<E>(acc, a, finish_sums(a, largest, warp_sum(sum), sink_of(a, row)), row, (int)lane);
+}
+
+/* ---- the layout of mlx-native ---------------------------------------------------------------------------------------- */
+
+/* Eight lanes have four numbers each of eight chunks; in the end lane w of the eight has the sums of chunk w. */
+__device__ __forceinline__ void sum_of_eight(float (&v)[8][4], uint32_t w)
+{
+#pragma unroll
+    for (int half = 4; half; half /= 2)
+#pragma unroll
+        for (int j = 0; j < half; j++)
+#pragma unroll
+            for (int f = 0; f < 4; f++) {
+                const float keep = w & half ? v[j + half][f] : v[j][f], send = w & half ? v[j][f] : v[j + half][f];
+                v[j][f] = keep + __shfl_xor_sync(~0u, send, half);
+            }
+}
+
+/* A chunk is four coordinates of all workgroups. Eight lanes read the workgroups of a chunk, 128 bytes side by side, and four such
+ * groups four chunks: those that their lanes have in the end. */
+template <int E>
+__device__ __forceinline__ void reduce_row(const struct dev_merge &a)
+{
+    const uint32_t row = blockIdx.x * MERGE_WARPS + threadIdx.x / 32, lane = threadIdx.x % 32, group = lane / 8, mine = lane % 8;
+    if (row >= a.rows)
+        return;
+    const uint32_t nwg = (uint32_t)a.parts;
+    const float sink = sink_of(a, row), l = lane < nwg ? part_l(a, row, lane) : 0, m = lane < nwg ? part_m(a, row, lane) : 0;
+    const float largest = warp_max(l == 0 ? sink : fmaxf(sink, m)), w = part_weight(m, l, largest, sink == INFINITY);
+    float sum = warp_sum(l * w), y[E], weight[4], its_l[4];
+    sum += sink == -INFINITY ? 0 : sink == INFINITY ? 1 : expf(sink - largest);
+    const float divided = sum == 0 ? w : w / sum;
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        weight[k] = __shfl_sync(~0u, divided, (int)mine + 8 * k);
+        its_l[k] = __shfl_sync(~0u, l, (int)mine + 8 * k); /* 0 where there is no such workgroup */
+    }
+    const float *o = (const float *)a.o + (size_t)row * 32 * E * nwg + mine * 4;
+#pragma unroll
+    for (int b = 0; b < E / 4; b++) {
+        float v[8][4] = {};
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                if (its_l[k] != 0) {
+                    const float4 x = *(const float4 *)(o + (size_t)((group * 8 + i) * (E / 4) + b) * nwg * 4 + 32 * k);
+                    v[i][0] = fmaf(weight[k], x.x, v[i][0]), v[i][1] = fmaf(weight[k], x.y, v[i][1]);
+                    v[i][2] = fmaf(weight[k], x.z, v[i][2]), v[i][3] = fmaf(weight[k], x.w, v[i][3]);
+                }
+        sum_of_eight(v, mine);
+#pragma unroll
+        for (int f = 0; f < 4; f++)
+            y[4 * b + f] = v[0][f];
+    }
+    finish_row<E>(y, a, finish_sums(a, largest, sum, sink), row, (int)lane);
+}
+
+#define STAMP(name, dim, body)                                                                                                \
+    extern "C" __global__ void __launch_bounds__(32 * MERGE_WARPS, 4) aura_##name(const __grid_constant__ struct dev_merge a) \
+    {                                                                                                                         \
+        body<dim / 32>(a);                                                                                                    \
+    }
+#define STAMP_PASS2(name, dim) STAMP(name, dim, merge_row)
+#define STAMP_REDUCE(name, dim) STAMP(name, dim, reduce_row)
+AURA_CUDA_ROWS_PASS2(STAMP_PASS2)
+AURA_CUDA_ROWS_REDUCE(STAMP_REDUCE)
+
+struct merge_kernel aura_cuda_merge_kernel(const struct dev_merge *m)
+{
+    const struct merge_kernel none = {NULL, NULL};
+    if (m->undo.dim && (m->undo.dense || m->undo.outer != 1))
+        return none;
+    if (((uintptr_t)m->o | (uintptr_t)m->out) % 16)
+        return none;
+#define ENTRY(name, dim_) \
+    if (m->dim == dim_)   \
+        return {#name, (const void *)aura_##name};
+    if (m->mode == MERGE_REDUCE) {
+        AURA_CUDA_ROWS_REDUCE(ENTRY)
+        return none;
+    }
+    AURA_CUDA_ROWS_PASS2(ENTRY)
+#undef ENTRY
+    return none;
+}
