@@ -1,4 +1,4 @@
-/* Partial results to finished rows, by a warp each, where the dim is a power of two: lane i has coordinates i * E ... of the row. */
+/* Partial results to finished rows, by a warp each, where the dim is a power of two: lane i has coordinates i * E ... of it. */
 #include "rotate.cuh"
 #include "rows_merge.cuh"
 
@@ -124,17 +124,17 @@ __device__ __forceinline__ void merge_row(const struct dev_merge &a)
 /* ---- the layout of mlx-native ---------------------------------------------------------------------------------------- */
 
 /* Eight lanes have four numbers each of eight chunks; in the end lane w of the eight has the sums of chunk w. */
-__device__ __forceinline__ void sum_of_eight(float (&v)[8][4], uint32_t w)
+template <int HALF>
+__device__ __forceinline__ void sum_of_halves(float (&v)[8][4], uint32_t w)
 {
+    const bool upper = w & HALF;
 #pragma unroll
-    for (int half = 4; half; half /= 2)
+    for (int j = 0; j < HALF; j++)
 #pragma unroll
-        for (int j = 0; j < half; j++)
-#pragma unroll
-            for (int f = 0; f < 4; f++) {
-                const float keep = w & half ? v[j + half][f] : v[j][f], send = w & half ? v[j][f] : v[j + half][f];
-                v[j][f] = keep + __shfl_xor_sync(~0u, send, half);
-            }
+        for (int f = 0; f < 4; f++) {
+            const float keep = upper ? v[j + HALF][f] : v[j][f], send = upper ? v[j][f] : v[j + HALF][f];
+            v[j][f] = keep + __shfl_xor_sync(~0u, send, HALF);
+        }
 }
 
 /* A chunk is four coordinates of all workgroups. Eight lanes read the workgroups of a chunk, 128 bytes side by side, and four such
@@ -169,7 +169,9 @@ __device__ __forceinline__ void reduce_row(const struct dev_merge &a)
                     v[i][0] = fmaf(weight[k], x.x, v[i][0]), v[i][1] = fmaf(weight[k], x.y, v[i][1]);
                     v[i][2] = fmaf(weight[k], x.z, v[i][2]), v[i][3] = fmaf(weight[k], x.w, v[i][3]);
                 }
-        sum_of_eight(v, mine);
+        sum_of_halves<4>(v, mine);
+        sum_of_halves<2>(v, mine);
+        sum_of_halves<1>(v, mine);
 #pragma unroll
         for (int f = 0; f < 4; f++)
             y[4 * b + f] = v[0][f];
