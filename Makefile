@@ -1,10 +1,11 @@
 # The front door. Every target works as the first command typed: it installs what is missing, or says what that is.
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help build run check bench cuda mpi quick test test-long fuzz fuzz-build fuzz-long model peers llama test-llama wheel test-python picture clean
+.PHONY: help build run install check bench cuda mpi quick test test-long fuzz fuzz-build fuzz-long model peers llama test-llama wheel test-python picture clean
 
 help:
 	@echo 'make run     build, then show what each format costs and saves: a table, and a page for a browser (aura-demo.html)'
+	@echo 'make install build, and put tool, library, headers and man pages below PREFIX, which is ~/.local'
 	@echo 'make quick   after an edit: one compiler, most test programs, every kernel; two minutes at most once it is built'
 	@echo 'make test    all tests: two compilers, sanitizers, ARM under emulation, install, ...; test/run.sh says how to run one'
 	@echo 'make test-long  a million operations of a cache beside plain arrays, and 20 000 calls with options at random, compared'
@@ -32,7 +33,12 @@ build:
 
 run: build
 	build/release/aura demo
-	@echo 'The tool is build/release/aura; build/release/aura --help shows what else it does.'
+	@echo 'The tool is build/release/aura; build/release/aura --help shows what else it does. To talk with a model: make model'
+
+PREFIX ?= $(HOME)/.local
+install: build
+	@cmake --install build/release --prefix '$(PREFIX)'
+	@case ":$$PATH:" in *:'$(PREFIX)/bin':*) ;; *) echo 'aura is in $(PREFIX)/bin, which is not in PATH' ;; esac
 
 check: build
 	build/release/aura check

@@ -72,6 +72,7 @@ size_t llm_state_tokens(const struct llm_state *state);   /* in the cache */
 size_t llm_state_capacity(const struct llm_state *state); /* the most that it can hold */
 size_t llm_state_bytes(const struct llm_state *state);    /* that the cache has allocated */
 double llm_state_bits(const struct llm_state *state);     /* per value of a full page */
+aura_model_cache_info llm_state_info(const struct llm_state *state); /* of its cache */
 
 /* Keeps the first `tokens`. 0 when good; otherwise 1, with a text. */
 int llm_state_truncate(struct llm_state *state, size_t tokens, char error[LLM_ERROR_BYTES]);

@@ -132,10 +132,16 @@ size_t llm_state_capacity(const struct llm_state *state)
     return state->capacity;
 }
 
-size_t llm_state_bytes(const struct llm_state *state)
+aura_model_cache_info llm_state_info(const struct llm_state *state)
 {
     aura_model_cache_info info = AURA_MODEL_CACHE_INFO_INIT;
-    return aura_model_cache_get_info(state->cache, &info) ? 0 : info.bytes;
+    aura_model_cache_get_info(state->cache, &info); /* cannot fail */
+    return info;
+}
+
+size_t llm_state_bytes(const struct llm_state *state)
+{
+    return llm_state_info(state).bytes;
 }
 
 double llm_state_bits(const struct llm_state *state)

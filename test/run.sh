@@ -398,7 +398,7 @@ job_tool() {
     ends 1 'bench: no such dim' $aura bench --dim 600 --tokens 100
     try 'bench: no such dim, said before anything is filled' bash -c "! grep -q filling $out/tool.err"
     ends 0 'bench: for people, again' $aura bench --dim 64 --heads 2 --kv-heads 1 --tokens 64 --threads 1
-    holds 'bench: names the compiler' 'compiled by gcc [0-9][0-9]*\.[0-9][0-9]*, '
+    holds 'bench: names the compiler, and one thread is no threads' 'compiled by gcc [0-9][0-9]*\.[0-9][0-9]*, 1 thread, '
     bench_page
     ends 2 'bench: rows with options' $aura bench rows --dim 64
     ends 0 'check --device cuda: without CUDA it is no failure' $aura check --device cuda
@@ -419,6 +419,7 @@ job_tool() {
     tool_mistakes
     tool_demo
     tool_pages
+    tool_setup
     tool_completion
     tool_run
     tool_tokens
@@ -522,7 +523,7 @@ says() {
 tool_demo() {
     local page=$out/demo.html model=$out/tool.gguf text
     try 'demo: a model' $out/gcc/test_llm --write $model
-    ends 0 'demo' $aura demo --quick --html $page
+    ends 0 'demo, which finds the recording of its tree from elsewhere' env -C $out $PWD/$aura demo --quick --html $PWD/$page
     holds 'demo: a preset' '^balanced k4v4  *4\.28  *3\.7.x '
     try 'demo: no colours in a file' bash -c "! grep -q \$'\\033' $out/tool.txt"
     try 'demo: progress is on stderr' grep -q 'k4v4' $out/tool.err
@@ -533,11 +534,7 @@ tool_demo() {
     try 'demo: the page needs nothing else' bash -c "! grep -qE 'https?:|<script|<link|src=' $page"
     if command -v python3 >/dev/null; then
         try 'demo: the page is well-formed' python3 -c 'import sys, xml.dom.minidom; xml.dom.minidom.parse(sys.argv[1])' $page
-        json 'demo' $aura demo --quick
-        json 'list' $aura list
-        json 'check' $aura check query_any --isa ref --no-times
         json 'check --device cuda, without CUDA' $aura check --device cuda
-        json 'attend' $aura attend $file --layer 1
         json 'demo --model' $aura demo --quick --model $model --prompt 'ab c' --html $page
         try 'demo --model: what it wrote is on the page' grep -qF 'What a model writes' $page
         try 'demo --model: the page is well-formed' python3 -c 'import sys, xml.dom.minidom; xml.dom.minidom.parse(sys.argv[1])' $page
@@ -577,6 +574,26 @@ sys.exit(not (re.match(r'<main>\s*' + said, top) and len(re.findall(r'<div><b>[^
 END
     [ ! -e $out/bench.html ] || cp $out/bench.html $dir/bench-table.html # of bench_page
     program pages test/tool/pages.py $dir/*.html
+}
+
+# What `make run` installs, with an apt-get that only pretends: libedit where it is not, and nothing where it is. A line says what is
+# lost where it cannot be had.
+tool_setup() {
+    local bin=$out/setup
+    rm -rf $bin
+    mkdir -p $bin
+    printf '#!/bin/sh\necho 0\n' >$bin/id
+    printf '#!/bin/sh\necho "$@" >>%s/asked\n' $bin >$bin/apt-get
+    printf '#!/bin/sh\ncat %s/libraries\n' $bin >$bin/ldconfig
+    chmod +x $bin/*
+    echo 'libedit.so.2 (libc6,x86-64) => /lib/libedit.so.2' >$bin/libraries
+    try 'setup: nothing is missing' env PATH=$bin:$PATH tool/setup.sh run
+    try 'setup: and nothing is installed' test ! -e $bin/asked
+    echo 'libc.so.6' >$bin/libraries
+    ends 0 'setup: libedit is missing' env PATH=$bin:$PATH tool/setup.sh run
+    try 'setup: it is installed' grep -q 'install .*libedit2' $bin/asked
+    try 'setup: what is lost without it is said' grep -q 'without libedit (package libedit2) a conversation .* no editing' $out/tool.err
+    try 'make install: where to' grep -q "cmake --install build/release --prefix '/some/where'" <(make -n install PREFIX=/some/where)
 }
 
 # json NAME COMMAND...: it prints one JSON value and nothing else.
@@ -700,8 +717,9 @@ open(sys.argv[2], "wb").write(bytes(t[i:i + 2])), open(sys.argv[3], "w").write(s
     says 2 'the format nearest to it is f16' $aura run $model -p a --cache fp16
     if command -v python3 >/dev/null; then
         test/tool/chat.py $aura $model $out || echo "FAIL chat: exit status $?"
+        test/tool/tables.py $aura $model $out || echo "FAIL tables: exit status $?"
     else
-        echo 'skip chat: there is no python3'
+        echo 'skip chat, tables: there is no python3'
     fi
 
     ends 2 'run: no model' $aura run

@@ -41,8 +41,9 @@ int unknown_command(const char *name)
 const char *cpu_name(void)
 {
     static char line[256];
-    FILE *file = fopen("/proc/cpuinfo", "r");
-    const char *name = "unknown CPU";
+    static const char *name;
+    FILE *file = name ? NULL : fopen("/proc/cpuinfo", "r");
+    name = name ? name : "unknown CPU";
     while (file && fgets(line, sizeof line, file))
         if (!strncmp(line, "model name", 10) && strchr(line, ':')) {
             line[strcspn(line, "\n")] = 0;
@@ -54,20 +55,27 @@ const char *cpu_name(void)
     return name;
 }
 
+void table_machine(struct table *table)
+{
+    table_text(table, "version", aura_version());
+    table_text(table, "cpu", cpu_name());
+}
+
 const char *find_data(const char *name, char path[DATA_PATH_BYTES])
 {
     enum { ROOM = 512 }; /* for what is added to the tool's place */
     char tree[ROOM], installed[DATA_PATH_BYTES];
     snprintf(tree, sizeof tree, "data/%s", name);
     const ssize_t n = access(tree, R_OK) ? readlink("/proc/self/exe", installed, DATA_PATH_BYTES - ROOM) : -1;
-    if (n > 0) {
-        installed[n] = 0;
-        *(strrchr(installed, '/') ? strrchr(installed, '/') : installed) = 0;
-        snprintf(path, DATA_PATH_BYTES, "%.3500s/../share/aura/%.100s", installed, name);
+    static const char *const places[] = {"/../share/aura/", "/../../data/", "/../../../data/"};
+    installed[n > 0 ? n : 0] = 0;
+    *(strrchr(installed, '/') ? strrchr(installed, '/') : installed) = 0;
+    for (size_t i = 0; n > 0 && i < sizeof places / sizeof *places; i++) {
+        snprintf(path, DATA_PATH_BYTES, "%.3500s%s%.100s", installed, places[i], name);
+        if (!access(path, R_OK))
+            return path;
     }
-    if (n <= 0 || access(path, R_OK))
-        strcpy(path, tree);
-    return path;
+    return strcpy(path, tree);
 }
 
 #define TEXT_OF(x) #x

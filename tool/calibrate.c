@@ -14,7 +14,7 @@ enum { LEAST_TOKENS = 64 }; /* of a chunk: two tiles, because the first one has 
 struct arguments {
     const char *model, *text, *out;
     uint32_t ctx, tokens, threads;
-    int plain, json;
+    int plain, json, csv;
 };
 
 static const struct option options[] = {
@@ -25,6 +25,7 @@ static const struct option options[] = {
     NUMBER(threads, "--threads", 1, 1024, "N", "(all processors)"),
     FLAG(plain, "--no-feedback", "balance of the keys alone: what a GPU takes"),
     FLAG(json, "--json", "as JSON"),
+    FLAG(csv, "--csv", "as CSV"),
     LAST_OPTION};
 
 /* One calibration for each layer; the model feeds them while it reads. */
@@ -153,6 +154,51 @@ static int write_profile(const struct calibrator *c, const struct llm *llm, cons
     return bad;
 }
 
+/* What was made, for people and for programs. */
+struct report {
+    const struct arguments *a;
+    const struct calibrator *c;
+    size_t tokens;
+    double least, most;
+};
+
+static void report_fields(struct table *t, const void *report)
+{
+    const struct report *r = report;
+    table_text(t, "profile", r->a->out);
+    table_number(t, "tokens", "%zu", r->tokens);
+    table_number(t, "layers", "%u", r->c->layers), table_number(t, "kv_heads", "%u", r->c->kv_heads);
+    table_number(t, "head_dim", "%u", r->c->head_dim);
+    table_number(t, "least", "%.4g", r->least), table_number(t, "most", "%.4g", r->most);
+    table_number(t, "feedback", "%s", r->c->plain ? "false" : "true");
+}
+
+static void origin(struct table *t, const void *arguments)
+{
+    const struct arguments *a = arguments;
+    table_text(t, "model", a->model), table_text(t, "text", a->text);
+    table_machine(t);
+}
+
+static void print_report(const struct report *r)
+{
+    struct table table = {0};
+    if (r->a->json) { /* one object: there is one row */
+        putchar('{');
+        report_fields(&table, r), origin(&table, r->a);
+        puts("}");
+        return;
+    }
+    if (!r->a->csv) {
+        printf("%s: %u layers, %u KV heads of %u, from %zu tokens of %s; factors from %.2f to %.2f\n", r->a->out, r->c->layers,
+               r->c->kv_heads, r->c->head_dim, r->tokens, r->a->text, r->least, r->most);
+        return;
+    }
+    table_begin(&table, 1, "profiles", origin, r->a);
+    table_row(&table, report_fields, r);
+    table_end(&table, NULL, NULL);
+}
+
 static int calibrate(const struct command *self, const struct arguments *a, const struct text_model *m)
 {
     char error[LLM_ERROR_BYTES] = "";
@@ -164,15 +210,9 @@ static int calibrate(const struct command *self, const struct arguments *a, cons
         snprintf(error, sizeof error, "%.200s", c.layer ? aura_last_error() : "out of memory");
     bad = bad || read_text(&c, a, m, &used, error) || write_profile(&c, m->llm, a->out, &least, &most, error);
     print_progress(NULL);
-    if (!bad && a->json) {
-        printf("{\"profile\": ");
-        print_json_string(a->out);
-        printf(", \"tokens\": %zu, \"layers\": %u, \"kv_heads\": %u, \"head_dim\": %u, \"least\": %.4g, \"most\": %.4g}\n", used,
-               c.layers, c.kv_heads, c.head_dim, (double)least, (double)most);
-    } else if (!bad) {
-        printf("%s: %u layers, %u KV heads of %u, from %zu tokens of %s; factors from %.2f to %.2f\n", a->out, c.layers, c.kv_heads,
-               c.head_dim, used, a->text, (double)least, (double)most);
-    }
+    const struct report report = {a, &c, used, (double)least, (double)most};
+    if (!bad)
+        print_report(&report);
     calibrator_destroy(&c);
     return bad ? failed(self, "%s", error) : 0;
 }

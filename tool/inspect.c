@@ -1,6 +1,7 @@
 /* aura inspect: what a profile, a snapshot or a conversation holds, without loading it. */
 #define _POSIX_C_SOURCE 200809L
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,11 +13,12 @@
 #include "tool.h"
 
 struct arguments {
-    int json, all;
+    int json, csv, all;
 };
 
 static const struct option options[] = {FLAG(all, "--all", "every layer and every sequence, not only those that differ"),
-                                        FLAG(json, "--json", "as JSON, all of it"), LAST_OPTION};
+                                        FLAG(json, "--json", "as JSON, all of it"),
+                                        FLAG(csv, "--csv", "as CSV: a row for each layer and sequence"), LAST_OPTION};
 
 struct file {
     const char *path;
@@ -144,6 +146,11 @@ static void print_file(const struct file *f, int all)
 
 /* ---- for programs --------------------------------------------------------------------------------------------------------- */
 
+static const char *held_name(aura_held held)
+{
+    return held == AURA_HELD_PROFILE ? "profile" : held == AURA_HELD_CACHE ? "cache" : "model";
+}
+
 static void json_layer(const struct file *f, uint32_t i)
 {
     const aura_listing_layer l = layer_of(f, i);
@@ -187,7 +194,7 @@ static int json_file(const struct command *self, const struct file *f)
     print_json_string(f->path);
     printf(", \"held\": \"%s\", \"version\": \"%u.%u\", \"checksum\": \"%08x\", \"bytes\": %" PRIu64 ", "
            "\"sections\": %u, \"damaged\": %u, \"seqs\": %" PRIu64 ", \"note_bytes\": %zu, \"note\": ",
-           f->info.held == AURA_HELD_PROFILE ? "profile" : f->info.held == AURA_HELD_CACHE ? "cache" : "model", f->info.major,
+           held_name(f->info.held), f->info.major,
            f->info.minor, f->info.checksum, f->info.bytes, f->info.sections, f->info.damaged, f->info.seqs, f->info.note_bytes);
     if (json_note(f))
         return failed(self, "no memory");
@@ -196,6 +203,60 @@ static int json_file(const struct command *self, const struct file *f)
         json_layer(f, i);
     printf("\n]}\n");
     return 0;
+}
+
+/* A layer, and one of its sequences where it has any. */
+struct row {
+    uint32_t number;
+    aura_listing_layer layer;
+    const aura_listing_seq *seq;
+};
+
+static void row_fields(struct table *t, const void *row)
+{
+    const struct row *r = row;
+    const aura_config *c = &r->layer.config;
+    const aura_listing_seq none = AURA_LISTING_SEQ_INIT, *s = r->seq ? r->seq : &none;
+    char name[16];
+    table_number(t, "layer", "%u", r->number);
+    table_text(t, "format", c->format.k ? format_of(c, name) : NULL);
+    table_number(t, "kv_heads", "%u", c->kv_heads), table_number(t, "q_heads", "%u", c->q_heads);
+    table_number(t, "k_dim", "%u", c->k_dim), table_number(t, "v_dim", "%u", c->v_dim);
+    table_number(t, "window", "%" PRIu64, c->window);
+    table_number(t, "balance", "%s", c->balance ? "true" : "false");
+    table_number(t, "layer_pages", "%" PRIu64, r->layer.pages), table_number(t, "layer_bytes", "%" PRIu64, r->layer.bytes);
+    table_number(t, "damaged", "%u", r->layer.damaged);
+    table_number(t, "seq", "%.0f", r->seq ? (double)s->number : (double)NAN);
+    table_number(t, "tokens", "%" PRIu64, s->tokens), table_number(t, "closed", "%" PRIu64, s->closed);
+    table_number(t, "first", "%" PRIu64, s->first), table_number(t, "pages", "%" PRIu64, s->pages);
+}
+
+static void origin(struct table *t, const void *file)
+{
+    const struct file *f = file;
+    char checksum[16], version[32];
+    snprintf(checksum, sizeof checksum, "%08x", f->info.checksum);
+    snprintf(version, sizeof version, "%u.%u", f->info.major, f->info.minor);
+    table_text(t, "file", f->path);
+    table_text(t, "held", held_name(f->info.held));
+    table_text(t, "version", version);
+    table_text(t, "checksum", checksum);
+}
+
+static void csv_file(const struct file *f)
+{
+    struct table table;
+    table_begin(&table, 1, "layers", origin, f);
+    for (uint32_t i = 0; i < f->info.layers; i++) {
+        struct row row = {i, layer_of(f, i), NULL};
+        const uint64_t seqs = f->info.held == AURA_HELD_PROFILE ? 0 : row.layer.seqs;
+        for (uint64_t k = 0; k < (seqs ? seqs : 1); k++) {
+            const aura_listing_seq seq = seqs ? seq_of(f, i, k) : (aura_listing_seq)AURA_LISTING_SEQ_INIT;
+            row.seq = seqs ? &seq : NULL;
+            table_row(&table, row_fields, &row);
+        }
+    }
+    table_end(&table, NULL, NULL);
 }
 
 static int run_inspect(const struct command *self, int argc, char **argv)
@@ -215,6 +276,8 @@ static int run_inspect(const struct command *self, int argc, char **argv)
         f.listing = listing;
         if (a.json)
             status = json_file(self, &f);
+        else if (a.csv)
+            csv_file(&f);
         else
             print_file(&f, a.all);
         if (!status && f.info.damaged)

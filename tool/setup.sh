@@ -5,6 +5,7 @@ set -u
 
 # A command, and the Debian packages it comes from.
 run_needs='cc:gcc,libc6-dev make:make cmake:cmake'
+run_wants='libedit:libedit2' # which `aura run` loads by its name: without it a conversation's line has neither editing nor history
 test_needs="$run_needs gcc:gcc,libc6-dev g++:g++ clang:clang pkg-config:pkg-config nm:binutils
     python3:python3 aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu,libc6-dev-arm64-cross
     qemu-aarch64:qemu-user qemu-x86_64:qemu-user"
@@ -13,17 +14,22 @@ test_wants='mpicc:libopenmpi-dev mpirun:openmpi-bin UCX:libucx-dev' # tests of m
 fuzz_needs="$run_needs clang:clang libFuzzer:libclang-rt-14-dev"
 picture_needs="$run_needs chromium:chromium,fonts-dejavu-core"
 
-wants=
+wants= lost=
 case ${1-} in
-run) needs=$run_needs ;;
-test) needs=$test_needs wants=$test_wants ;;
+run) needs=$run_needs wants=$run_wants lost='a conversation with aura run has no editing of its line' ;;
+test) needs=$test_needs wants="$run_wants $test_wants" lost='some tests are skipped' ;;
 fuzz) needs=$fuzz_needs ;;
 picture) needs=$picture_needs ;;
 *) echo 'usage: tool/setup.sh run|test|fuzz|picture' >&2; exit 2 ;;
 esac
 
-# A C compiler without its C library's headers is as good as none. libFuzzer is no command, but a library of clang's; UCX is a header.
+# A C compiler without its C library's headers is as good as none. libFuzzer is no command, but a library of clang's; UCX is a header,
+# libedit a library.
 have() {
+    if [ "$1" = libedit ]; then
+        PATH="$PATH:/sbin:/usr/sbin" ldconfig -p 2>/dev/null | grep -q 'libedit\.so'
+        return
+    fi
     if [ "$1" = UCX ]; then
         echo '#include <ucp/api/ucp.h>' | cc -E -x c - >/dev/null 2>&1
         return
@@ -74,7 +80,7 @@ wanted=$(missing $wants)
 
 lacking=$(missing $needs)
 wanted=$(missing $wants)
-[ -z "$wanted" ] || echo "aura: without $(listed $wanted) some tests are skipped" >&2
+[ -z "$wanted" ] || echo "aura: without $(listed $wanted) $lost" >&2
 [ -n "$lacking" ] || exit 0
 echo "aura: missing: $(listed $lacking) — install them and try again" >&2
 exit 1

@@ -9,7 +9,7 @@
 
 struct arguments {
     const char *prompt, *text;
-    int special, no_begin, json;
+    int special, no_begin, json, csv;
 };
 
 static const struct option options[] = {
@@ -18,6 +18,7 @@ static const struct option options[] = {
     FLAG(special, "--special", "names of control tokens in the text are those tokens"),
     FLAG(no_begin, "--no-begin", "without the tokens that go before and after a text"),
     FLAG(json, "--json", "as JSON"),
+    FLAG(csv, "--csv", "as CSV"),
     LAST_OPTION};
 
 static char *read_text(const struct arguments *c, size_t *size)
@@ -31,11 +32,11 @@ static char *read_text(const struct arguments *c, size_t *size)
 }
 
 /* Prints bytes that are not printable ASCII as \x and two digits: a token may be part of a character. */
-static void print_bytes(struct gguf_text bytes)
+static void print_bytes(struct gguf_text bytes, int csv)
 {
     for (size_t i = 0; i < bytes.size; i++) {
         unsigned char c = (unsigned char)bytes.data[i];
-        printf(c == '"' || c == '\\' ? "\\%c" : c >= 0x20 && c < 0x7f ? "%c" : "\\x%02x", c);
+        printf(c == '"' && csv ? "\"\"" : c == '"' || c == '\\' ? "\\%c" : c >= 0x20 && c < 0x7f ? "%c" : "\\x%02x", c);
     }
 }
 
@@ -46,12 +47,22 @@ static void print_tokens(const struct tokenizer *t, const uint32_t *tokens, size
     for (size_t i = 0; i < n; i++) {
         printf(json ? "%s%u" : "%s%u \"", json && i ? ", " : "", tokens[i]);
         if (!json) {
-            print_bytes(tokenizer_bytes(t, tokens[i]));
+            print_bytes(tokenizer_bytes(t, tokens[i]), 0);
             printf("\"%s\n", tokenizer_ends(t, tokens[i]) ? " ends" : "");
         }
     }
     if (json)
         printf("]}\n");
+}
+
+static void print_csv(const struct tokenizer *t, const uint32_t *tokens, size_t n)
+{
+    printf("token,text,ends\n");
+    for (size_t i = 0; i < n; i++) {
+        printf("%u,\"", tokens[i]);
+        print_bytes(tokenizer_bytes(t, tokens[i]), 1);
+        printf("\",%s\n", tokenizer_ends(t, tokens[i]) ? "true" : "false");
+    }
 }
 
 static int run_tokens(const struct command *self, int argc, char **argv)
@@ -74,6 +85,8 @@ static int run_tokens(const struct command *self, int argc, char **argv)
         status = failed(self, "%s: %s", c.text ? c.text : "the text", strerror(errno));
     else if (n = tokenizer_encode(tokenizer, text, size, c.special, !c.no_begin, &tokens), !tokens)
         status = failed(self, "no memory for the tokens of %zu bytes", size);
+    else if (c.csv && !c.json)
+        print_csv(tokenizer, tokens, n);
     else
         print_tokens(tokenizer, tokens, n, c.json);
     free(tokens), free(text);

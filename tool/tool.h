@@ -6,6 +6,7 @@
 
 #include "parts/json.h"
 #include "parts/options.h"
+#include "parts/table.h"
 
 /* Every command, in the order in which `aura --help` shows them. command_NAME is defined in the file that does the work. */
 #define COMMANDS(COMMAND) \
@@ -46,10 +47,13 @@ int on_cuda(int *argc, char **argv);
 /* The CPU's name as the system has it; "unknown CPU" where it has none. A static string. */
 const char *cpu_name(void);
 
+/* The fields of every table: the version and the CPU. */
+void table_machine(struct table *table);
+
 enum { DATA_PATH_BYTES = 4096 };
 
-/* The path of a file of data/: in the source tree, or where `cmake --install` has put it beside the tool; data/NAME where it is in
- * neither. It may be in `path`. */
+/* The path of a file of data/: here, where `cmake --install` has put it beside the tool, or in the source tree that the tool was
+ * built in; data/NAME where it is in none. It may be in `path`. */
 const char *find_data(const char *name, char path[DATA_PATH_BYTES]);
 
 /* What compiled the tool, "gcc 12.2" or "clang 14.0". */

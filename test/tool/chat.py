@@ -110,6 +110,17 @@ def an_answer():
     assert talk.end() == 0
 
 
+def larger_than_f16():
+    """where few tokens take more than f16, the line says from when on they take less; /stats says what was done"""
+    talk = Talk('-n', '8')
+    shown = talk.type(b'ab\r')
+    line = re.search(r'cache k4v4 ([\d.]+) MB \(f16: ([\d.]+) MB; smaller than that from (\d+) tokens on\)', shown)
+    assert line and float(line.group(1)) > float(line.group(2)) and int(line.group(3)) % 256 == 0, shown
+    shown = talk.type(b'/stats\r')
+    assert re.search(r'work     \d+ tiles encoded, [\d.]+ s in attention', shown), shown
+    assert talk.end() == 0
+
+
 def one_token():
     """one token is no tokens"""
     talk = Talk('-n', '1')
@@ -234,7 +245,7 @@ def main():
         EDITS = bool(ctypes.CDLL('libedit.so.2'))
     except OSError:
         EDITS = False
-    for function in (an_answer, one_token, commands, another_cache, keep_and_go_on, the_system, ctrl_c, a_narrow_terminal, plain_lines):
+    for function in (an_answer, larger_than_f16, one_token, commands, another_cache, keep_and_go_on, the_system, ctrl_c, a_narrow_terminal, plain_lines):
         test(function)
     for function in (editing, paste):
         if EDITS:

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "bench.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,18 +13,24 @@
 #include "../parts/terminal.h"
 #include "../tool.h"
 
-void print_bench_head(const struct bench *b, const char *what)
+static void origin(struct table *t, const void *bench)
 {
-    if (b->json) {
-        printf("{\"bench\": \"%s\", \"cpu\": ", what);
-        print_json_string(cpu_name());
-        printf(", \"version\": \"%s\", \"compiler\": ", aura_version());
-        print_json_string(compiler_name);
-        printf(", \"threads\": %u, \"isa\": \"%s\", \"rows\": [", b->threads, isa_name(aura_ctx_isas(b->ctx)));
-    } else {
-        printf("aura %s on %s, tool compiled by %s, %u threads, %s; medians of turns taken in one run\n", aura_version(),
-               cpu_name(), compiler_name, b->threads, isa_name(aura_ctx_isas(b->ctx)));
-    }
+    const struct bench *b = bench;
+    table_text(t, "bench", b->what);
+    table_machine(t);
+    table_text(t, "compiler", compiler_name);
+    table_number(t, "threads", "%u", b->threads);
+    table_text(t, "isa", isa_name(aura_ctx_isas(b->ctx)));
+}
+
+void print_bench_head(struct bench *b, const char *what)
+{
+    b->what = what;
+    if (b->table)
+        table_begin(b->table, b->csv, "rows", origin, b);
+    else
+        printf("aura %s on %s, tool compiled by %s, %u thread%s, %s; medians of turns taken in one run\n", aura_version(),
+               cpu_name(), compiler_name, b->threads, b->threads == 1 ? "" : "s", isa_name(aura_ctx_isas(b->ctx)));
     fflush(stdout);
 }
 
@@ -58,26 +65,35 @@ static double pairs(const struct shape *s, uint32_t queries)
 
 static const char *const planes_names[] = {"auto", "1", "2"};
 
-void print_json_row(const struct row *r, double append, int first)
+/* Of f16 itself there is nothing beside it: those fields are not numbers then, so null. */
+void bench_row_fields(struct table *t, const void *row)
 {
     char format[16];
-    double n = pairs(&r->shape, r->queries);
+    const struct row *r = row;
     const struct shape *s = &r->shape;
+    const double n = pairs(s, r->queries), f16 = r->f16_seconds > 0 ? r->f16_seconds : NAN;
+    const double f16_read = r->f16_seconds > 0 ? r->f16_read_seconds : NAN;
     aura_format_name(s->format, format);
-    printf("%s\n  {\"format\": \"%s\", \"dim\": %u, \"heads\": %u, \"kv_heads\": %u, \"tokens\": %u, \"batch\": %u, "
-           "\"queries\": %u, \"planes\": \"%s\", \"turns\": %d, \"us\": %.2f, \"ns\": %.4f, \"gb_per_s\": %.3f, "
-           "\"read_gb_per_s\": %.3f, \"read_ratio\": %.4f, \"spread\": %.4f", first ? "" : ",", format, s->dim, s->q_heads,
-           s->kv_heads, s->tokens, s->batch, r->queries, planes_names[r->planes], r->turns, r->seconds * 1e6,
-           r->seconds / n * 1e9, r->bytes / r->seconds / 1e9, r->bytes / r->read_seconds / 1e9, r->read_seconds / r->seconds,
-           r->spread);
-    if (r->f16_seconds > 0)
-        printf(", \"f16_ns\": %.4f, \"f16_gb_per_s\": %.3f, \"f16_read_gb_per_s\": %.3f, \"f16_read_ratio\": %.4f, "
-               "\"times_f16\": %.3f", r->f16_seconds / n * 1e9, r->f16_bytes / r->f16_seconds / 1e9,
-               r->f16_bytes / r->f16_read_seconds / 1e9, r->f16_read_seconds / r->f16_seconds, r->f16_seconds / r->seconds);
-    printf(", \"append_vectors_per_s\": %.0f}", append);
+    table_text(t, "format", format);
+    table_number(t, "dim", "%u", s->dim), table_number(t, "heads", "%u", s->q_heads);
+    table_number(t, "kv_heads", "%u", s->kv_heads), table_number(t, "tokens", "%u", s->tokens);
+    table_number(t, "batch", "%u", s->batch), table_number(t, "queries", "%u", r->queries);
+    table_text(t, "planes", planes_names[r->planes]);
+    table_number(t, "turns", "%d", r->turns);
+    table_number(t, "us", "%.2f", r->seconds * 1e6), table_number(t, "ns", "%.4f", r->seconds / n * 1e9);
+    table_number(t, "gb_per_s", "%.3f", r->bytes / r->seconds / 1e9);
+    table_number(t, "read_gb_per_s", "%.3f", r->bytes / r->read_seconds / 1e9);
+    table_number(t, "read_ratio", "%.4f", r->read_seconds / r->seconds);
+    table_number(t, "spread", "%.4f", r->spread);
+    table_number(t, "f16_ns", "%.4f", f16 / n * 1e9);
+    table_number(t, "f16_gb_per_s", "%.3f", r->f16_bytes / f16 / 1e9);
+    table_number(t, "f16_read_gb_per_s", "%.3f", r->f16_bytes / f16_read / 1e9);
+    table_number(t, "f16_read_ratio", "%.4f", f16_read / f16);
+    table_number(t, "times_f16", "%.3f", f16 / r->seconds);
+    table_number(t, "append_vectors_per_s", "%.0f", r->append);
 }
 
-static void print_one(const struct row *r, double append, double append_spread)
+static void print_one(const struct row *r, double append_spread)
 {
     char format[16];
     const struct shape *s = &r->shape;
@@ -92,7 +108,7 @@ static void print_one(const struct row *r, double append, double append_spread)
         printf("%-10s %9.1f us %22.3f %7.2f GB/s %7.2f GB/s %5.1f %%\n\n%.2f times as fast as kf16vf16", "kf16vf16",
                r->f16_seconds * 1e6, r->f16_seconds / n * 1e9, f16_bytes / r->f16_seconds / 1e9,
                f16_bytes / r->f16_read_seconds / 1e9, r->f16_read_seconds / r->f16_seconds * 100, r->f16_seconds / r->seconds);
-    printf("\nspread of %s %.1f %%; append %.0f vectors/s on one thread, spread %.1f %%\n", format, r->spread * 100, append,
+    printf("\nspread of %s %.1f %%; append %.0f vectors/s on one thread, spread %.1f %%\n", format, r->spread * 100, r->append,
            append_spread * 100);
 }
 
@@ -113,13 +129,13 @@ static int exists(const struct bench *b)
     return !aura_plan(b->ctx, &job, &plan);
 }
 
-int bench_one(const struct bench *b)
+int bench_one(struct bench *b)
 {
     struct filled filled = {0}, f16 = {0};
     struct ask ask = {0}, ask16 = {0};
     struct shape shape16 = b->shape;
     struct row row;
-    double spread = 0, append = 0;
+    double spread = 0;
     int compare = !is_f16(b->shape.format);
     shape16.format.k = shape16.format.v = AURA_KIND_F16;
     print_progress("filling");
@@ -128,16 +144,15 @@ int bench_one(const struct bench *b)
     if (!bad)
         print_progress("measuring");
     bad = bad || measure_row(&row, b->crew, &ask, compare ? &ask16 : NULL, 4) ||
-          (append = append_speed(b->isa_mask, &b->shape, 2, &spread)) <= 0;
+          (row.append = append_speed(b->isa_mask, &b->shape, 2, &spread)) <= 0;
     print_progress(NULL);
     if (!bad) {
         results_add(b, &row);
         print_bench_head(b, "one");
-        if (b->json)
-            print_json_row(&row, append, 1);
+        if (b->table)
+            table_row(b->table, bench_row_fields, &row), table_end(b->table, NULL, NULL);
         else
-            print_one(&row, append, spread);
-        fputs(b->json ? "\n]}\n" : "", stdout);
+            print_one(&row, spread);
     }
     ask_close(&ask), ask_close(&ask16);
     filled_close(&filled), filled_close(&f16);
@@ -146,16 +161,48 @@ int bench_one(const struct bench *b)
 
 /* ---- many queries at once ------------------------------------------------------------------------------------------- */
 
-int bench_prefill(const struct bench *b)
+struct prefill {
+    const struct bench *b;
+    char format[16];
+    double seconds, spread, speed, best; /* speed and best: products of bytes a second */
+    const char *instruction;             /* of the best */
+};
+
+static void prefill_fields(struct table *t, const void *prefill)
+{
+    const struct prefill *p = prefill;
+    const struct shape *s = &p->b->shape;
+    table_text(t, "format", p->format);
+    table_number(t, "dim", "%u", s->dim), table_number(t, "heads", "%u", s->q_heads);
+    table_number(t, "kv_heads", "%u", s->kv_heads), table_number(t, "tokens", "%u", s->tokens);
+    table_number(t, "queries", "%u", p->b->queries);
+    table_number(t, "ms", "%.3f", p->seconds * 1e3);
+    table_number(t, "products_per_s", "%.4g", p->speed), table_number(t, "peak_products_per_s", "%.4g", p->best);
+    table_text(t, "peak_instruction", p->instruction);
+    table_number(t, "peak_ratio", "%.4f", p->speed / p->best), table_number(t, "spread", "%.4f", p->spread);
+}
+
+static void print_prefill(struct bench *b, const struct prefill *p)
+{
+    const struct shape *s = &b->shape;
+    print_bench_head(b, "prefill");
+    if (b->table)
+        table_row(b->table, prefill_fields, p), table_end(b->table, NULL, NULL);
+    else
+        printf("%s, D %u, %u query heads, %u KV heads: the last %u queries of %u tokens, causal\n%.1f ms, %.1f G int8 "
+               "products/s; %s alone does %.1f G/s: %.1f %% of the peak, spread %.1f %%\n", p->format, s->dim, s->q_heads,
+               s->kv_heads, b->queries, s->tokens, p->seconds * 1e3, p->speed / 1e9, p->instruction, p->best / 1e9,
+               p->speed / p->best * 100, p->spread * 100);
+}
+
+int bench_prefill(struct bench *b)
 {
     struct filled filled = {0};
     struct ask ask = {0};
     struct peak peak = {b->crew, aura_ctx_isas(b->ctx)};
     struct contender c[2] = {{ask_run, &ask, 0, 0}, {peak_run, &peak, 0, 0}};
-    const struct shape *s = &b->shape;
-    double products = byte_products(s, b->queries, b->planes);
-    char format[16];
-    aura_format_name(b->shape.format, format);
+    struct prefill p = {.b = b, .instruction = peak_name(peak.isas)};
+    aura_format_name(b->shape.format, p.format);
     print_progress("filling");
     int bad = filled_open(&filled, b->ctx, &b->shape) || ask_open(&ask, &filled, b->queries, b->planes);
     if (!bad) {
@@ -163,20 +210,11 @@ int bench_prefill(const struct bench *b)
         take_turns(c, 2, 8);
     }
     print_progress(NULL);
-    double speed = products / c[0].median, best = (double)PEAK_PRODUCTS * b->threads / c[1].median;
-    if (!bad) {
-        print_bench_head(b, "prefill");
-        if (b->json)
-            printf("\n  {\"format\": \"%s\", \"dim\": %u, \"heads\": %u, \"kv_heads\": %u, \"tokens\": %u, \"queries\": %u, "
-                   "\"ms\": %.3f, \"products_per_s\": %.4g, \"peak_products_per_s\": %.4g, \"peak_instruction\": \"%s\", "
-                   "\"peak_ratio\": %.4f, \"spread\": %.4f}\n]}\n", format, s->dim, s->q_heads, s->kv_heads, s->tokens, b->queries,
-                   c[0].median * 1e3, speed, best, peak_name(peak.isas), speed / best, c[0].spread);
-        else
-            printf("%s, D %u, %u query heads, %u KV heads: the last %u queries of %u tokens, causal\n%.1f ms, %.1f G int8 "
-                   "products/s; %s alone does %.1f G/s: %.1f %% of the peak, spread %.1f %%\n", format, s->dim, s->q_heads,
-                   s->kv_heads, b->queries, s->tokens, c[0].median * 1e3, speed / 1e9, peak_name(peak.isas), best / 1e9,
-                   speed / best * 100, c[0].spread * 100);
-    }
+    p.seconds = c[0].median, p.spread = c[0].spread;
+    p.speed = byte_products(&b->shape, b->queries, b->planes) / c[0].median;
+    p.best = (double)PEAK_PRODUCTS * b->threads / c[1].median;
+    if (!bad)
+        print_prefill(b, &p);
     ask_close(&ask);
     filled_close(&filled);
     return bad ? 1 : 0;
@@ -187,7 +225,7 @@ int bench_prefill(const struct bench *b)
 struct arguments {
     const char *k, *v, *planes, *isa, *device, *html, *model, *depths, *caches;
     uint32_t dim, heads, kv_heads, tokens, batch, queries, threads;
-    int prefill, targets, mpi, json;
+    int prefill, targets, mpi, json, csv;
 };
 
 static const char kinds[] = AURA_BITS(AURA_KIND_WORD) "f16 bf16 f32";
@@ -213,6 +251,7 @@ static const struct option options[] = {
     FORMATS(caches, "--cache", "of --model: formats (kf16vf16,k8v8,k4v4,k3v3)"),
     RESULT(html, "--html", "FILE", "write a page with charts too: of the table, or of one shape"),
     FLAG(json, "--json", "as JSON"),
+    FLAG(csv, "--csv", "as CSV"),
     LAST_OPTION};
 
 /* Whether the arguments ask for one configuration; otherwise they ask for the table. */
@@ -237,7 +276,7 @@ static int prepare(const struct command *self, struct bench *b, const struct arg
     b->planes = !c->planes || !strcmp(c->planes, "auto") ? 0 : c->planes[0] == '1' ? 1 : 2;
     b->shape.dim = or_else(c->dim, 128), b->shape.q_heads = or_else(c->heads, 32), b->shape.kv_heads = or_else(c->kv_heads, 8);
     b->shape.tokens = or_else(c->tokens, c->prefill ? 8192 : c->mpi ? 131072 : 32768), b->shape.batch = or_else(c->batch, 1);
-    b->queries = or_else(c->queries, c->prefill ? 512 : 1), b->json = c->json, b->threads = or_else(c->threads, online_cpus());
+    b->queries = or_else(c->queries, c->prefill ? 512 : 1), b->threads = or_else(c->threads, online_cpus());
     if (b->queries > b->shape.tokens)
         return usage_error(self, "%u queries at the end of %u tokens: there must be as many tokens at least", b->queries,
                            b->shape.tokens);
@@ -253,13 +292,20 @@ static int prepare(const struct command *self, struct bench *b, const struct arg
     return 0;
 }
 
-static int run_model(const struct command *self, const struct arguments *c, const char *what)
+/* Where the rows go: to the table, or, for people, nowhere. */
+static struct table *for_programs(const struct arguments *c, struct table *table)
 {
-    struct model_bench m = {c->model, c->depths, c->caches, or_else(c->threads, online_cpus()), 0, c->json};
+    return c->json || c->csv ? table : NULL;
+}
+
+static int run_model(const struct command *self, const struct arguments *c, const char *what, struct table *table)
+{
+    struct model_bench m = {c->model, c->depths, c->caches, or_else(c->threads, online_cpus()), 0, for_programs(c, table),
+                            c->csv && !c->json};
     if (!c->model)
         return usage_error(self, "--depth and --cache are of --model; for one format of a cache alone give --k and --v");
     if (what || is_given(c) || c->prefill || c->targets || c->device)
-        return usage_error(self, "with --model only --depth, --cache, --threads, --isa and --json mean something");
+        return usage_error(self, "with --model only --depth, --cache, --threads, --isa, --json and --csv mean something");
     return parse_isa(self, c->isa, &m.isa_mask) ? 2 : bench_model(self, &m);
 }
 
@@ -267,6 +313,7 @@ static int run_bench(const struct command *self, int argc, char **argv)
 {
     struct arguments c = {0};
     struct bench b = {0};
+    struct table table;
     const char *what = NULL;
     if (on_cuda(&argc, argv))
         return cuda_bench(argc, argv);
@@ -277,18 +324,18 @@ static int run_bench(const struct command *self, int argc, char **argv)
         return usage_error(self, "--html is for the table and for one shape, not for %s",
                            what ? what : c.targets ? "--targets" : c.prefill ? "--prefill" : "--model");
     if (c.model || c.depths || c.caches)
-        return run_model(self, &c, what);
+        return run_model(self, &c, what, &table);
     if (what && (is_given(&c) || c.isa || c.threads || c.prefill || c.targets))
-        return usage_error(self, "rows takes no option but --json");
+        return usage_error(self, "rows takes no option but --json and --csv");
     if (c.mpi && (what || c.html || c.targets || c.prefill))
         return usage_error(self, "--mpi is for one shape: with --prefill, --targets, --html or rows it means nothing");
     if (c.targets && (is_given(&c) || c.prefill))
         return usage_error(self, "--targets says itself what is measured");
     if (what)
-        return bench_rows(c.json);
+        return bench_rows(for_programs(&c, &table), c.csv && !c.json);
     if (c.html && !(b.results = results_create()))
         return failed(self, "out of memory");
-    b.self = self, b.html = c.html;
+    b.self = self, b.html = c.html, b.table = for_programs(&c, &table), b.csv = c.csv && !c.json;
     c.threads = c.mpi && !c.threads ? 1 : c.threads; /* of each rank */
     if (!(status = prepare(self, &b, &c)) && !c.targets && is_given(&c) && !exists(&b))
         status = failed(self, "%s", aura_last_error());

@@ -4,6 +4,7 @@
 #define AURA_BENCH_H
 
 #include "../../include/aura.h"
+#include "../parts/table.h"
 
 /* ---- time: bench_time.c -------------------------------------------------------------------------------------------- */
 
@@ -99,17 +100,19 @@ struct bench {
     struct crew *crew;
     uint32_t threads, isa_mask, planes, queries;
     struct shape shape;
-    int json;
+    struct table *table;     /* where rows go for programs; NULL: they are printed for people */
+    int csv;
+    const char *what;        /* of print_bench_head() */
     struct results *results; /* rows for a page; NULL: none is asked for */
     const struct command *self;
     const char *html;        /* where the page goes; NULL: none is asked for */
 };
 
-int bench_rows(int json);
-int bench_one(const struct bench *b);
-int bench_table(const struct bench *b);
-int bench_prefill(const struct bench *b);
-int bench_targets(const struct bench *b);
+int bench_rows(struct table *table, int csv);
+int bench_one(struct bench *b);
+int bench_table(struct bench *b);
+int bench_prefill(struct bench *b);
+int bench_targets(struct bench *b);
 
 /* The times of one configuration, a plain read of as many bytes, an f16 cache of the same shape, and a read of its bytes. */
 struct row {
@@ -118,10 +121,11 @@ struct row {
     int turns;
     double bytes, seconds, spread, read_seconds;
     double f16_bytes, f16_seconds, f16_read_seconds; /* 0: not measured */
+    double append; /* vectors a second, one thread */
 };
 /* f16 may be NULL. 0 when good. */
 int measure_row(struct row *row, struct crew *crew, struct ask *a, struct ask *f16, double budget);
-void print_json_row(const struct row *row, double append, int first);
+table_fields bench_row_fields; /* of a row */
 
 /* Rows for a page, and the page: bench_html.c. The caller calls free(). */
 struct results *results_create(void);
@@ -132,7 +136,7 @@ int write_bench_html(const struct command *self, const struct bench *b, const ch
 /* How many products of two bytes attention takes for these queries. */
 double byte_products(const struct shape *shape, uint32_t queries, uint32_t planes);
 
-void print_bench_head(const struct bench *b, const char *what);
+void print_bench_head(struct bench *b, const char *what);
 
 struct command;
 
@@ -140,12 +144,13 @@ struct command;
 struct model_bench {
     const char *path, *depths, *caches; /* lists with commas; NULL: the default */
     uint32_t threads, isa_mask;
-    int json;
+    struct table *table; /* as in struct bench */
+    int csv;
 };
 int bench_model(const struct command *self, const struct model_bench *options); /* the exit code */
 
 /* ---- many processes: bench_mpi.c ----------------------------------------------------------------------------------- */
 
-int bench_mpi(const struct bench *b); /* the exit code */
+int bench_mpi(struct bench *b); /* the exit code */
 
 #endif

@@ -137,8 +137,8 @@ int write_bench_html(const struct command *self, const struct bench *b, const ch
     FILE *to = page.to;
     html_begin(to, "aura bench", "Attention straight from the cache, beside a plain read of as many bytes and beside an f16 "
                "cache.");
-    html_text(to, "aura %s on %s, %u threads, %s; medians of turns taken in one run.", aura_version(), cpu_name(),
-              b->threads,
+    html_text(to, "aura %s on %s, %u thread%s, %s; medians of turns taken in one run.", aura_version(), cpu_name(),
+              b->threads, b->threads == 1 ? "" : "s",
               isa_name(aura_ctx_isas(b->ctx)));
     warn(to, results);
     for (size_t i = 0, end; i < results->count && results->count > 1; i = end) {

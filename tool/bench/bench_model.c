@@ -1,5 +1,6 @@
 /* aura bench --model: how fast a model decodes at a depth, that is behind that many tokens, with each cache. All caches are open
  * at once and take turns, some tokens each, so that other work of the machine slows all of them. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,7 +36,6 @@ struct match {
     struct contestant cache[MOST];
     uint32_t depth[MOST];
     size_t caches, depths;
-    size_t printed;
 };
 
 /* ---- lists --------------------------------------------------------------------------------------------------------- */
@@ -136,48 +136,65 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+/* What is said about a cache at a depth. */
+struct decoded {
+    const struct contestant *c;
+    uint32_t depth;
+    double median, mean, spread, bits, bytes;
+};
+
+static void row_fields(struct table *t, const void *decoded)
+{
+    const struct decoded *d = decoded;
+    table_text(t, "cache", d->c->name);
+    table_number(t, "bits", "%.3f", d->bits);
+    table_number(t, "depth", "%u", d->depth);
+    table_number(t, "tokens_per_s", "%.2f", 1 / d->median);
+    table_number(t, "ms", "%.3f", d->median * 1e3), table_number(t, "mean_ms", "%.3f", d->mean * 1e3);
+    table_number(t, "spread", "%.4f", d->spread);
+    table_number(t, "cache_bytes", "%.0f", d->bytes);
+    table_number(t, "prompt_tokens", "%zu", d->c->filled);
+    table_number(t, "prompt_tokens_per_s", "%.1f", d->c->filled ? (double)d->c->filled / d->c->filling : NAN);
+}
+
 static void print_row(struct match *m, struct contestant *c, uint32_t depth)
 {
+    struct decoded d = {c, depth, 0, 0, 0, llm_state_bits(c->state), (double)llm_state_bytes(c->state)};
     qsort(c->seconds, DECODED, sizeof *c->seconds, by_size);
-    double mean = 0;
     for (size_t i = 0; i < DECODED; i++)
-        mean += c->seconds[i] / DECODED;
-    double median = c->seconds[DECODED / 2], spread = (c->seconds[DECODED * 3 / 4] - c->seconds[DECODED / 4]) / median;
-    double bytes = (double)llm_state_bytes(c->state), bits = llm_state_bits(c->state);
-    double prompt = c->filled ? (double)c->filled / c->filling : 0;
-    if (m->options->json) {
-        printf("%s\n  {\"cache\": \"%s\", \"bits\": %.3f, \"depth\": %u, \"tokens_per_s\": %.2f, \"ms\": %.3f, \"mean_ms\": %.3f, "
-               "\"spread\": %.4f, \"cache_bytes\": %.0f", m->printed ? "," : "", c->name, bits, depth, 1 / median,
-               median * 1e3, mean * 1e3, spread, bytes);
-        if (c->filled)
-            printf(", \"prompt_tokens\": %zu, \"prompt_tokens_per_s\": %.1f", c->filled, prompt);
-        printf("}");
-    } else {
-        printf("%-10s %10.2f %8u %12.1f %12.2f %9.1f %% %9.1f MB", c->name, bits, depth, 1 / median, median * 1e3, spread * 100,
-               bytes / 1e6);
-        if (c->filled)
-            printf(" %12.1f", prompt);
-        printf("\n");
+        d.mean += c->seconds[i] / DECODED;
+    d.median = c->seconds[DECODED / 2], d.spread = (c->seconds[DECODED * 3 / 4] - c->seconds[DECODED / 4]) / d.median;
+    if (m->options->table) {
+        table_row(m->options->table, row_fields, &d);
+        return;
     }
-    m->printed++;
+    printf("%-10s %10.2f %8u %12.1f %12.2f %9.1f %% %9.1f MB", c->name, d.bits, depth, 1 / d.median, d.median * 1e3,
+           d.spread * 100, d.bytes / 1e6);
+    if (c->filled)
+        printf(" %12.1f", (double)c->filled / c->filling);
+    printf("\n");
     fflush(stdout);
+}
+
+static void origin(struct table *t, const void *match)
+{
+    const struct match *m = match;
+    table_text(t, "bench", "model");
+    table_text(t, "model", m->options->path);
+    table_machine(t);
+    table_text(t, "compiler", compiler_name);
+    table_number(t, "threads", "%u", m->options->threads);
 }
 
 static void print_head(const struct match *m)
 {
     const struct llm_shape *s = llm_shape(m->llm);
-    if (m->options->json) {
-        printf("{\"bench\": \"model\", \"model\": ");
-        print_json_string(m->options->path);
-        printf(", \"cpu\": ");
-        print_json_string(cpu_name());
-        printf(", \"version\": \"%s\", \"compiler\": ", aura_version());
-        print_json_string(compiler_name);
-        printf(", \"threads\": %u, \"rows\": [", m->options->threads);
+    if (m->options->table) {
+        table_begin(m->options->table, m->options->csv, "rows", origin, m);
         return;
     }
-    printf("aura %s on %s, tool compiled by %s, %u threads; the median of %d tokens, in turns\n", aura_version(), cpu_name(),
-           compiler_name, m->options->threads, DECODED);
+    printf("aura %s on %s, tool compiled by %s, %u thread%s; the median of %d tokens, in turns\n", aura_version(), cpu_name(),
+           compiler_name, m->options->threads, m->options->threads == 1 ? "" : "s", DECODED);
     printf("%s: %s, %u layers, %u query heads, %u KV heads, D %u\n\n", m->options->path, s->arch, s->layers, s->q_heads,
            s->kv_heads, s->head_dim);
     printf("%-10s %10s %8s %12s %12s %11s %12s %12s\n", "cache", "bits/value", "depth", "tokens/s", "ms/token", "spread", "cache",
@@ -216,7 +233,8 @@ static int measure(struct match *m)
         for (size_t i = 0; i < m->caches; i++)
             print_row(m, &m->cache[i], m->depth[d]);
     }
-    fputs(m->options->json ? "\n]}\n" : "", stdout);
+    if (m->options->table)
+        table_end(m->options->table, NULL, NULL);
     return 0;
 }
 

@@ -63,6 +63,23 @@ static aura_status time_calls(aura_mpi_cache *cache, const aura_attend_job *job,
     return AURA_OK;
 }
 
+/* What is said about a context. */
+struct spread_out {
+    uint64_t tokens;
+    int ranks;
+    double local, communication, total; /* seconds */
+};
+
+static void row_fields(struct table *t, const void *row)
+{
+    const struct spread_out *r = row;
+    table_number(t, "tokens", "%llu", (unsigned long long)r->tokens);
+    table_number(t, "ranks", "%d", r->ranks);
+    table_number(t, "local_s", "%.3g", r->local);
+    table_number(t, "communication_s", "%.3g", r->communication);
+    table_number(t, "total_s", "%.3g", r->total);
+}
+
 static aura_status measure(const struct bench *b, int rank, int ranks, float *k, float *v)
 {
     const struct shape *s = &b->shape;
@@ -83,9 +100,9 @@ static aura_status measure(const struct bench *b, int rank, int ranks, float *k,
         if ((status = grow(cache, job.seq, s, tokens, to, k, v)) || (status = time_calls(cache, &job, t)))
             break;
         tokens = to;
-        if (rank == 0 && b->json)
-            printf("%s{\"tokens\": %llu, \"local_s\": %.3g, \"communication_s\": %.3g, \"total_s\": %.3g}", to > 8192 ? ", " : "",
-                   (unsigned long long)to, t[0], t[1], t[2]);
+        const struct spread_out row = {to, ranks, t[0], t[1], t[2]};
+        if (rank == 0 && b->table)
+            table_row(b->table, row_fields, &row);
         else if (rank == 0)
             printf("%9llu tokens, %2d ranks: own pages %9.1f us, exchange and merge %8.1f us, %4.1f %% of %9.1f us\n",
                    (unsigned long long)to, ranks, 1e6 * t[0], 1e6 * t[1], 100 * t[1] / t[2], 1e6 * t[2]);
@@ -96,7 +113,7 @@ static aura_status measure(const struct bench *b, int rank, int ranks, float *k,
     return status;
 }
 
-int bench_mpi(const struct bench *b)
+int bench_mpi(struct bench *b)
 {
     int rank, ranks;
     MPI_Init(NULL, NULL);
@@ -104,11 +121,11 @@ int bench_mpi(const struct bench *b)
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     const size_t n = (size_t)CHUNK * b->shape.kv_heads * b->shape.dim;
     float *k = malloc(n * sizeof *k), *v = malloc(n * sizeof *v);
-    if (rank == 0 && b->json)
-        printf("{\"ranks\": %d, \"threads\": %u, \"rows\": [", ranks, b->threads);
+    if (rank == 0 && b->table)
+        print_bench_head(b, "mpi");
     aura_status status = k && v ? measure(b, rank, ranks, k, v) : AURA_OUT_OF_MEMORY;
-    if (rank == 0 && b->json)
-        printf("]}\n");
+    if (rank == 0 && b->table)
+        table_end(b->table, NULL, NULL);
     if (rank == 0 && status)
         fprintf(stderr, "aura bench: %s\n", aura_last_error());
     free(k), free(v);
@@ -116,7 +133,7 @@ int bench_mpi(const struct bench *b)
     return status ? 1 : 0;
 }
 #else
-int bench_mpi(const struct bench *b)
+int bench_mpi(struct bench *b)
 {
     (void)b;
     fprintf(stderr, "aura bench: this aura was built without MPI; `make mpi` builds it where MPI is\n");

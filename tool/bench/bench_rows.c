@@ -129,8 +129,35 @@ static void run_reduce(const aura_ctx *ctx, struct problem *p)
 
 struct contexts {
     aura_ctx *best, *plain;
-    int json, shown;
+    struct table *table; /* NULL: for people */
 };
+
+struct row_times {
+    const char *name, *unit;
+    double time, units, bytes, reading, ref, spread;
+};
+
+static void row_fields(struct table *t, const void *times)
+{
+    const struct row_times *r = times;
+    table_text(t, "name", r->name);
+    table_number(t, "ns", "%.3f", r->time / r->units * 1e9);
+    table_text(t, "per", r->unit);
+    table_number(t, "gb_per_s", "%.3f", r->bytes / r->time / 1e9);
+    table_number(t, "read_gb_per_s", "%.3f", r->bytes / r->reading / 1e9);
+    table_number(t, "read_ratio", "%.3f", r->reading / r->time);
+    table_number(t, "times_ref", "%.1f", r->ref / r->time);
+    table_number(t, "spread", "%.3f", r->spread);
+}
+
+static void rows_origin(struct table *t, const void *nothing)
+{
+    (void)nothing;
+    table_text(t, "bench", "rows");
+    table_machine(t);
+    table_text(t, "compiler", compiler_name);
+    table_number(t, "threads", "1");
+}
 
 /* Times the kernel and the plain read in turns, and the definition, which is slow, fewer times. */
 static void measure(struct contexts *c, const char *name, void (*run)(const aura_ctx *, struct problem *), struct problem *p,
@@ -153,14 +180,12 @@ static void measure(struct contexts *c, const char *name, void (*run)(const aura
     }
     qsort(fast, TURNS, sizeof *fast, by_size), qsort(read, TURNS, sizeof *read, by_size), qsort(slow, 3, sizeof *slow, by_size);
     double time = fast[TURNS / 2], reading = read[TURNS / 2], bytes = (double)p->used;
-    if (c->json)
-        printf("%s\n  {\"name\": \"%s\", \"ns_per_%s\": %.3f, \"gb_per_s\": %.3f, \"read_gb_per_s\": %.3f, \"read_ratio\": %.3f, "
-               "\"times_ref\": %.1f, \"spread\": %.3f}", c->shown++ ? "," : "", name, unit, time / units * 1e9, bytes / time / 1e9,
-               bytes / reading / 1e9, reading / time, slow[1] / time, (fast[TURNS * 3 / 4] - fast[TURNS / 4]) / time);
+    const struct row_times r = {name, unit, time, units, bytes, reading, slow[1], (fast[TURNS * 3 / 4] - fast[TURNS / 4]) / time};
+    if (c->table)
+        table_row(c->table, row_fields, &r);
     else
         printf("%-34s %8.2f ns/%-11s %7.2f GB/s %7.2f GB/s %5.0f %% %7.1fx  %3.0f %%\n", name, time / units * 1e9, unit,
-               bytes / time / 1e9, bytes / reading / 1e9, reading / time * 100, slow[1] / time,
-               (fast[TURNS * 3 / 4] - fast[TURNS / 4]) / time * 100);
+               bytes / time / 1e9, bytes / reading / 1e9, reading / time * 100, slow[1] / time, r.spread * 100);
     fflush(stdout);
 }
 
@@ -224,25 +249,25 @@ static void bench_merges(struct contexts *c)
     measure(c, "reduce + undo, 1024 x 32, D 256", run_reduce, p, ROWS, "row");
 }
 
-int bench_rows(int json)
+int bench_rows(struct table *table, int csv)
 {
     static const uint32_t pairs[][2] = {{4, 4}, {4, 2}, {3, 3}, {5, 5}, {6, 6}, {8, 8}};
-    struct contexts c = {NULL, NULL, json, 0};
+    struct contexts c = {NULL, NULL, table};
     aura_ctx_options only_ref = AURA_CTX_OPTIONS_INIT;
     only_ref.isa_mask = AURA_ISA_REF;
     if (aura_ctx_create(NULL, &c.best) || aura_ctx_create(&only_ref, &c.plain))
         return fprintf(stderr, "aura bench: %s\n", aura_last_error()), 1;
-    if (c.json)
-        printf("{\"cpu\": "), print_json_string(cpu_name()), printf(", \"version\": \"%s\", \"rows\": [", aura_version());
+    if (table)
+        table_begin(table, csv, "rows", rows_origin, NULL);
     else
         printf("aura %s on %s, tool compiled by %s, one thread, median of %d turns\n%-34s %23s %12s %12s %7s %8s %6s\n",
-               aura_version(), cpu_name(), __VERSION__, TURNS, "", "time", "kernel", "plain read", "ratio", "ref", "spread");
+               aura_version(), cpu_name(), compiler_name, TURNS, "", "time", "kernel", "plain read", "ratio", "ref", "spread");
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
         bench_packed(&c, pairs[i][0], pairs[i][1]);
     bench_vec(&c);
     bench_merges(&c);
-    if (c.json)
-        printf("\n]}\n");
+    if (table)
+        table_end(table, NULL, NULL);
     aura_ctx_destroy(c.best);
     aura_ctx_destroy(c.plain);
     return 0;

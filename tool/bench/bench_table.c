@@ -17,17 +17,17 @@ enum {
 /* Seconds for a row. The table has 72 rows and fills 24 caches, so it takes minutes. */
 static const double row_budget = 0.7;
 
-static void print_row(const char *format, const struct row *r, double append)
+static void print_row(const char *format, const struct row *r)
 {
     double n = (double)r->shape.q_heads * r->shape.tokens, f16 = r->f16_seconds > 0 ? r->f16_seconds : r->seconds;
     double f16_ratio = (r->f16_seconds > 0 ? r->f16_read_seconds : r->read_seconds) / f16;
     printf("%-9s %4u %7u %9.3f %8.2f %8.2f %7.1f %% %9.3f %7.1f %% %7.2fx %11.0f %7.1f %%\n", format, r->shape.dim,
            r->shape.tokens, r->seconds / n * 1e9, r->bytes / r->seconds / 1e9, r->bytes / r->read_seconds / 1e9,
-           r->read_seconds / r->seconds * 100, f16 / n * 1e9, f16_ratio * 100, f16 / r->seconds, append, r->spread * 100);
+           r->read_seconds / r->seconds * 100, f16 / n * 1e9, f16_ratio * 100, f16 / r->seconds, r->append, r->spread * 100);
 }
 
 /* All contexts of one format; f16[i] is the f16 cache of contexts[i]. */
-static int bench_format(const struct bench *b, int number, uint32_t dim, struct ask *f16)
+static int bench_format(struct bench *b, int number, uint32_t dim, struct ask *f16)
 {
     struct filled filled = {0};
     struct ask ask = {0};
@@ -45,12 +45,13 @@ static int bench_format(const struct bench *b, int number, uint32_t dim, struct 
         bad = (!is_f16 && filled_shorten(&filled, contexts[i])) ||
               measure_row(&row, b->crew, is_f16 ? &f16[i] : &ask, is_f16 ? NULL : &f16[i], row_budget);
         print_progress(NULL);
+        row.append = append;
         if (!bad)
             results_add(b, &row);
-        if (!bad && b->json)
-            print_json_row(&row, append, number == 0 && i == 0);
+        if (!bad && b->table)
+            table_row(b->table, bench_row_fields, &row);
         else if (!bad)
-            print_row(format, &row, append);
+            print_row(format, &row);
         fflush(stdout);
         print_progress(i + 1 < CONTEXTS ? text : NULL);
     }
@@ -61,14 +62,14 @@ static int bench_format(const struct bench *b, int number, uint32_t dim, struct 
     return bad;
 }
 
-int bench_table(const struct bench *b)
+int bench_table(struct bench *b)
 {
     struct filled f16[CONTEXTS] = {{{{0, 0}, 0, 0, 0, 0, 0}, NULL, NULL, 0}};
     struct ask ask[CONTEXTS];
     int bad = 0, number = 0;
     memset(ask, 0, sizeof ask);
     print_bench_head(b, "table");
-    if (!b->json)
+    if (!b->table)
         printf("32 query heads, 8 KV heads, one query; ns per (query head x token); read: GB/s of a plain read of as many "
                "bytes; append: vectors, one thread\n\n"
                "%-9s %4s %7s %9s %8s %8s %9s %9s %9s %8s %11s %9s\n", "cache", "D", "tokens", "ns", "GB/s", "read", "ratio",
@@ -83,7 +84,7 @@ int bench_table(const struct bench *b)
         for (int i = 0; i < CONTEXTS; i++)
             ask_close(&ask[i]), filled_close(&f16[i]);
     }
-    if (b->json)
-        printf("\n]}\n");
+    if (b->table)
+        table_end(b->table, NULL, NULL);
     return bad ? 1 : 0;
 }

@@ -42,7 +42,7 @@ static const struct set {
 };
 
 struct targets {
-    const struct bench *b;
+    struct bench *b;
     const struct set *set;
     aura_ctx *single; /* one thread */
     int shown, missed, failed;
@@ -50,22 +50,45 @@ struct targets {
 
 enum sense { AT_LEAST, AT_MOST };
 
+/* A line of the report. */
+struct target_row {
+    const char *what, *unit;
+    double value, limit; /* limit 0: none */
+    enum sense sense;
+    int met;
+};
+
+static void target_fields(struct table *t, const void *row)
+{
+    const struct target_row *r = row;
+    table_text(t, "what", r->what);
+    table_number(t, "value", "%.4f", r->value);
+    table_text(t, "unit", r->unit);
+    table_text(t, "sense", r->sense == AT_LEAST ? "at least" : "at most");
+    if (r->limit != 0)
+        table_number(t, "target", "%g", r->limit);
+    else
+        table_text(t, "target", NULL);
+    table_number(t, "met", "%s", r->met ? "true" : "false");
+}
+
+static void missed_field(struct table *t, const void *targets)
+{
+    table_number(t, "missed", "%d", ((const struct targets *)targets)->missed);
+}
+
 static void report(struct targets *t, enum target row, const char *what, double value, enum sense sense, const char *unit)
 {
     const double limit = t->set->target[row];
     const int met = limit == 0 || (sense == AT_LEAST ? value >= limit : value <= limit);
-    char target[48] = "null";
+    const struct target_row r = {what, unit, value, limit, sense, met};
     print_progress(NULL);
-    if (limit != 0)
-        snprintf(target, sizeof target, "%g", limit);
-    if (t->b->json)
-        printf("%s\n  {\"what\": \"%s\", \"value\": %.4f, \"unit\": \"%s\", \"sense\": \"%s\", \"target\": %s, \"met\": %s}",
-               t->shown ? "," : "", what, value, unit, sense == AT_LEAST ? "at least" : "at most", target,
-               met ? "true" : "false");
+    if (t->b->table)
+        table_row(t->b->table, target_fields, &r);
     else if (limit == 0)
         printf("%-58s %12.4g  %s\n", what, value, unit);
     else
-        printf("%-58s %12.4g  %s %s %s%s\n", what, value, sense == AT_LEAST ? ">=" : "<=", target, unit, met ? "" : "   NOT MET");
+        printf("%-58s %12.4g  %s %g %s%s\n", what, value, sense == AT_LEAST ? ">=" : "<=", limit, unit, met ? "" : "   NOT MET");
     t->shown++, t->missed += !met;
     fflush(stdout);
 }
@@ -248,7 +271,7 @@ static void prefill_target(struct targets *t)
     t->failed |= bad;
 }
 
-int bench_targets(const struct bench *b)
+int bench_targets(struct bench *b)
 {
     struct targets t = {b, sets, NULL, 0, 0, 0};
     aura_ctx_options options = AURA_CTX_OPTIONS_INIT;
@@ -258,7 +281,7 @@ int bench_targets(const struct bench *b)
     while (t.set->isa && !(t.set->isa & aura_ctx_isas(t.single)))
         t.set++;
     print_bench_head(b, "targets");
-    if (!b->json)
+    if (!b->table)
         printf("%-58s %12s  target of %s\n", "", "measured", t.set->name);
     against_read(&t, READ_K4, "k4v4", 32, LONG, K4_OVER_F16);
     against_read(&t, READ_K4_LONGER, "k4v4", 32, LONGER, N_ROWS);
@@ -273,8 +296,8 @@ int bench_targets(const struct bench *b)
     append_target(&t);
     prefill_target(&t);
     print_progress(NULL);
-    if (b->json)
-        printf("\n], \"missed\": %d}\n", t.missed);
+    if (b->table)
+        table_end(b->table, missed_field, &t);
     else
         printf("%d of %d not met\n", t.missed, t.shown);
     aura_ctx_destroy(t.single);

@@ -16,7 +16,7 @@
 struct arguments {
     const char *pattern, *isa, *device;
     uint32_t seed;
-    int bench, json, strict, stop, no_times;
+    int bench, json, csv, strict, stop, no_times;
     struct option_rest results;
 };
 
@@ -28,6 +28,7 @@ static const struct option options[] = {
     FLAG(strict, "--strict", "a kernel that cannot run here is a failure"),
     FLAG(stop, "--stop", "stop at the first failure"),
     FLAG(json, "--json", "as JSON"),
+    FLAG(csv, "--csv", "as CSV"),
     CHOICE(device, "--device", "cpu cuda", "NAME", "cuda: the CUDA backend against the CPU's bytes and double"),
     REST(results, "--union", "FILE...", "fail if a kernel ran in none of these JSON results"),
     LAST_OPTION};
@@ -126,15 +127,32 @@ static void print_text(const struct result *r, const struct arguments *o)
     printf("\n");
 }
 
-static void print_json(const struct result *r, int first)
+static void result_fields(struct table *t, const void *result)
 {
-    const struct trial *t = &r->trial;
-    printf("%s\n  {\"variant\": \"%s\", \"outcome\": \"%s\", \"cases\": %zu, \"worst\": %.3g, \"ns_per_row\": %.1f, "
-           "\"gb_per_s\": %.3f, \"times_ref\": %.2f, \"reason\": ",
-           first ? "" : ",", t->variant->name, outcome_names[r->outcome], t->cases, t->worst, r->ns, r->gb_per_s,
-           r->speedup);
-    print_json_string(r->reason);
-    printf("}");
+    const struct result *r = result;
+    table_text(t, "variant", r->trial.variant->name);
+    table_text(t, "outcome", outcome_names[r->outcome]);
+    table_number(t, "cases", "%zu", r->trial.cases);
+    table_number(t, "worst", "%.3g", r->trial.worst);
+    table_number(t, "ns_per_row", "%.1f", r->ns);
+    table_number(t, "gb_per_s", "%.3f", r->gb_per_s);
+    table_number(t, "times_ref", "%.2f", r->speedup);
+    table_text(t, "reason", r->reason);
+}
+
+static void origin(struct table *t, const void *arguments)
+{
+    const struct arguments *o = arguments;
+    table_number(t, "seed", "%u", o->seed);
+    table_machine(t);
+    table_text(t, "compiler", compiler_name);
+}
+
+static void count_fields(struct table *t, const void *counts)
+{
+    const size_t *count = counts;
+    table_number(t, "ok", "%zu", count[OK]), table_number(t, "marginal", "%zu", count[MARGINAL]);
+    table_number(t, "failed", "%zu", count[FAIL]), table_number(t, "skipped", "%zu", count[SKIP]);
 }
 
 /* Whether one of the texts, which are what `aura check --json` printed, says that the kernel ran and passed. */
@@ -194,14 +212,16 @@ static int run_check(const struct command *self, int argc, char **argv)
 {
     struct arguments o = {.seed = 1};
     size_t count[4] = {0}, cases = 0, shown = 0;
+    struct table table;
     if (on_cuda(&argc, argv))
         return cuda_check(argc, argv);
     if (parse_options(self, argc, argv, &o, &o.pattern))
         return 2;
     if (o.results.count)
         return check_union(self, o.results.list, o.results.count);
-    if (o.json)
-        printf("{\"seed\": %u, \"variants\": [", o.seed);
+    const int text = !o.json && !o.csv;
+    if (!text)
+        table_begin(&table, o.csv && !o.json, "variants", origin, &o);
     else
         printf("aura %s on %s; seed %u; times are of hot caches, dim 128, one thread\n", aura_version(), cpu_name(),
                o.seed);
@@ -212,16 +232,15 @@ static int run_check(const struct command *self, int argc, char **argv)
         check_variant(&r, &aura_variant_list[i], &o);
         count[r.outcome]++;
         cases += r.trial.cases;
-        if (o.json)
-            print_json(&r, shown == 0);
+        if (!text)
+            table_row(&table, result_fields, &r);
         else
             print_text(&r, &o);
         fflush(stdout);
         shown++;
     }
-    if (o.json)
-        printf("\n], \"ok\": %zu, \"marginal\": %zu, \"failed\": %zu, \"skipped\": %zu}\n", count[OK], count[MARGINAL],
-               count[FAIL], count[SKIP]);
+    if (!text)
+        table_end(&table, count_fields, count);
     else
         printf("%zu variants: %zu ok, %zu marginal, %zu failed, %zu skipped; %zu cases\n", shown, count[OK],
                count[MARGINAL], count[FAIL], count[SKIP], cases);

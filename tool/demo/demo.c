@@ -16,16 +16,17 @@
 struct arguments {
     const char *html, *model, *prompt;
     uint32_t threads;
-    int quick, json;
+    int quick, json, csv;
 };
 
 static const struct option options[] = {
-    RESULT(html, "--html", "FILE", "where the page is written (aura-demo.html; with --json nowhere)"),
+    RESULT(html, "--html", "FILE", "where the page is written (aura-demo.html; else nowhere)"),
     PATH(model, "--model", "FILE", "also what a model, GGUF, makes of it: `make model` fetches one"),
     TEXT(prompt, "--prompt", "TEXT", "what that model is asked"),
     FLAG(quick, "--quick", "one layer and short contexts: some seconds"),
     NUMBER(threads, "--threads", 1, 1024, "N", "that work on it (all processors)"),
     FLAG(json, "--json", "as JSON"),
+    FLAG(csv, "--csv", "as CSV: a row for each cache and context"),
     LAST_OPTION};
 
 /* ---- for people ---------------------------------------------------------------------------------------------------- */
@@ -41,7 +42,8 @@ static void print_right(const char *text, int width)
 static void print_head(const struct demo *d)
 {
     const struct recording *r = d->recorded;
-    printf("aura %s on %s, %u threads, %s\n", aura_version(), cpu_name(), d->threads, isa_name(aura_ctx_isas(d->ctx)));
+    printf("aura %s on %s, %u thread%s, %s\n", aura_version(), cpu_name(), d->threads, d->threads == 1 ? "" : "s",
+           isa_name(aura_ctx_isas(d->ctx)));
     printf("%s: layer%s", d->file, d->layers == 1 ? "" : "s");
     for (size_t i = 0; i < d->layers; i++)
         printf("%s %u", i ? "," : "", d->recorded[i].layer);
@@ -107,7 +109,7 @@ static void print_json(const struct demo *d)
     print_json_string(cpu_name());
     printf(", \"isa\": \"%s\", \"threads\": %u, \"file\": ", isa_name(aura_ctx_isas(d->ctx)), d->threads);
     print_json_string(d->file);
-    printf(", \"layers\": [");
+    printf(", \"seed\": %d, \"layers\": [", DEMO_SEED);
     for (size_t i = 0; i < d->layers; i++)
         printf("%s%u", i ? ", " : "", d->recorded[i].layer);
     printf("], \"seconds\": %.1f, \"unrest\": %.2f, \"caches\": [", d->elapsed, d->unrest);
@@ -128,6 +130,50 @@ static void print_json(const struct demo *d)
     if (d->llm)
         printf(", \"model\": "), demo_llm_print_json(d->llm);
     printf("}\n");
+}
+
+/* A cache at a context. */
+struct demo_row {
+    const struct demo *d;
+    const struct demo_cache *c;
+    size_t context;
+};
+
+static void row_fields(struct table *t, const void *row)
+{
+    const struct demo_row *r = row;
+    const struct demo_cache *c = r->c;
+    table_text(t, "cache", c->name), table_text(t, "preset", c->preset);
+    table_number(t, "bits_per_value", "%.4f", c->bits);
+    table_number(t, "times_smaller", "%.4f", r->d->caches[0].bits / c->bits);
+    table_number(t, "output_error", "%.6g", c->output.mean), table_number(t, "attention_kl", "%.6g", c->kl.mean);
+    table_number(t, "model_bytes", "%.0f", c->model_bytes);
+    table_number(t, "tokens", "%u", r->d->context[r->context]);
+    table_number(t, "us", "%.3f", c->seconds[r->context] * 1e6);
+    table_number(t, "times_f16", "%.3f", demo_faster(r->d, c, r->context));
+}
+
+static void origin(struct table *t, const void *demo)
+{
+    const struct demo *d = demo;
+    table_text(t, "file", d->file);
+    table_number(t, "seed", "%d", DEMO_SEED);
+    table_machine(t);
+    table_text(t, "isa", isa_name(aura_ctx_isas(d->ctx)));
+    table_number(t, "threads", "%u", d->threads);
+    table_number(t, "unrest", "%.2f", d->unrest);
+}
+
+static void print_csv(const struct demo *d)
+{
+    struct table table;
+    table_begin(&table, 1, "rows", origin, d);
+    for (size_t i = 0; i < d->count; i++)
+        for (size_t k = 0; k < d->contexts; k++) {
+            const struct demo_row row = {d, &d->caches[i], k};
+            table_row(&table, row_fields, &row);
+        }
+    table_end(&table, NULL, NULL);
 }
 
 /* ---- the command --------------------------------------------------------------------------------------------------- */
@@ -154,10 +200,12 @@ static int is_sound(const struct demo *d)
 
 static int show(const struct command *self, const struct demo *d, const struct arguments *a)
 {
-    const char *path = a->html ? a->html : a->json ? NULL : "aura-demo.html";
+    const char *path = a->html ? a->html : a->json || a->csv ? NULL : "aura-demo.html";
     int status = path ? write_page(self, d, path) : 0;
     if (a->json) {
         print_json(d);
+    } else if (a->csv) {
+        print_csv(d);
     } else {
         print_head(d);
         for (size_t i = 0; i < d->count; i++)
@@ -191,7 +239,7 @@ static int check_model(const char *model, uint32_t threads, char *error)
 
 static int run_demo(const struct command *self, int argc, char **argv)
 {
-    struct arguments a = {NULL, NULL, "Why is the sky blue? Answer in three sentences.", online_cpus(), 0, 0};
+    struct arguments a = {NULL, NULL, "Why is the sky blue? Answer in three sentences.", online_cpus(), 0, 0, 0};
     struct demo *d = calloc(1, sizeof *d);
     struct safetensors file = {0};
     aura_ctx_options context = AURA_CTX_OPTIONS_INIT;

@@ -7,7 +7,7 @@
 #include "../../include/aura.h"
 #include "../parts/recording.h"
 
-enum { DEMO_CACHES = 12, DEMO_CONTEXTS = 3, DEMO_LAYERS = 8, DEMO_SHOWN = 2 };
+enum { DEMO_CACHES = 12, DEMO_CONTEXTS = 3, DEMO_LAYERS = 8, DEMO_SHOWN = 2, DEMO_SEED = 1 };
 
 /* A mean over layers, and the least and the most. */
 struct spread {

@@ -108,9 +108,9 @@ static void section_time(FILE *to, const struct demo *d)
                             d->contexts},
                         {"time", "s", 1, 0, 0, NULL, 0}, series, n, 0, NULL};
     html_section(to, "Time against context");
-    html_text(to, "The recording is repeated until the cache is full; all caches are timed in turns, on %u threads. The "
+    html_text(to, "The recording is repeated until the cache is full; all caches are timed in turns, on %u thread%s. The "
               "cache is read straight from its bits: fewer bytes are fewer bytes to read, which counts where the context is "
-              "long.", d->threads);
+              "long.", d->threads, d->threads == 1 ? "" : "s");
     if (demo_was_busy(d))
         html_text(to, "The machine was busy meanwhile: times of f16 varied by a factor of %.1f. Measured on an idle machine, "
                   "this chart is smoother.", d->unrest);
@@ -283,7 +283,8 @@ static void verdict(FILE *to, const struct demo *d)
 void demo_html(FILE *to, const struct demo *d)
 {
     verdict(to, d);
-    html_text(to, "aura %s on %s, %u threads, %s.", aura_version(), cpu_name(), d->threads, isa_name(aura_ctx_isas(d->ctx)));
+    html_text(to, "aura %s on %s, %u thread%s, %s.", aura_version(), cpu_name(), d->threads, d->threads == 1 ? "" : "s",
+              isa_name(aura_ctx_isas(d->ctx)));
     html_text(to, "Recording: %s, %zu layer%s, %u tokens, %u query heads, %u KV heads, D %u.", d->file, d->layers,
               d->layers == 1 ? "" : "s",
               d->recorded[0].tokens, d->recorded[0].q_heads, d->recorded[0].kv_heads, d->recorded[0].k_dim);

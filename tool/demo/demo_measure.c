@@ -87,7 +87,7 @@ void demo_free(struct demo *d)
 
 static struct recording_options options_of(const struct demo_cache *c)
 {
-    struct recording_options o = {c->format, 0, 0, 1, 1};
+    struct recording_options o = {c->format, 0, 0, DEMO_SEED, 1};
     return o;
 }
 

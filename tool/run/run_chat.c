@@ -30,15 +30,15 @@ __attribute__((format(printf, 1, 2))) static void say_dim(const char *format, ..
     va_end(arguments);
 }
 
-/* What the cache of these tokens would take in f16. 0: nobody can say. */
-static size_t f16_bytes(const struct run *r, size_t tokens)
+/* What a cache of these tokens takes in a format. 0: nobody can say. */
+static size_t planned_bytes(const struct run *r, aura_format format, size_t tokens)
 {
     const struct llm_shape *s = llm_shape(r->llm);
     aura_config config = AURA_CONFIG_INIT, *configs = malloc(s->layers * sizeof *configs);
     aura_plan_job job = AURA_PLAN_JOB_INIT;
     aura_plan_info plan = AURA_PLAN_INFO_INIT;
     aura_ctx *ctx = NULL;
-    config.format = (aura_format){AURA_KIND_F16, AURA_KIND_F16};
+    config.format = format;
     config.q_heads = s->q_heads, config.kv_heads = s->kv_heads, config.k_dim = s->head_dim;
     for (uint32_t i = 0; configs && i < s->layers; i++)
         configs[i] = config;
@@ -47,6 +47,26 @@ static size_t f16_bytes(const struct run *r, size_t tokens)
     aura_ctx_destroy(ctx);
     free(configs);
     return good ? plan.bytes : 0;
+}
+
+static size_t f16_bytes(const struct run *r, size_t tokens)
+{
+    return planned_bytes(r, (aura_format){AURA_KIND_F16, AURA_KIND_F16}, tokens);
+}
+
+/* Below some hundred tokens f16 is smaller: the newest tokens are in f16 anyway, and what the cache learns takes room. Says in
+ * text[64] from which number of tokens on it is not; nothing where that is reached. */
+static const char *smaller_from(const struct run *r, size_t bytes, size_t tokens, char text[64])
+{
+    enum { PAGE_TOKENS = 256, MOST_PAGES = 16 };
+    const size_t now = planned_bytes(r, r->a->cache, tokens);
+    *text = 0;
+    if (bytes < f16_bytes(r, tokens) || !now)
+        return text;
+    for (size_t n = PAGE_TOKENS; n <= MOST_PAGES * PAGE_TOKENS && !*text; n += PAGE_TOKENS)
+        if (n > tokens && bytes - now + planned_bytes(r, r->a->cache, n) < f16_bytes(r, n))
+            snprintf(text, 64, "; smaller than that from %zu tokens on", n);
+    return text;
 }
 
 static const char *format_name(const struct run *r, char name[16])
@@ -58,10 +78,12 @@ static const char *format_name(const struct run *r, char name[16])
 static void say_rates(const struct run *r)
 {
     char name[16];
-    const size_t tokens = llm_state_tokens(r->state);
+    const size_t tokens = llm_state_tokens(r->state), bytes = llm_state_bytes(r->state);
+    char from[64];
     printf("\n");
-    say_dim("%.1f tokens/s, %zu token%s of context, cache %s %.2f MB (f16: %.2f MB)%s", run_said_rate(r), tokens,
-            run_plural(tokens), format_name(r, name), (double)llm_state_bytes(r->state) / 1e6, (double)f16_bytes(r, tokens) / 1e6,
+    say_dim("%.1f tokens/s, %zu token%s of context, cache %s %.2f MB (f16: %.2f MB%s)%s", run_said_rate(r), tokens,
+            run_plural(tokens), format_name(r, name), (double)bytes / 1e6, (double)f16_bytes(r, tokens) / 1e6,
+            smaller_from(r, bytes, tokens, from),
             !strcmp(r->ended, "interrupt") ? ", interrupted" : !strcmp(r->ended, "length") ? ", -n is reached" : "");
     if (!strcmp(r->ended, "context"))
         printf("The context of %zu tokens is full: /clear begins anew, --ctx N makes it larger.\n", llm_state_capacity(r->state));
@@ -183,6 +205,7 @@ static void stats(struct talk *t, char *argument)
     const struct run *r = t->r;
     const struct llm_shape *s = llm_shape(r->llm);
     const size_t tokens = llm_state_tokens(r->state), room = llm_state_capacity(r->state);
+    const aura_model_cache_info info = llm_state_info(r->state);
     char name[16];
     (void)argument;
     printf("model    %s: %s, %u layers, %u query heads, %u KV heads, D %u\n", r->a->model, s->arch, s->layers, s->q_heads,
@@ -190,6 +213,8 @@ static void stats(struct talk *t, char *argument)
     printf("cache    %s, %.2f bits per value, %.2f MB; in f16 it would be %.2f MB\n", format_name(r, name),
            llm_state_bits(r->state), (double)llm_state_bytes(r->state) / 1e6, (double)f16_bytes(r, tokens) / 1e6);
     printf("context  %zu token%s of %zu\n", tokens, run_plural(tokens), room);
+    printf("work     %llu tiles encoded, %.2f s in attention and what it appends\n", (unsigned long long)info.tiles_closed,
+           info.append_s + info.attend_s + info.step_s);
     if (r->ended)
         printf("last     prompt: %zu token%s, %.1f tokens/s; answer: %zu token%s, %.1f tokens/s\n", r->prompt,
                run_plural(r->prompt), run_prompt_rate(r), r->said, run_plural(r->said), run_said_rate(r));
