@@ -170,6 +170,32 @@ AURA_API aura_status aura_cuda_seq_write(const aura_cuda_cache *cache, aura_cuda
 AURA_API aura_status aura_cuda_seq_read(aura_cuda_cache *cache, aura_source *source, const aura_snapshot_options *options,
                                         aura_cuda_seq *seq);
 
+/* ---- sequences that travel ----------------------------------------------------------------------------------------- */
+
+/* As the extents of aura_file.h, from and to the device: the same header and the same pieces, so that one end may be a GPU and the
+ * other a CPU. The pieces are memory of the host, which the extents own: a sequence is copied from the device when its extents are
+ * made, and to it when it is adopted, after all bytes have been checked. */
+typedef struct aura_cuda_extents aura_cuda_extents;
+
+/* Makes the extents of a sequence as it is now; it may change afterwards. The caller owns *extents.
+ * Fails: as aura_seq_extents(), AURA_DEVICE. */
+AURA_API aura_status aura_cuda_seq_extents(const aura_cuda_cache *cache, aura_cuda_seq seq, const aura_snapshot_options *options,
+                                           aura_cuda_extents **extents);
+
+/* Takes memory of the host for the sequence of a header. The caller owns *extents, and destroys them before the cache.
+ * Fails, with nothing changed: as aura_seq_expect(). */
+AURA_API aura_status aura_cuda_seq_expect(aura_cuda_cache *cache, const void *header, size_t bytes, aura_cuda_extents **extents);
+
+/* Fills the caller's *info. Fails: AURA_BAD_ARGUMENT. */
+AURA_API aura_status aura_cuda_extents_get_info(const aura_cuda_extents *extents, aura_extents_info *info);
+
+/* Checks what was written to the pieces, and makes the sequence on the device. Destroy the extents afterwards, also where it fails.
+ * Fails, with no sequence made: as aura_seq_adopt(); AURA_OUT_OF_PAGES also where the device has no room, AURA_DEVICE. */
+AURA_API aura_status aura_cuda_seq_adopt(aura_cuda_extents *extents, aura_cuda_seq *seq);
+
+/* Frees extents; NULL is allowed. Never fails. */
+AURA_API void aura_cuda_extents_destroy(aura_cuda_extents *extents);
+
 /* ---- on a stream -------------------------------------------------------------------------------------------------- */
 
 /* A tensor [sequence][token][head][dim] on the device. Strides in elements; 0: contiguous. */

@@ -42,6 +42,10 @@ double aura_ref_coordinate(const struct aura_rows *rows, size_t t, uint32_t d);
 
 aura_encode_fn aura_encode_ref;
 aura_feedback_fn aura_feedback_ref;
+aura_pack_fn aura_pack_ref;
+aura_unpack_fn aura_unpack_ref;
+aura_widen_fn aura_widen_ref;
+aura_narrow_fn aura_narrow_ref;
 aura_query_fn aura_query_ref;
 aura_reference_fn aura_reference_ref;
 aura_score_fn aura_score_ref;

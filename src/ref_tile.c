@@ -19,6 +19,46 @@ void aura_encode_ref(uint8_t *code, float *scale, const float *y, const struct a
     }
 }
 
+void aura_pack_ref(uint32_t *words, const uint8_t *index, const struct aura_side *side)
+{
+    const int keys = side->lanes == AURA_TILE;
+    for (uint32_t lane = 0; lane < side->lanes; lane++)
+        for (uint32_t run = 0; run < side->runs; run++) {
+            uint8_t code[AURA_RUN] = {0};
+            uint32_t quad[8], word[8];
+            for (uint32_t i = 0; i < AURA_RUN; i++) {
+                const uint32_t token = keys ? lane : i, d = keys ? run * AURA_RUN + i : lane;
+                if (d < side->dim)
+                    code[i] = aura_code_of_index(index[(size_t)token * side->dim + d], side->kind);
+            }
+            memcpy(quad, code, sizeof quad);
+            aura_pack_run(word, quad, side->kind);
+            for (uint32_t w = 0; w < side->kind; w++)
+                words[aura_word_at(side, run, w) + lane] = word[w];
+        }
+}
+
+void aura_unpack_ref(float *x, const struct aura_tile *tile, uint32_t from, uint32_t to)
+{
+    const struct aura_side *side = tile->side;
+    const int keys = side->lanes == AURA_TILE;
+    for (uint32_t t = from; t < to; t++)
+        for (uint32_t d = 0; d < side->dim; d++) {
+            const float level = (float)(keys ? aura_ref_level(tile, d, t) : aura_ref_level(tile, t, d));
+            x[(size_t)(t - from) * side->dim + d] = (side->step * level) * aura_f32_from_f16(tile->scale[t]);
+        }
+}
+
+void aura_widen_ref(float *x, const void *from, aura_dtype dtype, size_t n)
+{
+    aura_load_row(x, from, dtype, 0, n);
+}
+
+void aura_narrow_ref(void *to, const float *x, aura_dtype dtype, size_t n)
+{
+    aura_store_row(to, dtype, 0, x, n);
+}
+
 /* The largest coordinate becomes Q, chosen so that the sum over a vector of 7-bit levels cannot leave 32 bits. The upper
  * byte is rounded, so that hi alone is the best one-byte query. A query with no coordinate above 2^-100 has step 0 and
  * all bytes 0: its scores are 0, and no quotient here overflows. */

@@ -133,6 +133,18 @@ typedef void aura_encode_fn(uint8_t *code, float *scale, const float *y, const s
 typedef void aura_feedback_fn(uint8_t *code, float *scale, const float *y, const struct aura_codec_plan *plan,
                               const struct aura_metric *metric, size_t n);
 
+/* words = the codes of a whole side of a tile: index[32][dim] as encode gives them. What belongs to no code is 0. */
+typedef void aura_pack_fn(uint32_t *words, const uint8_t *index, const struct aura_side *side);
+
+struct aura_tile;
+/* x[to - from][dim] = tokens [from, to) of one side of a tile: (step * level) * scale, each rounded. words may
+ * have any alignment here. */
+typedef void aura_unpack_fn(float *x, const struct aura_tile *tile, uint32_t from, uint32_t to);
+
+/* x[n] = numbers of a type; and to[n] = the numbers of a type nearest to x, ties to even. x has no NaN; those of `from` stay. */
+typedef void aura_widen_fn(float *x, const void *from, aura_dtype dtype, size_t n);
+typedef void aura_narrow_fn(void *to, const float *x, aura_dtype dtype, size_t n);
+
 /* A rotated query as integers of 15 bits in two signed bytes: y[d] is about step * (256 hi[d] + lo[d]). */
 struct aura_query {
     _Alignas(64) int8_t plane[2][AURA_TILE_DIM]; /* hi, lo; zeros from dim to the next multiple of 64 */
@@ -152,7 +164,7 @@ typedef void aura_reference_fn(int32_t *product, const struct aura_query *query,
 struct aura_tile {
     const uint32_t *words;  /* 64-byte aligned */
     const uint8_t *ahead;   /* where the next read will begin: score and value prefetch three quarters of a side; any address */
-    const uint16_t *scale;  /* keys: f16 [32] */
+    const uint16_t *scale;  /* keys, and values for unpack: f16 [32] */
     const struct aura_side *side;
     uint32_t planes;        /* of query or weights */
 };

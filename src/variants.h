@@ -3,7 +3,8 @@
  *
  * A kernel is called aura_<stage>_<shape>_<isa>, and the name is an address:
  *     stage  ref.c, ref_attend.c, ref_tile.c or ref_feedback.c define it at aura_<stage>_ref; stages.h has its contract, and
- *            cpu/<stage>.tmpl.h its body. Two stages share a file: undo is in rotate.tmpl.h, row_encode in encode.tmpl.h.
+ *            cpu/<stage>.tmpl.h its body. Some share a file: undo is in rotate.tmpl.h, row_encode in encode.tmpl.h, unpack in
+ *            pack.tmpl.h, widen and narrow in numbers.tmpl.h.
  *            The stages row_* read and write rows, the layout of the public families; the others work on tiles.
  *     shape  b2 ... b8: codes of that many bits; f32, f16, bf16: plain numbers; any: there is nothing to fix;
  *            p1, p2: one or two bytes of query or weight per product
@@ -57,6 +58,10 @@ enum { AURA_ROW_F32 = 9, AURA_ROW_F16, AURA_ROW_BF16 };
     X(rotate, EXACT, 1e-6)           \
     X(encode, EXACT, 2e-6)           \
     X(feedback, EXACT, 1e-4)         \
+    X(pack, EXACT, 0)                \
+    X(unpack, EXACT, 2.4e-7)         \
+    X(widen, EXACT, 0)               \
+    X(narrow, EXACT, 0.01)           \
     X(query, EXACT, 4e-5)            \
     X(reference, EXACT, 0)           \
     X(score, EXACT, 5e-7)            \
@@ -75,6 +80,10 @@ enum { AURA_ROW_F32 = 9, AURA_ROW_F16, AURA_ROW_BF16 };
 #define AURA_SHAPES_rotate(X, stage, isa) X(stage, any, 0, isa)
 #define AURA_SHAPES_encode(X, stage, isa) AURA_SHAPES_bits(X, stage, isa)
 #define AURA_SHAPES_feedback(X, stage, isa) AURA_SHAPES_bits(X, stage, isa)
+#define AURA_SHAPES_pack(X, stage, isa) AURA_SHAPES_bits(X, stage, isa)
+#define AURA_SHAPES_unpack(X, stage, isa) AURA_SHAPES_bits(X, stage, isa)
+#define AURA_SHAPES_widen(X, stage, isa) X(stage, any, 0, isa)
+#define AURA_SHAPES_narrow(X, stage, isa) X(stage, any, 0, isa)
 #define AURA_SHAPES_query(X, stage, isa) X(stage, any, 0, isa)
 #define AURA_SHAPES_reference(X, stage, isa) X(stage, any, 0, isa)
 #define AURA_SHAPES_score(X, stage, isa) AURA_SHAPES_tile(X, stage, isa)
@@ -118,6 +127,10 @@ enum { AURA_N_KINDS = 32 };
     X(undo, avx2)               \
     X(encode, avx2)             \
     X(feedback, avx2)           \
+    X(pack, avx2)               \
+    X(unpack, avx2)             \
+    X(widen, avx2)              \
+    X(narrow, avx2)             \
     X(query, avx2)              \
     X(reference, avx2)          \
     X(score, avx2)              \
@@ -137,6 +150,10 @@ enum { AURA_N_KINDS = 32 };
     X(undo, avx512)             \
     X(encode, avx512)           \
     X(feedback, avx512)         \
+    X(pack, avx512)             \
+    X(unpack, avx512)           \
+    X(widen, avx512)            \
+    X(narrow, avx512)           \
     X(query, avx512)            \
     X(reference, avx512)        \
     X(score, avx512)            \
@@ -157,6 +174,10 @@ enum { AURA_N_KINDS = 32 };
     X(undo, neon)             \
     X(encode, neon)           \
     X(feedback, neon)         \
+    X(pack, neon)             \
+    X(unpack, neon)           \
+    X(widen, neon)            \
+    X(narrow, neon)           \
     X(query, neon)            \
     X(reference, neon)        \
     X(score, neon)            \

@@ -33,6 +33,12 @@ static inline ptrdiff_t aura_view_at(aura_dtype dtype, const uint32_t *rows, str
     return (row * s.token + (ptrdiff_t)head * s.head) * element;
 }
 
+/* Where a vector begins that the caller gave. */
+static inline const void *aura_view_place(const aura_input *v, struct aura_strides s, size_t token, uint32_t head)
+{
+    return (const char *)v->data + aura_view_at(v->dtype, v->rows, s, token, head);
+}
+
 static inline void aura_view_load(float *x, const aura_input *v, struct aura_strides s, size_t token, uint32_t head,
                                   uint32_t dim)
 {

@@ -120,18 +120,18 @@ static void fill_side(const aura_cache *cache, const struct aura_sequence *seq, 
     const struct aura_side *side = values ? &cache->layout.v : &cache->layout.k;
     uint8_t *at = aura_tile_of(cache, seq, tile, head), *page = aura_head_of(cache, seq, (size_t)(tile / AURA_PAGE_TILES), head);
     const int reference = !values && aura_has_reference(cache, UINT64_MAX, tile / AURA_PAGE_TILES);
-    uint16_t row[AURA_TILE][AURA_TILE_DIM];
+    uint16_t row[AURA_TILE * AURA_TILE_DIM];
     const uint16_t *rows[AURA_TILE];
-    float x[AURA_TILE_DIM];
-    for (uint32_t c = 0; c < AURA_TILE; c++) {
-        load_vector(x, cache, job, (size_t)(tile * AURA_TILE + c - seq->len), head, values);
-        rows[c] = row[c];
-        if (!aura_is_packed(side->kind)) {
-            aura_store_plain(cache, at, c, x, values);
-            continue;
+    float x[AURA_LANES * AURA_TILE_DIM];
+    for (uint32_t c = 0; c < AURA_TILE; c += AURA_LANES) {
+        for (uint32_t i = 0; i < AURA_LANES; i++) {
+            rows[c + i] = row + (c + i) * side->dim;
+            load_vector(x + i * side->dim, cache, job, (size_t)(tile * AURA_TILE + c + i - seq->len), head, values);
+            if (!aura_is_packed(side->kind))
+                aura_store_plain(cache, at, c + i, x + i * side->dim, values);
         }
-        cache->ctx->kernels.rotate[0](x, x, values ? &cache->v.rotate : &cache->k.rotate, 1);
-        aura_store_row(row[c], AURA_F16, 0, x, side->dim);
+        if (aura_is_packed(side->kind))
+            aura_rotate_rows(row + c * side->dim, x, cache, AURA_LANES, values);
     }
     if (!aura_is_packed(side->kind))
         return;

@@ -8,76 +8,14 @@
 
 enum { MOST_FLOATS = 8192 }; /* that are decoded together: 32 KiB of stack, a tile of up to 256 channels */
 
-#define CONSTANT static inline __attribute__((always_inline)) /* a function of which k and kind are constants */
-
-/* code[c][dim] for keys, columns [from, to) of a tile. */
-CONSTANT void key_codes(uint8_t *code, const uint32_t *words, const struct aura_side *s, uint32_t from, uint32_t to,
-                        const uint32_t kind)
-{
-    for (uint32_t c = from; c < to; c++)
-        for (uint32_t run = 0; run * AURA_RUN < s->dim; run++) {
-            const uint32_t left = s->dim - run * AURA_RUN;
-            uint32_t word[8] = {0}, quad[8];
-            for (uint32_t i = 0; i < kind; i++)
-                word[i] = words[aura_word_at(s, run, i) + c];
-            AURA_UNROLL
-            for (int k = 0; k < 8; k++)
-                quad[k] = aura_unpack_quad(word, k, kind);
-            memcpy(code + c * s->dim + run * AURA_RUN, quad, left < AURA_RUN ? left : AURA_RUN);
-        }
-}
-
-/* The same for values, columns 4 k to 4 k + 3. */
-CONSTANT void value_quad(uint8_t *restrict code, const uint32_t *restrict words, const struct aura_side *s, const int k,
-                         const uint32_t kind)
-{
-    const uint32_t dim = s->dim;
-    uint8_t *restrict row = code + 4 * (uint32_t)k * dim;
-    for (uint32_t d = 0; d < dim; d++) {
-        uint32_t word[8] = {0};
-        AURA_UNROLL
-        for (uint32_t i = 0; i < kind; i++)
-            word[i] = words[aura_word_at(s, 0, i) + d];
-        const uint32_t quad = aura_unpack_quad(word, k, kind);
-        row[d] = (uint8_t)quad;
-        row[dim + d] = (uint8_t)(quad >> 8);
-        row[2 * dim + d] = (uint8_t)(quad >> 16);
-        row[3 * dim + d] = (uint8_t)(quad >> 24);
-    }
-}
-
-CONSTANT void side_codes(uint8_t *code, const uint32_t *words, const struct aura_side *s, uint32_t from, uint32_t to, int values,
-                         const uint32_t kind)
-{
-    if (!values)
-        key_codes(code, words, s, from, to, kind);
-    AURA_UNROLL
-    for (int k = 0; k < 8; k++)
-        if (values && from < 4 * (uint32_t)k + 4 && to > 4 * (uint32_t)k)
-            value_quad(code, words, s, k, kind);
-}
-
 /* Encoded vectors, columns [from, to) of a tile, in rotated space: y[to - from][dim]. */
 static void decode_codes(float *y, const aura_cache *cache, const uint8_t *tile, uint32_t from, uint32_t to, int values)
 {
     const struct aura_layout *l = &cache->layout;
     const struct aura_side *s = values ? &l->v : &l->k;
-    const uint32_t *words = (const uint32_t *)(const void *)(tile + (values ? l->v_at : 0));
-    const uint16_t *scale = (const uint16_t *)(const void *)(tile + (values ? l->v_scale_at : l->k_scale_at));
-    const float *centroid = (values ? &cache->v.codec : &cache->k.codec)->centroid;
-    const uint8_t zero = s->kind == 8 ? 127 : 0; /* codes of 8 bits have a sign */
-    uint8_t code[AURA_TILE * AURA_TILE_DIM];
-    switch (s->kind) {
-#define AURA_CASE(shape, kind, ...) \
-    case kind: side_codes(code, words, s, from, to, values, kind); break;
-        AURA_BITS(AURA_CASE)
-#undef AURA_CASE
-    }
-    for (uint32_t c = from; c < to; c++, y += s->dim) {
-        const float factor = aura_f32_from_f16(scale[c]);
-        for (uint32_t d = 0; d < s->dim; d++)
-            y[d] = centroid[(uint8_t)(code[c * s->dim + d] + zero)] * factor;
-    }
+    const struct aura_tile side = {(const uint32_t *)(const void *)(tile + (values ? l->v_at : 0)), NULL,
+                                   (const uint16_t *)(const void *)(tile + (values ? l->v_scale_at : l->k_scale_at)), s, 1};
+    cache->ctx->kernels.unpack[s->kind](y, &side, from, to);
 }
 
 /* Tokens [token, token + n) of one tile, in rotated space. */
@@ -93,8 +31,8 @@ static void decode_rotated(float *y, const aura_cache *cache, const struct aura_
         to--;
     for (uint32_t i = 0; i < n; i++)
         if (i < from || i >= to)
-            aura_load_row(y + (size_t)i * dim, aura_row_of(cache, values ? seq->v : seq->k, dim, head, token + i), AURA_F16, 0,
-                          dim);
+            cache->ctx->kernels.widen[0](y + (size_t)i * dim, aura_row_of(cache, values ? seq->v : seq->k, dim, head, token + i),
+                                         AURA_F16, dim);
     if (from >= to)
         return;
     decode_codes(y + (size_t)from * dim, cache, aura_tile_of(cache, seq, token / AURA_TILE, head), c + from, c + to, values);
@@ -154,6 +92,13 @@ struct decode {
     struct aura_strides strides[2];
 };
 
+static void store_vector(const struct decode *d, size_t token, uint32_t head, const float *x, int values)
+{
+    const aura_view *view = d->view[values];
+    char *at = (char *)view->data + aura_view_at(view->dtype, view->rows, d->strides[values], token, head);
+    d->cache->ctx->kernels.narrow[0](at, x, view->dtype, values ? d->cache->config.v_dim : d->cache->config.k_dim);
+}
+
 /* Tokens that follow each other in a tile, of one head: all that are asked for, or one slot. */
 static void decode_item(void *work, size_t i)
 {
@@ -173,8 +118,7 @@ static void decode_item(void *work, size_t i)
             n = n < most ? n : most;
             decode_tokens(x, cache, d->seq, token, (uint32_t)n, head, values);
             for (uint64_t t = 0; t < n; t++)
-                aura_view_store(d->view[values], d->strides[values], d->slot ? part : (size_t)(token + t - d->first), head,
-                                x + t * stored, values ? cache->config.v_dim : cache->config.k_dim);
+                store_vector(d, d->slot ? part : (size_t)(token + t - d->first), head, x + t * stored, values);
         }
     }
 }

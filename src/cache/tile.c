@@ -33,7 +33,7 @@ void aura_load_vector(float *x, const aura_cache *cache, const aura_input *view,
 {
     uint32_t dim = values ? cache->config.v_dim : cache->config.k_dim, stored = values ? cache->layout.v.dim : cache->layout.k.dim;
     struct aura_strides s = aura_view_strides(view, cache->config.kv_heads, dim);
-    aura_view_load(x, view, s, token, head, dim);
+    cache->ctx->kernels.widen[0](x, aura_view_place(view, s, token, head), view->dtype, dim);
     aura_balance_vector(x, cache, head, values);
     memset(x + dim, 0, (stored - dim) * sizeof *x);
 }
@@ -51,14 +51,52 @@ int aura_is_bad_vector(const aura_cache *cache, const float *x, int values)
     return bad;
 }
 
+void aura_rotate_rows(uint16_t *rows, float *x, const aura_cache *cache, size_t n, int values)
+{
+    cache->ctx->kernels.rotate[0](x, x, values ? &cache->v.rotate : &cache->k.rotate, n);
+    cache->ctx->kernels.narrow[0](rows, x, AURA_F16, n * (values ? cache->layout.v.dim : cache->layout.k.dim));
+}
+
+/* The largest magnitude of n numbers; of their bits, as those ascend with it. NaN is the largest. */
+static float largest_of(const void *numbers, aura_dtype dtype, size_t n)
+{
+    const uint16_t *half = numbers;
+    const uint32_t *full = numbers;
+    int32_t most = 0;
+    int16_t top = 0;
+    if (dtype == AURA_F32) {
+        for (size_t i = 0; i < n; i++)
+            most = (int32_t)(full[i] & 0x7fffffff) > most ? (int32_t)(full[i] & 0x7fffffff) : most;
+        return aura_f32_from_bits((uint32_t)most);
+    }
+    for (size_t i = 0; i < n; i++)
+        top = (int16_t)(half[i] & 0x7fff) > top ? (int16_t)(half[i] & 0x7fff) : top;
+    return dtype == AURA_F16 ? aura_f32_from_f16((uint16_t)top) : aura_f32_from_bf16((uint16_t)top);
+}
+
+int aura_are_surely_good(const aura_cache *cache, const void *numbers, aura_dtype dtype, size_t n, int values)
+{
+    const uint32_t kind = values ? cache->layout.v.kind : cache->layout.k.kind;
+    const uint32_t dim = values ? cache->config.v_dim : cache->config.k_dim;
+    if (values ? cache->v.balance : cache->k.balance)
+        return 0;
+    const float plain = aura_first_infinite(aura_dtype_of_kind(kind));
+    return largest_of(numbers, dtype, n) < (aura_is_packed(kind) ? 0.99f * AURA_LONGEST / sqrtf((float)dim) : plain);
+}
+
 /* The first bad token in [first, end) of one side and head; SIZE_MAX: none. */
 static size_t first_bad_token(const aura_cache *cache, const struct aura_given *in, size_t first, size_t end, uint32_t head,
                               int values)
 {
+    const aura_input *view = values ? in->v : in->k;
+    const uint32_t dim = values ? cache->config.v_dim : cache->config.k_dim;
     float x[AURA_TILE_DIM];
     end = end < in->tokens ? end : in->tokens;
-    for (size_t t = first; t < end && (in->v || !values); t++) {
-        aura_load_vector(x, cache, values ? in->v : in->k, t, head, values);
+    for (size_t t = first; t < end && view; t++) {
+        const struct aura_strides s = aura_view_strides(view, cache->config.kv_heads, dim);
+        if (aura_are_surely_good(cache, aura_view_place(view, s, t, head), view->dtype, dim, values))
+            continue;
+        aura_load_vector(x, cache, view, t, head, values);
         if (aura_is_bad_vector(cache, x, values))
             return t;
     }
@@ -165,7 +203,7 @@ void aura_mean_reference(const aura_cache *cache, uint8_t *head, const uint16_t 
     uint32_t dim = cache->layout.k.dim;
     float mean[AURA_TILE_DIM] = {0}, y[AURA_TILE_DIM];
     for (uint32_t i = 0; i < n; i++) {
-        aura_load_row(y, rows[i], AURA_F16, 0, dim);
+        cache->ctx->kernels.widen[0](y, rows[i], AURA_F16, dim);
         for (uint32_t d = 0; d < dim; d++)
             mean[d] = mean[d] + y[d];
     }
@@ -174,62 +212,53 @@ void aura_mean_reference(const aura_cache *cache, uint8_t *head, const uint16_t 
     aura_store_reference(cache, head, mean);
 }
 
-/* Codes of n vectors y, which lie dim after dim; of each in a row of its own, padded with zeros to whole runs. */
-static void encode_vectors(const aura_cache *cache, uint8_t code[][AURA_TILE_DIM], uint16_t *scale, const float *y, uint32_t n,
-                           uint32_t head, int values)
+/* Indices and scales of n vectors y, which lie dim after dim as the indices do. */
+static void encode_vectors(const aura_cache *cache, uint8_t *index, uint16_t *scale, const float *y, uint32_t n, uint32_t head,
+                           int values)
 {
-    const struct aura_side *side = values ? &cache->layout.v : &cache->layout.k;
+    const uint32_t kind = values ? cache->layout.v.kind : cache->layout.k.kind;
     const struct aura_codec_side *codec = values ? &cache->v : &cache->k;
-    const uint32_t dim = side->dim;
-    uint8_t index[AURA_LANES * AURA_TILE_DIM];
     float full[AURA_LANES];
-    cache->ctx->kernels.encode[side->kind](index, full, y, &codec->codec, n);
+    cache->ctx->kernels.encode[kind](index, full, y, &codec->codec, n);
     const struct aura_metric *metric = codec->metric ? &codec->metric[head] : NULL;
     if (!values && cache->learning)
         metric = aura_learnt_metric(cache, head);
     if (metric)
-        cache->ctx->kernels.feedback[side->kind](index, full, y, &codec->codec, metric, n);
-    for (uint32_t i = 0; i < n; i++) {
-        scale[i] = aura_f16_from_f32(full[i]);
-        for (uint32_t d = 0; d < dim; d++)
-            code[i][d] = aura_code_of_index(index[(size_t)i * dim + d], side->kind);
-        memset(code[i] + dim, 0, aura_padded_run(dim) - dim);
-    }
+        cache->ctx->kernels.feedback[kind](index, full, y, &codec->codec, metric, n);
+    cache->ctx->kernels.narrow[0](scale, full, AURA_F16, n);
 }
 
 /* Column c of the keys. */
-static void put_key(const aura_cache *cache, uint8_t *tile, uint32_t c, const uint8_t *code)
+static void put_key(const aura_cache *cache, uint8_t *tile, uint32_t c, const uint8_t *index)
 {
     const struct aura_side *side = &cache->layout.k;
     uint32_t *words = (uint32_t *)(void *)tile;
     for (uint32_t run = 0; run < side->runs; run++) {
+        uint8_t code[AURA_RUN] = {0};
         uint32_t quad[8], word[8];
-        memcpy(quad, code + run * AURA_RUN, sizeof quad);
+        for (uint32_t i = 0; i < AURA_RUN && run * AURA_RUN + i < side->dim; i++)
+            code[i] = aura_code_of_index(index[run * AURA_RUN + i], side->kind);
+        memcpy(quad, code, sizeof quad);
         aura_pack_run(word, quad, side->kind);
         for (uint32_t w = 0; w < side->kind; w++)
             words[aura_word_at(side, run, w) + c] = word[w];
     }
 }
 
-/* Columns [first, end) of the values, whose codes are code[c][.]; the other columns keep theirs. */
-static void put_values(const aura_cache *cache, uint8_t *tile, uint32_t first, uint32_t end,
-                       uint8_t code[AURA_TILE][AURA_TILE_DIM])
+/* Columns [first, end) of the values; the other columns keep their codes. */
+static void put_values(const aura_cache *cache, uint8_t *tile, uint32_t first, uint32_t end, const uint8_t *index)
 {
     const struct aura_side *side = &cache->layout.v;
-    uint32_t *words = (uint32_t *)(void *)(tile + cache->layout.v_at), mask[8], ours[8];
-    uint8_t all = (uint8_t)(side->kind == 8 ? 255 : (1u << side->kind) - 1), column[AURA_TILE];
-    for (uint32_t c = 0; c < AURA_TILE; c++) {
-        column[c] = c >= first && c < end ? all : 0;
-        if (!column[c])
-            memset(code[c], 0, side->dim);
-    }
-    memcpy(ours, column, sizeof ours);
-    aura_pack_run(mask, ours, side->kind); /* the bits that belong to our columns */
+    uint32_t *words = (uint32_t *)(void *)(tile + cache->layout.v_at), mask[8], quad[8], word[8];
+    uint8_t all = (uint8_t)(side->kind == 8 ? 255 : (1u << side->kind) - 1), column[AURA_TILE] = {0};
+    memset(column + first, all, end - first);
+    memcpy(quad, column, sizeof quad);
+    aura_pack_run(mask, quad, side->kind); /* the bits that belong to our columns */
+    memset(column, 0, sizeof column);
     for (uint32_t d = 0; d < side->dim; d++) {
-        uint32_t quad[8], word[8];
-        for (uint32_t k = 0; k < 8; k++)
-            quad[k] = code[4 * k][d] | (uint32_t)code[4 * k + 1][d] << 8 | (uint32_t)code[4 * k + 2][d] << 16 |
-                      (uint32_t)code[4 * k + 3][d] << 24;
+        for (uint32_t c = first; c < end; c++)
+            column[c] = aura_code_of_index(index[(size_t)c * side->dim + d], side->kind);
+        memcpy(quad, column, sizeof quad);
         aura_pack_run(word, quad, side->kind);
         for (uint32_t w = 0; w < side->kind; w++) {
             uint32_t *to = &words[aura_word_at(side, 0, w) + d];
@@ -238,41 +267,43 @@ static void put_values(const aura_cache *cache, uint8_t *tile, uint32_t first, u
     }
 }
 
-void aura_encode_keys(const aura_cache *cache, uint8_t *tile, uint32_t head, uint32_t first, uint32_t end,
-                      const uint16_t *const rows[AURA_TILE], const float *r)
+static void encode_columns(const aura_cache *cache, uint8_t *tile, uint32_t head, uint32_t first, uint32_t end,
+                           const uint16_t *const rows[AURA_TILE], const float *r, int values)
 {
-    const uint32_t dim = cache->layout.k.dim;
-    uint16_t *scale = (uint16_t *)(void *)(tile + cache->layout.k_scale_at);
+    const struct aura_side *side = values ? &cache->layout.v : &cache->layout.k;
+    const uint32_t dim = side->dim;
+    uint8_t *at = tile + (values ? cache->layout.v_at : 0), index[AURA_TILE * AURA_TILE_DIM];
+    uint16_t *scale = (uint16_t *)(void *)(tile + (values ? cache->layout.v_scale_at : cache->layout.k_scale_at));
     float y[AURA_LANES * AURA_TILE_DIM];
-    uint8_t code[AURA_LANES][AURA_TILE_DIM];
     for (uint32_t c = first, n; c < end; c += n) {
         n = end - c < AURA_LANES ? end - c : AURA_LANES;
         for (uint32_t i = 0; i < n; i++) {
             float *to = y + (size_t)i * dim;
-            aura_load_row(to, rows[c + i], AURA_F16, 0, dim);
+            cache->ctx->kernels.widen[0](to, rows[c + i], AURA_F16, dim);
             for (uint32_t d = 0; r && d < dim; d++)
                 to[d] = to[d] - r[d];
         }
-        encode_vectors(cache, code, &scale[c], y, n, head, 0);
-        for (uint32_t i = 0; i < n; i++)
-            put_key(cache, tile, c + i, code[i]);
+        encode_vectors(cache, index + (size_t)c * dim, &scale[c], y, n, head, values);
     }
+    if (first == 0 && end == AURA_TILE)
+        cache->ctx->kernels.pack[side->kind]((uint32_t *)(void *)at, index, side);
+    else if (values)
+        put_values(cache, tile, first, end, index);
+    else
+        for (uint32_t c = first; c < end; c++)
+            put_key(cache, tile, c, index + (size_t)c * dim);
+}
+
+void aura_encode_keys(const aura_cache *cache, uint8_t *tile, uint32_t head, uint32_t first, uint32_t end,
+                      const uint16_t *const rows[AURA_TILE], const float *r)
+{
+    encode_columns(cache, tile, head, first, end, rows, r, 0);
 }
 
 void aura_encode_values(const aura_cache *cache, uint8_t *tile, uint32_t head, uint32_t first, uint32_t end,
                         const uint16_t *const rows[AURA_TILE])
 {
-    const uint32_t dim = cache->layout.v.dim;
-    uint8_t code[AURA_TILE][AURA_TILE_DIM];
-    uint16_t *scale = (uint16_t *)(void *)(tile + cache->layout.v_scale_at);
-    float y[AURA_LANES * AURA_TILE_DIM];
-    for (uint32_t c = first, n; c < end; c += n) {
-        n = end - c < AURA_LANES ? end - c : AURA_LANES;
-        for (uint32_t i = 0; i < n; i++)
-            aura_load_row(y + (size_t)i * dim, rows[c + i], AURA_F16, 0, dim);
-        encode_vectors(cache, code + c, &scale[c], y, n, head, 1);
-    }
-    put_values(cache, tile, first, end, code);
+    encode_columns(cache, tile, head, first, end, rows, NULL, 1);
 }
 
 void aura_store_plain(const aura_cache *cache, uint8_t *tile, uint32_t c, const float *x, int values)

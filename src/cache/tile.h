@@ -25,6 +25,12 @@ void aura_balance_vector(float *x, const aura_cache *cache, uint32_t head, int v
 /* One vector of the caller's, with its balance, with zeros up to the dim that is stored. */
 void aura_load_vector(float *x, const aura_cache *cache, const aura_input *view, size_t token, uint32_t head, int values);
 
+/* Rows of f16, row after row, of n vectors x, which are rotated in place. */
+void aura_rotate_rows(uint16_t *rows, float *x, const aura_cache *cache, size_t n, int values);
+
+/* Whether all vectors of which these are the numbers can be stored, at a glance. 0: who knows. */
+int aura_are_surely_good(const aura_cache *cache, const void *numbers, aura_dtype dtype, size_t n, int values);
+
 /* Whether it cannot be stored. NaN cannot. */
 int aura_is_bad_vector(const aura_cache *cache, const float *x, int values);
 

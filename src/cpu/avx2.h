@@ -105,11 +105,18 @@ AURA_INLINE float vec_sum(vec v)
     __m128 h2 = _mm_add_ps(h4, _mm_movehl_ps(h4, h4));
     return _mm_cvtss_f32(_mm_add_ss(h2, _mm_shuffle_ps(h2, h2, 1)));
 }
-/* sum[i] = that of v[i]. */
-AURA_INLINE void vec_sums(float *sum, const vec *v, const int n)
+struct two {
+    float first, second;
+};
+/* The sums of two vectors. */
+AURA_INLINE struct two vec_sum2(vec a, vec b)
 {
-    for (int i = 0; i < n; i++)
-        sum[i] = vec_sum(v[i]);
+    __m256 a8 = _mm256_add_ps(a.lo, a.hi), b8 = _mm256_add_ps(b.lo, b.hi);
+    __m256 h4 = _mm256_add_ps(_mm256_permute2f128_ps(a8, b8, 0x20), _mm256_permute2f128_ps(a8, b8, 0x31));
+    __m256 h2 = _mm256_add_ps(h4, _mm256_permute_ps(h4, 0x4e));
+    __m256 h1 = _mm256_add_ps(h2, _mm256_permute_ps(h2, 0xb1));
+    struct two sums = {_mm256_cvtss_f32(h1), _mm_cvtss_f32(_mm256_extractf128_ps(h1, 1))};
+    return sums;
 }
 /* The largest lane. */
 AURA_INLINE float vec_top(vec v)
@@ -205,6 +212,12 @@ AURA_INLINE vec vec_load_bf16(const uint8_t *p, uint32_t n)
 {
     return vec_of(widen_bf16(load_halves(p)), n > 8 ? widen_bf16(load_halves(p + 16)) : _mm256_setzero_ps());
 }
+/* 16 floats as f16. */
+AURA_INLINE void vec_store_f16(uint8_t *p, vec v)
+{
+    _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(v.lo, _MM_FROUND_TO_NEAREST_INT));
+    _mm_storeu_si128((__m128i *)(p + 16), _mm256_cvtps_ph(v.hi, _MM_FROUND_TO_NEAREST_INT));
+}
 /* Lanes 0 to 7: lo >> bits * i; lanes 8 to 15: hi >> (bits * (i - 8) + more). */
 AURA_INLINE ivec ivec_spread(uint32_t lo, uint32_t hi, const int bits, const int more)
 {
@@ -246,6 +259,12 @@ AURA_INLINE void ivec_store(void *p, ivec v)
     __m256i *half = p;
     _mm256_storeu_si256(half, v.lo), _mm256_storeu_si256(half + 1, v.hi);
 }
+/* The low 16 bits of lanes, whose high ones are 0, at any address. */
+AURA_INLINE void ivec_store16(uint8_t *p, ivec v)
+{
+    __m256i words = _mm256_packus_epi32(v.lo, v.hi);
+    _mm256_storeu_si256((__m256i *)p, _mm256_permute4x64_epi64(words, 0xd8));
+}
 AURA_INLINE ivec ivec_set1(int32_t x) { return ivec_of(_mm256_set1_epi32(x), _mm256_set1_epi32(x)); }
 AURA_INLINE ivec ivec_plus(ivec a, ivec b)
 {
@@ -255,15 +274,18 @@ AURA_INLINE ivec ivec_xor(ivec a, ivec b)
 {
     return ivec_of(_mm256_xor_si256(a.lo, b.lo), _mm256_xor_si256(a.hi, b.hi));
 }
-/* The smaller one in each lane; whether some lane is 0. */
-AURA_INLINE ivec ivec_least(ivec a, ivec b)
+/* Whether some lane of a v that was noted had none of the bits `places`: the smallest of what they had is kept. */
+typedef ivec ties;
+AURA_INLINE ties ties_none(void) { return ivec_of(_mm256_set1_epi32(0x7fffffff), _mm256_set1_epi32(0x7fffffff)); }
+AURA_INLINE ties ties_note(ties t, ivec v, uint32_t places)
 {
-    return ivec_of(_mm256_min_epi32(a.lo, b.lo), _mm256_min_epi32(a.hi, b.hi));
+    const __m256i m = _mm256_set1_epi32((int)places);
+    return ivec_of(_mm256_min_epi32(t.lo, _mm256_and_si256(v.lo, m)), _mm256_min_epi32(t.hi, _mm256_and_si256(v.hi, m)));
 }
-AURA_INLINE int ivec_has_zero(ivec v)
+AURA_INLINE int ties_found(ties t)
 {
     const __m256i zero = _mm256_setzero_si256();
-    return _mm256_movemask_epi8(_mm256_or_si256(_mm256_cmpeq_epi32(v.lo, zero), _mm256_cmpeq_epi32(v.hi, zero))) != 0;
+    return _mm256_movemask_epi8(_mm256_or_si256(_mm256_cmpeq_epi32(t.lo, zero), _mm256_cmpeq_epi32(t.hi, zero))) != 0;
 }
 /* Shifts by a constant: left, right, right with the sign. */
 AURA_INLINE ivec ivec_shl(ivec v, const int n)
@@ -316,6 +338,50 @@ AURA_INLINE ivec ivec_lookup(ivec table, ivec codes)
     __m256i low = _mm256_set1_epi8(15);
     return ivec_of(_mm256_shuffle_epi8(table.lo, _mm256_and_si256(codes.lo, low)),
                    _mm256_shuffle_epi8(table.hi, _mm256_and_si256(codes.hi, low)));
+}
+/* quad[k] lane i = the four bytes at p + i * stride + 4 * k, for k < n, 4 or 8. */
+AURA_INLINE void transpose8(__m256i *out, const __m256i *in)
+{
+    __m256i a[8], b[8];
+    for (int i = 0; i < 8; i += 2) {
+        a[i] = _mm256_unpacklo_epi32(in[i], in[i + 1]);
+        a[i + 1] = _mm256_unpackhi_epi32(in[i], in[i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4)
+        for (int k = 0; k < 2; k++) {
+            b[i + 2 * k] = _mm256_unpacklo_epi64(a[i + k], a[i + 2 + k]);
+            b[i + 2 * k + 1] = _mm256_unpackhi_epi64(a[i + k], a[i + 2 + k]);
+        }
+    for (int i = 0; i < 4; i++) {
+        out[i] = _mm256_permute2x128_si256(b[i], b[i + 4], 0x20);
+        out[i + 4] = _mm256_permute2x128_si256(b[i], b[i + 4], 0x31);
+    }
+}
+AURA_INLINE void ivec_columns(ivec *quad, const uint8_t *p, size_t stride, int n)
+{
+    __m256i in[8], out[2][8];
+    for (int half = 0; half < 2; half++) {
+        for (int i = 0; i < 8; i++) {
+            const uint8_t *row = p + (size_t)(8 * half + i) * stride;
+            in[i] = n == 8 ? _mm256_loadu_si256((const __m256i *)row)
+                           : _mm256_zextsi128_si256(_mm_loadu_si128((const __m128i *)row));
+        }
+        transpose8(out[half], in);
+    }
+    for (int k = 0; k < 8; k++)
+        quad[k] = ivec_of(out[0][k], out[1][k]);
+}
+/* The other way, for all eight quads. */
+AURA_INLINE void ivec_rows(uint8_t *p, size_t stride, const ivec *quad)
+{
+    __m256i in[8], out[8];
+    for (int half = 0; half < 2; half++) {
+        for (int k = 0; k < 8; k++)
+            in[k] = half ? quad[k].hi : quad[k].lo;
+        transpose8(out, in);
+        for (int i = 0; i < 8; i++)
+            _mm256_storeu_si256((__m256i *)(p + (size_t)(8 * half + i) * stride), out[i]);
+    }
 }
 /* The sum of all lanes. */
 AURA_INLINE int32_t ivec_total(ivec v)

@@ -60,20 +60,18 @@ AURA_INLINE float vec_sum(vec v)
     __m128 h2 = _mm_add_ps(h4, _mm_movehl_ps(h4, h4));
     return _mm_cvtss_f32(_mm_add_ss(h2, _mm_shuffle_ps(h2, h2, 1)));
 }
-/* sum[i] = that of v[i]; four vectors at once take a third of the instructions. */
-AURA_INLINE void vec_sums(float *sum, const vec *v, const int n)
+struct two {
+    float first, second;
+};
+/* The sums of two vectors. */
+AURA_INLINE struct two vec_sum2(vec a, vec b)
 {
-    int i = 0;
-    for (; i + 4 <= n; i += 4) {
-        vec a = _mm512_add_ps(_mm512_shuffle_f32x4(v[i], v[i + 1], 0x44), _mm512_shuffle_f32x4(v[i], v[i + 1], 0xee));
-        vec b = _mm512_add_ps(_mm512_shuffle_f32x4(v[i + 2], v[i + 3], 0x44), _mm512_shuffle_f32x4(v[i + 2], v[i + 3], 0xee));
-        vec all = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd)); /* a quarter each */
-        all = _mm512_add_ps(all, _mm512_permute_ps(all, 0x4e));
-        all = _mm512_add_ps(all, _mm512_permute_ps(all, 0xb1));
-        _mm_storeu_ps(sum + i, _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, all)));
-    }
-    for (; i < n; i++)
-        sum[i] = vec_sum(v[i]);
+    vec h8 = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+    vec h4 = _mm512_add_ps(_mm512_shuffle_f32x4(h8, h8, 0x88), _mm512_shuffle_f32x4(h8, h8, 0xdd)); /* a quarter each */
+    vec h2 = _mm512_add_ps(h4, _mm512_permute_ps(h4, 0x4e));
+    vec h1 = _mm512_add_ps(h2, _mm512_permute_ps(h2, 0xb1));
+    struct two sums = {_mm512_cvtss_f32(h1), _mm_cvtss_f32(_mm512_extractf32x4_ps(h1, 1))};
+    return sums;
 }
 /* The largest lane. */
 AURA_INLINE float vec_top(vec v) { return _mm512_reduce_max_ps(v); }
@@ -136,6 +134,11 @@ AURA_INLINE vec vec_load_bf16(const uint8_t *p, uint32_t n)
 {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(load_halves(p, n)), 16));
 }
+/* 16 floats as f16. */
+AURA_INLINE void vec_store_f16(uint8_t *p, vec v)
+{
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
 /* Lanes 0 to 7: lo >> bits * i; lanes 8 to 15: hi >> (bits * (i - 8) + more). */
 AURA_INLINE ivec ivec_spread(uint32_t lo, uint32_t hi, const int bits, const int more)
 {
@@ -164,12 +167,20 @@ AURA_INLINE uint64_t unpack8(uint64_t packed, const int bits) { return _pdep_u64
 /* ---- integers of a tile: an ivec is also 64 bytes ---- */
 
 AURA_INLINE ivec ivec_load(const void *p) { return _mm512_loadu_si512(p); }
+AURA_INLINE void ivec_store(void *p, ivec v) { _mm512_storeu_si512(p, v); }
+/* The low 16 bits of lanes, at any address. */
+AURA_INLINE void ivec_store16(uint8_t *p, ivec v) { _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(v)); }
 AURA_INLINE ivec ivec_set1(int32_t x) { return _mm512_set1_epi32(x); }
 AURA_INLINE ivec ivec_plus(ivec a, ivec b) { return _mm512_add_epi32(a, b); }
 AURA_INLINE ivec ivec_xor(ivec a, ivec b) { return _mm512_xor_si512(a, b); }
-/* The smaller one in each lane; whether some lane is 0. */
-AURA_INLINE ivec ivec_least(ivec a, ivec b) { return _mm512_min_epi32(a, b); }
-AURA_INLINE int ivec_has_zero(ivec v) { return _mm512_testn_epi32_mask(v, v) != 0; }
+/* Whether some lane of a v that was noted had none of the bits `places`. */
+typedef __mmask16 ties;
+AURA_INLINE ties ties_none(void) { return 0xffff; }
+AURA_INLINE ties ties_note(ties t, ivec v, uint32_t places)
+{
+    return _mm512_mask_test_epi32_mask(t, v, _mm512_set1_epi32((int)places));
+}
+AURA_INLINE int ties_found(ties t) { return t != 0xffff; }
 /* Shifts by a constant: left, right, right with the sign. */
 AURA_INLINE ivec ivec_shl(ivec v, const int n) { return _mm512_sll_epi32(v, _mm_cvtsi32_si128(n)); }
 AURA_INLINE ivec ivec_shr(ivec v, const int n) { return n ? _mm512_srl_epi32(v, _mm_cvtsi32_si128(n)) : v; }
@@ -186,6 +197,50 @@ AURA_INLINE ivec ivec_join(ivec a, uint32_t of_a, ivec b, uint32_t of_b) { retur
 AURA_INLINE ivec ivec_add8(ivec v, int x) { return x ? _mm512_add_epi8(v, _mm512_set1_epi8((char)x)) : v; }
 /* A table of 16 bytes, for ivec_lookup. */
 AURA_INLINE ivec ivec_table(const int8_t *p) { return _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)p)); }
+/* quad[k] lane i = the four bytes at p + i * stride + 4 * k, for k < n, 4 or 8. */
+AURA_INLINE void transpose8(__m256i *out, const __m256i *in)
+{
+    __m256i a[8], b[8];
+    for (int i = 0; i < 8; i += 2) {
+        a[i] = _mm256_unpacklo_epi32(in[i], in[i + 1]);
+        a[i + 1] = _mm256_unpackhi_epi32(in[i], in[i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4)
+        for (int k = 0; k < 2; k++) {
+            b[i + 2 * k] = _mm256_unpacklo_epi64(a[i + k], a[i + 2 + k]);
+            b[i + 2 * k + 1] = _mm256_unpackhi_epi64(a[i + k], a[i + 2 + k]);
+        }
+    for (int i = 0; i < 4; i++) {
+        out[i] = _mm256_permute2x128_si256(b[i], b[i + 4], 0x20);
+        out[i + 4] = _mm256_permute2x128_si256(b[i], b[i + 4], 0x31);
+    }
+}
+AURA_INLINE void ivec_columns(ivec *quad, const uint8_t *p, size_t stride, int n)
+{
+    __m256i in[8], out[2][8];
+    for (int half = 0; half < 2; half++) {
+        for (int i = 0; i < 8; i++) {
+            const uint8_t *row = p + (size_t)(8 * half + i) * stride;
+            in[i] = n == 8 ? _mm256_loadu_si256((const __m256i *)row)
+                           : _mm256_zextsi128_si256(_mm_loadu_si128((const __m128i *)row));
+        }
+        transpose8(out[half], in);
+    }
+    for (int k = 0; k < 8; k++)
+        quad[k] = _mm512_inserti64x4(_mm512_castsi256_si512(out[0][k]), out[1][k], 1);
+}
+/* The other way, for all eight quads. */
+AURA_INLINE void ivec_rows(uint8_t *p, size_t stride, const ivec *quad)
+{
+    __m256i in[8], out[8];
+    for (int half = 0; half < 2; half++) {
+        for (int k = 0; k < 8; k++)
+            in[k] = half ? _mm512_extracti64x4_epi64(quad[k], 1) : _mm512_castsi512_si256(quad[k]);
+        transpose8(out, in);
+        for (int i = 0; i < 8; i++)
+            _mm256_storeu_si256((__m256i *)(p + (size_t)(8 * half + i) * stride), out[i]);
+    }
+}
 /* The sum of all lanes. */
 AURA_INLINE int32_t ivec_total(ivec v)
 {

@@ -11,8 +11,8 @@
  * Other tables are divided into 16 cells, in each of which one threshold is at most; so one comparison decides.
  *
  * Needs: row_codes.tmpl.h; vec_round, vec_fma, vec_sub, vec_from_int, ivec_from_vec; vec_load_n, vec_set1, vec_add,
- *        vec_mul, vec_keep, vec_abs, vec_max, vec_min, vec_sum, vec_sums, vec_top, vec_above; ivec_zero, ivec_add, ivec_add_where,
- *        ivec_plus, ivec_and, ivec_xor, ivec_sar, ivec_shr, ivec_set1, ivec_of_vec, vec_of_ivec, ivec_least, ivec_has_zero;
+ *        vec_mul, vec_keep, vec_abs, vec_max, vec_min, vec_sum, vec_sum2, vec_top, vec_above; ivec_zero, ivec_add, ivec_add_where,
+ *        ivec_plus, ivec_and, ivec_xor, ivec_sar, ivec_shr, ivec_set1, ivec_of_vec, vec_of_ivec; ties_none, ties_note, ties_found;
  *        ENCODE_FITS, the fits that are tried together; AURA_ISA. */
 
 /* The number of thresholds below each lane of v. */
@@ -86,7 +86,7 @@ AURA_INLINE struct mirrored encode_mirror(const struct aura_codec_plan *plan, co
     const int levels = bits == 8 ? 255 : 1 << bits, odd = bits == 8;
     struct mirrored m;
     m.threshold = vec_load(plan->cell_threshold), m.low = vec_load(plan->cell_low), m.high = vec_load(plan->cell_high);
-    m.distance = vec_set1(plan->step * plan->spacing), m.base = vec_set1(odd ? 0 : plan->step);
+    m.distance = vec_set1(plan->step * plan->spacing), m.base = vec_set1(odd ? -ENCODE_ONE * plan->step : plan->step);
     m.first = vec_set1(bits > 4 ? ENCODE_ONE + (odd ? 0.5f : 0) : AURA_CELL_ONE);
     m.last = vec_set1(bits > 4 ? ENCODE_ONE + (float)((levels - 1) / 2) : AURA_CELL_ONE + AURA_LANES - 1);
     return m;
@@ -99,13 +99,15 @@ AURA_INLINE float encode_quotient(const struct aura_codec_plan *plan, float fact
 }
 
 /* The magnitude of the level of each lane, whose sign is `negative`, 1 or 0: a value on a threshold takes the lower index, and that
- * is the larger magnitude where it is negative. `least` becomes 0 in a lane in which rounding may have decided. */
-AURA_INLINE vec encode_level(ivec *least, const struct mirrored *m, vec size, ivec negative, vec factor, vec cells, const int bits)
+ * is the larger magnitude where it is negative. `near` notes lanes in which rounding may have decided. */
+AURA_INLINE vec encode_level(ties *near, const struct mirrored *m, vec size, ivec negative, vec factor, vec cells, const int bits)
 {
     if (bits > 4) {
         ivec sum = ivec_of_vec(vec_fma(size, factor, m->first));
-        *least = ivec_least(*least, ivec_and(sum, ENCODE_PLACES));
+        *near = ties_note(*near, sum, ENCODE_PLACES);
         vec whole = vec_min(vec_of_ivec(ivec_and(sum, ~ENCODE_PLACES)), m->last);
+        if (bits == 8) /* the product with a power of two is exact, and so is the sum before it is rounded */
+            return vec_fma(m->distance, whole, m->base);
         return vec_fma(m->distance, vec_sub(whole, vec_set1(ENCODE_ONE)), m->base);
     }
     vec x = vec_of_ivec(ivec_plus(ivec_of_vec(vec_mul(size, factor)), negative));
@@ -119,23 +121,28 @@ AURA_INLINE int encode_try(float *dot, float *size2, const struct mirrored *m, c
 {
     const vec cells = vec_set1(plan->cells);
     vec dots[ENCODE_FITS], squares[ENCODE_FITS], by[ENCODE_FITS];
-    ivec least = ivec_set1((int32_t)ENCODE_PLACES);
+    ties near[ENCODE_FITS];
+    int found = 0;
     AURA_UNROLL
     for (int i = 0; i < n; i++)
-        dots[i] = squares[i] = vec_set1(0), by[i] = vec_set1(factor[i]);
+        dots[i] = squares[i] = vec_set1(0), by[i] = vec_set1(factor[i]), near[i] = ties_none();
     for (uint32_t d = 0; d < plan->dim; d += AURA_LANES) {
         const vec v = vec_load(y + d), size = vec_abs(v);
         const ivec negative = ivec_shr(ivec_of_vec(v), 31);
         AURA_UNROLL
         for (int i = 0; i < n; i++) {
-            const vec c = encode_level(&least, m, size, negative, by[i], cells, bits);
+            const vec c = encode_level(&near[i], m, size, negative, by[i], cells, bits);
             dots[i] = vec_add(dots[i], vec_mul(size, c));
             squares[i] = vec_add(squares[i], vec_mul(c, c));
         }
     }
-    vec_sums(dot, dots, n);
-    vec_sums(size2, squares, n);
-    return bits <= 4 || !ivec_has_zero(least);
+    AURA_UNROLL
+    for (int i = 0; i < n; i++) {
+        const struct two sums = vec_sum2(dots[i], squares[i]);
+        dot[i] = sums.first, size2[i] = sums.second;
+        found |= bits > 4 && ties_found(near[i]);
+    }
+    return !found;
 }
 
 /* Codes of a fit, `stored` bits each. 0: it cannot be told here, and anything was written. */
@@ -144,13 +151,13 @@ AURA_INLINE int encode_codes(uint8_t *packed, const float *y, const struct aura_
 {
     const struct mirrored m = encode_mirror(plan, bits);
     const vec by = vec_set1(factor), cells = vec_set1(plan->cells), count = vec_load(plan->cell_count);
-    ivec least = ivec_set1((int32_t)ENCODE_PLACES);
+    ties near = ties_none();
     for (uint32_t d = 0; d < plan->dim; d += AURA_LANES) {
         const vec v = vec_load(y + d), size = vec_abs(v);
         ivec up = ivec_zero(), sign; /* levels above or below the middle; 0 where v > 0, else -1 */
         if (bits > 4) {
             ivec sum = ivec_of_vec(vec_fma(size, by, m.first));
-            least = ivec_least(least, ivec_and(sum, ENCODE_PLACES));
+            near = ties_note(near, sum, ENCODE_PLACES);
             vec whole = vec_min(vec_of_ivec(ivec_and(sum, ~ENCODE_PLACES)), m.last);
             up = ivec_add(ivec_shr(ivec_of_vec(whole), 13), -0x22400);
             sign = ivec_sar(ivec_of_vec(v), 31);
@@ -165,7 +172,7 @@ AURA_INLINE int encode_codes(uint8_t *packed, const float *y, const struct aura_
             up = ivec_plus(up, ivec_and(sign, 1));
         codes_pack(packed + d * stored / 8, ivec_add(up, bits == 8 ? 127 : 1 << (bits - 1)), AURA_LANES, stored);
     }
-    return bits <= 4 || !ivec_has_zero(least);
+    return bits <= 4 || !ties_found(near);
 }
 
 /* ---- the best of all fits ------------------------------------------------------------------------------------------ */

@@ -153,11 +153,14 @@ AURA_INLINE float vec_sum(vec v)
     float32x2_t h2 = vadd_f32(vget_low_f32(h4), vget_high_f32(h4));
     return vget_lane_f32(h2, 0) + vget_lane_f32(h2, 1);
 }
-/* sum[i] = that of v[i]. */
-AURA_INLINE void vec_sums(float *sum, const vec *v, const int n)
+struct two {
+    float first, second;
+};
+/* The sums of two vectors. */
+AURA_INLINE struct two vec_sum2(vec a, vec b)
 {
-    for (int i = 0; i < n; i++)
-        sum[i] = vec_sum(v[i]);
+    struct two sums = {vec_sum(a), vec_sum(b)};
+    return sums;
 }
 /* The largest lane. */
 AURA_INLINE float vec_top(vec v)
@@ -272,6 +275,12 @@ AURA_INLINE vec vec_load_bf16(const uint8_t *p, uint32_t n)
         v.val[i] = vreinterpretq_f32_u32(vshll_n_u16(load_halves(p + 8 * i), 16));
     return v;
 }
+/* 16 floats as f16. */
+AURA_INLINE void vec_store_f16(uint8_t *p, vec v)
+{
+    for (int i = 0; i < 4; i++)
+        vst1_u8(p + 8 * i, vreinterpret_u8_f16(vcvt_f16_f32(v.val[i])));
+}
 /* Lanes 0 to 7: lo >> bits * i; lanes 8 to 15: hi >> (bits * (i - 8) + more). */
 AURA_INLINE ivec ivec_spread(uint32_t lo, uint32_t hi, const int bits, const int more)
 {
@@ -321,6 +330,17 @@ AURA_INLINE ivec ivec_load(const void *p)
     const uint8_t *b = p;
     return ivec_of(load_quarter(b), load_quarter(b + 16), load_quarter(b + 32), load_quarter(b + 48));
 }
+AURA_INLINE void ivec_store(void *p, ivec v)
+{
+    for (int i = 0; i < 4; i++)
+        vst1q_u8((uint8_t *)p + 16 * i, vreinterpretq_u8_u32(v.val[i]));
+}
+/* The low 16 bits of lanes, at any address. */
+AURA_INLINE void ivec_store16(uint8_t *p, ivec v)
+{
+    for (int i = 0; i < 4; i++)
+        vst1_u8(p + 8 * i, vreinterpret_u8_u16(vmovn_u32(v.val[i])));
+}
 AURA_INLINE ivec ivec_set1(int32_t x)
 {
     uint32x4_t all = vdupq_n_u32((uint32_t)x);
@@ -336,15 +356,22 @@ AURA_INLINE ivec ivec_xor(ivec a, ivec b)
     return ivec_of(veorq_u32(a.val[0], b.val[0]), veorq_u32(a.val[1], b.val[1]), veorq_u32(a.val[2], b.val[2]),
                    veorq_u32(a.val[3], b.val[3]));
 }
-/* The smaller one in each lane; whether some lane is 0. */
-AURA_INLINE ivec ivec_least(ivec a, ivec b)
+/* Whether some lane of a v that was noted had none of the bits `places`: the smallest of what they had is kept. */
+typedef ivec ties;
+AURA_INLINE ties ties_none(void)
 {
-    return ivec_of(vminq_u32(a.val[0], b.val[0]), vminq_u32(a.val[1], b.val[1]), vminq_u32(a.val[2], b.val[2]),
-                   vminq_u32(a.val[3], b.val[3]));
+    uint32x4_t all = vdupq_n_u32(0xffffffff);
+    return ivec_of(all, all, all, all);
 }
-AURA_INLINE int ivec_has_zero(ivec v)
+AURA_INLINE ties ties_note(ties t, ivec v, uint32_t places)
 {
-    return vminvq_u32(vminq_u32(vminq_u32(v.val[0], v.val[1]), vminq_u32(v.val[2], v.val[3]))) == 0;
+    for (int i = 0; i < 4; i++)
+        t.val[i] = vminq_u32(t.val[i], vandq_u32(v.val[i], vdupq_n_u32(places)));
+    return t;
+}
+AURA_INLINE int ties_found(ties t)
+{
+    return vminvq_u32(vminq_u32(vminq_u32(t.val[0], t.val[1]), vminq_u32(t.val[2], t.val[3]))) == 0;
 }
 /* Shifts by a constant: left, right, right with the sign. Written as operators, which take a constant that a function
  * was called with also where nothing is optimised; the intrinsics do not. */
@@ -378,6 +405,26 @@ AURA_INLINE ivec ivec_select(uint32_t mask, ivec a, ivec b)
 }
 /* Bits of a in one mask, of b in the other, which have none in common. */
 AURA_INLINE ivec ivec_join(ivec a, uint32_t of_a, ivec b, uint32_t of_b) { return ivec_select(of_a, a, ivec_and(b, of_b)); }
+/* quad[k] lane i = the four bytes at p + i * stride + 4 * k, for k < n, 4 or 8. */
+AURA_INLINE void ivec_columns(ivec *quad, const uint8_t *p, size_t stride, int n)
+{
+    uint32_t lane[8][16];
+    for (int i = 0; i < 16; i++)
+        for (int k = 0; k < n; k++)
+            memcpy(&lane[k][i], p + (size_t)i * stride + 4 * k, 4);
+    for (int k = 0; k < 8; k++)
+        quad[k] = ivec_load(lane[k < n ? k : 0]);
+}
+/* The other way, for all eight quads. */
+AURA_INLINE void ivec_rows(uint8_t *p, size_t stride, const ivec *quad)
+{
+    uint32_t lane[8][16];
+    for (int k = 0; k < 8; k++)
+        ivec_store(lane[k], quad[k]);
+    for (int i = 0; i < 16; i++)
+        for (int k = 0; k < 8; k++)
+            memcpy(p + (size_t)i * stride + 4 * k, &lane[k][i], 4);
+}
 /* x added to every byte. */
 AURA_INLINE ivec ivec_add8(ivec v, int x)
 {

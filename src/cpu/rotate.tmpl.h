@@ -5,14 +5,19 @@
  * 16, one vector holds 16 / inner rows of it, so each column is repeated across the vector and its signs are a lane
  * mask. The order of additions in every coordinate is that of ref.c.
  *
- * Needs: vec, vec_load, vec_load_n, vec_store, vec_store_n, vec_set1, vec_add, vec_sub, vec_mul, vec_flip, vec_swap,
+ * Needs: vec, vec_load, vec_load_n, vec_store, vec_store_n, vec_set1, vec_add, vec_sub, vec_mul, vec_fma, vec_flip, vec_swap,
  *        vec_repeat; AURA_ISA. */
 
 /* Lanes of the second half of each pair hold a - b: there v is b and its swap a. */
 AURA_INLINE vec rotate_butterfly(vec v, const int stride)
 {
-    const uint16_t second = stride == 1 ? 0xaaaa : stride == 2 ? 0xcccc : stride == 4 ? 0xf0f0 : 0xff00;
-    return vec_add(vec_flip(v, second), vec_swap(v, stride));
+    static const float signs[4][AURA_LANES] = {
+        {1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1},
+        {1, 1, -1, -1, 1, 1, -1, -1, 1, 1, -1, -1, 1, 1, -1, -1},
+        {1, 1, 1, 1, -1, -1, -1, -1, 1, 1, 1, 1, -1, -1, -1, -1},
+        {1, 1, 1, 1, 1, 1, 1, 1, -1, -1, -1, -1, -1, -1, -1, -1},
+    };
+    return vec_fma(v, vec_load(signs[stride == 1 ? 0 : stride == 2 ? 1 : stride == 4 ? 2 : 3]), vec_swap(v, stride));
 }
 
 /* The butterflies that stay inside a vector. */
@@ -55,6 +60,39 @@ AURA_INLINE vec rotate_result(const float *x, const struct aura_rotation_plan *p
     return vec_mul(sum, vec_set1(plan->norm));
 }
 
+/* Vectors of 16 * blocks numbers, a power of two: all of one stays in registers where there are enough. */
+AURA_INLINE void rotate_whole(float *y, const float *x, const struct aura_rotation_plan *plan, const int blocks, const int undo)
+{
+    vec v[16];
+    AURA_UNROLL
+    for (int i = 0; i < blocks; i++) {
+        v[i] = vec_load(x + i * AURA_LANES);
+        if (!undo && plan->balance)
+            v[i] = vec_mul(v[i], vec_load(plan->balance + i * AURA_LANES));
+        if (!undo)
+            v[i] = vec_flip(v[i], plan->negative[i]);
+        v[i] = rotate_inside(v[i], AURA_LANES);
+    }
+    AURA_UNROLL
+    for (int stride = 1; stride < blocks; stride *= 2)
+        AURA_UNROLL
+        for (int i = 0; i < blocks; i++)
+            if (!(i & stride)) {
+                const vec a = v[i], b = v[i + stride];
+                v[i] = vec_add(a, b);
+                v[i + stride] = vec_sub(a, b);
+            }
+    AURA_UNROLL
+    for (int i = 0; i < blocks; i++) {
+        v[i] = vec_mul(v[i], vec_set1(plan->norm));
+        if (undo)
+            v[i] = vec_flip(v[i], plan->negative[i]);
+        if (undo && plan->balance)
+            v[i] = vec_mul(v[i], vec_load(plan->balance + i * AURA_LANES));
+        vec_store(y + i * AURA_LANES, v[i]);
+    }
+}
+
 AURA_INLINE void rotate_row(float *y, const float *x, const struct aura_rotation_plan *plan, const int undo)
 {
     float work[AURA_MAX_DIM + AURA_LANES]; /* the last block may be half a vector */
@@ -80,11 +118,24 @@ AURA_INLINE void rotate_row(float *y, const float *x, const struct aura_rotation
     }
 }
 
+AURA_INLINE void rotate_rows(float *y, const float *x, const struct aura_rotation_plan *plan, size_t n, const int undo)
+{
+    const uint32_t blocks = plan->outer == 1 ? plan->dim / AURA_LANES : 0;
+    for (size_t row = 0; row < n; row++, y += plan->dim, x += plan->dim)
+        if (blocks == 8)
+            rotate_whole(y, x, plan, 8, undo);
+        else if (blocks == 4)
+            rotate_whole(y, x, plan, 4, undo);
+        else if (blocks == 16)
+            rotate_whole(y, x, plan, 16, undo);
+        else
+            rotate_row(y, x, plan, undo);
+}
+
 #define AURA_STAMP(stage, shape, kind, isa)                                                                            \
     void aura_##stage##_##shape##_##isa(float *y, const float *x, const struct aura_rotation_plan *plan, size_t n)     \
     {                                                                                                                  \
-        for (size_t row = 0; row < n; row++)                                                                           \
-            rotate_row(y + row * plan->dim, x + row * plan->dim, plan, ROTATE_IS_##stage);                             \
+        rotate_rows(y, x, plan, n, ROTATE_IS_##stage);                                                                 \
     }
 #define ROTATE_IS_rotate 0
 #define ROTATE_IS_undo 1

@@ -15,6 +15,10 @@
 #include "row_reduce.tmpl.h"
 #include "row_softmax.tmpl.h"
 
+#include "../base/dtype.h"
+#include "numbers.tmpl.h"
+#include "pack.tmpl.h"
+
 #include "tiles.h"
 #include "query.tmpl.h"
 #include "softmax.tmpl.h"

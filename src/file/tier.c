@@ -19,59 +19,7 @@ struct aura_page_codec {
 
 /* ---- numbers ------------------------------------------------------------------------------------------------------- */
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-AURA_TARGET("avx2,f16c")
-static void load_f16_avx2(float *x, const uint16_t *from, size_t n)
-{
-    for (size_t i = 0; i < n; i += 8)
-        _mm256_storeu_ps(x + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(from + i))));
-}
-
-static void store_f16_avx2(uint16_t *to, const float *x, size_t n)
-{
-    for (size_t i = 0; i < n; i += 8)
-        _mm_storeu_si128((__m128i *)(void *)(to + i), _mm256_cvtps_ph(_mm256_loadu_ps(x + i), _MM_FROUND_TO_NEAREST_INT));
-}
-
-static void levels_avx2(float *y, const uint8_t *code, const struct aura_codec_plan *plan, float scale, size_t n)
-{
-    for (size_t d = 0; d < n; d++)
-        y[d] = plan->step * (plan->spacing * (float)code[d] + plan->first) * scale;
-}
-
-static void bytes_avx2(uint8_t *code, const uint32_t *quad, size_t n)
-{
-    for (int i = 0; i < 4; i++)
-        for (size_t d = 0; d < n; d++)
-            code[(size_t)i * AURA_TILE_DIM + d] = (uint8_t)(quad[d] >> 8 * i);
-}
-AURA_TARGET_END
-enum { HAS_F16 = AURA_ISA_AVX2 };
-#else
-enum { HAS_F16 = 0 };
-#define load_f16_avx2(x, from, n) ((void)0)
-#define store_f16_avx2(to, x, n) ((void)0)
-#define levels_avx2(y, code, plan, scale, n) ((void)0)
-#define bytes_avx2(code, quad, n) ((void)0)
-#endif
-
-/* Numbers in eights where the instructions are there; others one by one. */
-static void load_numbers(float *x, const aura_cache *shape, const void *from, aura_dtype dtype, size_t first, size_t n)
-{
-    if (dtype == AURA_F16 && n % 8 == 0 && shape->ctx->isas & HAS_F16)
-        load_f16_avx2(x, (const uint16_t *)from + first, n);
-    else
-        aura_load_row(x, from, dtype, first, n);
-}
-
-static void store_numbers(void *to, const aura_cache *shape, aura_dtype dtype, size_t first, const float *x, size_t n)
-{
-    if (dtype == AURA_F16 && n % 8 == 0 && shape->ctx->isas & HAS_F16)
-        store_f16_avx2((uint16_t *)to + first, x, n);
-    else
-        aura_store_row(to, dtype, first, x, n);
-}
+enum { TOGETHER = 16 }; /* vectors that go through a stage */
 
 /* One call. Numbers are [2][layers][tokens][kv_heads][dim]. */
 struct tier {
@@ -124,50 +72,74 @@ static void load_vector(float *x, const struct tier *t, const struct part *p, ui
     const aura_cache *shape = &t->codec->shape;
     const uint32_t dim = shape->config.k_dim;
     const float *balance = values || !shape->k.balance ? NULL : shape->k.balance + (size_t)p->head * dim;
-    load_numbers(x, shape, t->numbers, t->dtype, number_at(t, p, token, values), dim);
+    const size_t bytes = t->dtype == AURA_F32 ? 4 : 2;
+    const uint8_t *from = t->numbers + number_at(t, p, token, values) * bytes;
+    for (size_t at = 0; token + TOGETHER < p->tokens && at < dim * bytes; at += 64) /* other heads lie between */
+        __builtin_prefetch(from + TOGETHER * (size_t)shape->config.kv_heads * dim * bytes + at);
+    shape->ctx->kernels.widen[0](x, from, t->dtype, dim);
     memset(x + dim, 0, (shape->layout.k.dim - dim) * sizeof *x);
     for (uint32_t d = 0; balance && d < dim; d++)
         x[d] = x[d] * balance[d];
 }
 
+/* Every head has its share of the tokens of a page, whose numbers are looked at as they lie. Where these may be bad, all vectors
+ * of these tokens are checked. */
 static void check_item(void *work, size_t i)
 {
     struct tier *t = work;
-    const struct part p = part_of(t, i);
+    struct part p = part_of(t, i);
+    const uint32_t heads = t->codec->shape.config.kv_heads, all = heads * t->codec->shape.config.k_dim;
+    const uint32_t first = p.tokens * p.head / heads, end = p.tokens * (p.head + 1) / heads;
+    const size_t item = i - p.head;
     float x[AURA_TILE_DIM];
-    for (int values = 0; values < 2; values++)
-        for (uint32_t token = 0; token < p.tokens; token++) {
-            load_vector(x, t, &p, token, values);
-            if (aura_is_bad_vector(&t->codec->shape, x, values)) {
-                found_bad(t, i);
-                return;
+    for (int values = 0; values < 2; values++) {
+        p.head = 0;
+        const uint8_t *from = t->numbers + number_at(t, &p, first, values) * aura_dtype_bytes(t->dtype);
+        if (aura_are_surely_good(&t->codec->shape, from, t->dtype, (size_t)(end - first) * all, values))
+            continue;
+        for (; p.head < heads; p.head++)
+            for (uint32_t token = first; token < end; token++) {
+                load_vector(x, t, &p, token, values);
+                if (aura_is_bad_vector(&t->codec->shape, x, values))
+                    found_bad(t, item + p.head);
             }
-        }
+    }
 }
 
 /* ---- numbers into pages -------------------------------------------------------------------------------------------- */
+
+/* Tokens [first, first + n) of one tile: rows of f16 where the side has codes, else numbers in the tile. */
+static void load_tile(uint16_t *rows, uint8_t *tile, const struct tier *t, const struct part *p, uint32_t first, uint32_t n,
+                      int values)
+{
+    const aura_cache *shape = &t->codec->shape;
+    const struct aura_side *side = values ? &shape->layout.v : &shape->layout.k;
+    float x[TOGETHER * AURA_TILE_DIM];
+    for (uint32_t c = 0, some; c < n; c += some) {
+        some = n - c < TOGETHER ? n - c : TOGETHER;
+        for (uint32_t i = 0; i < some; i++)
+            load_vector(x + (size_t)i * side->dim, t, p, first + c + i, values);
+        if (aura_is_packed(side->kind))
+            aura_rotate_rows(rows + (size_t)c * side->dim, x, shape, some, values);
+        for (uint32_t i = 0; !aura_is_packed(side->kind) && i < some; i++)
+            aura_store_plain(shape, tile, c + i, x + (size_t)i * side->dim, values);
+    }
+}
 
 static void encode_side(const struct tier *t, const struct part *p, uint8_t *head, int values)
 {
     const aura_cache *shape = &t->codec->shape;
     const struct aura_side *side = values ? &shape->layout.v : &shape->layout.k;
     const int relative = !values && aura_keeps_references(side->kind, shape->config.flags);
-    uint16_t half[AURA_TILE][AURA_TILE_DIM];
+    uint16_t half[AURA_TILE * AURA_TILE_DIM];
     const uint16_t *rows[AURA_TILE];
-    float x[AURA_TILE_DIM], r[AURA_TILE_DIM];
+    float r[AURA_TILE_DIM];
+    for (uint32_t c = 0; c < AURA_TILE; c++)
+        rows[c] = half + (size_t)c * side->dim;
     for (uint32_t first = 0; first < p->tokens; first += AURA_TILE) {
         const uint32_t n = p->tokens - first < AURA_TILE ? p->tokens - first : AURA_TILE;
         uint8_t *tile = head + (size_t)first / AURA_TILE * shape->layout.tile_bytes;
-        for (uint32_t c = 0; c < n; c++) {
-            rows[c] = half[c];
-            load_vector(x, t, p, first + c, values);
-            if (!aura_is_packed(side->kind)) {
-                aura_store_plain(shape, tile, c, x, values);
-                continue;
-            }
-            shape->ctx->kernels.rotate[0](x, x, values ? &shape->v.rotate : &shape->k.rotate, 1);
-            store_numbers(half[c], shape, AURA_F16, 0, x, side->dim);
-        }
+        load_tile(half, tile, t, p, first, n, values);
         if (!aura_is_packed(side->kind))
             continue;
         if (relative && first == 0)
@@ -193,105 +165,47 @@ static void encode_item(void *work, size_t i)
 
 /* ---- pages into numbers -------------------------------------------------------------------------------------------- */
 
-/* Codes of column c of the keys. */
-AURA_INLINE void key_codes(uint8_t *code, const uint32_t *words, const struct aura_side *side, uint32_t c, const uint32_t kind)
+/* Tokens [c, c + n) of a tile as they were given, but for rounding: x[n][stored dim]. r: what keys are relative to, or NULL. */
+static void decode_tokens(float *x, const struct tier *t, const uint8_t *tile, uint32_t head, uint32_t c, uint32_t n,
+                          const float *r, int values)
 {
-    for (uint32_t run = 0; run < side->runs; run++) {
-        uint32_t word[8], quad[8];
-        for (uint32_t w = 0; w < kind; w++)
-            word[w] = words[aura_word_at(side, run, w) + c];
-        for (int k = 0; k < 8; k++)
-            quad[k] = aura_unpack_quad(word, k, kind);
-        memcpy(code + run * AURA_RUN, quad, sizeof quad);
-    }
-}
-
-/* Codes of all columns of the values, four tokens at a time. */
-AURA_INLINE void value_codes(uint8_t (*code)[AURA_TILE_DIM], const uint32_t *words, const struct aura_side *side, int fast,
-                             const uint32_t kind)
-{
-    uint32_t quad[AURA_TILE_DIM];
-    for (int k = 0; k < 8; k++) {
-        for (uint32_t d = 0; d < side->dim; d++) {
-            uint32_t word[8];
-            for (uint32_t w = 0; w < kind; w++)
-                word[w] = words[aura_word_at(side, 0, w) + d];
-            quad[d] = aura_unpack_quad(word, k, kind);
-        }
-        if (fast)
-            bytes_avx2(code[4 * k], quad, side->dim);
-        else
-            for (int i = 0; i < 4; i++)
-                for (uint32_t d = 0; d < side->dim; d++)
-                    code[4 * k + i][d] = (uint8_t)(quad[d] >> 8 * i);
-    }
-}
-
-/* Codes of a tile, code[column][.], of one width. */
-#define UNPACK(shape, kind, ...)                                                                 \
-    case kind:                                                                                \
-        if (values)                                                                           \
-            value_codes(code, words, side, fast, kind);                                       \
-        else                                                                                  \
-            for (uint32_t c = 0; c < AURA_TILE; c++)                                          \
-                key_codes(code[c], words, side, c, kind);                                     \
-        break;
-
-static void unpack_tile(uint8_t (*code)[AURA_TILE_DIM], const uint32_t *words, const struct aura_side *side, int fast, int values)
-{
-    switch (side->kind) {
-        AURA_BITS(UNPACK, )
-    default: break;
-    }
-}
-#undef UNPACK
-
-/* y = the numbers that codes stand for, in rotated space. */
-static void decode_codes(float *y, const uint8_t *code, const struct aura_codec_plan *plan, float scale, uint32_t kind, int fast)
-{
-    uint8_t index[AURA_TILE_DIM];
-    if (kind == 8) {
-        for (uint32_t d = 0; d < plan->dim; d++)
-            index[d] = (uint8_t)(code[d] + 127);
-        code = index;
-    }
-    if (fast && plan->step > 0 && kind > 4)
-        levels_avx2(y, code, plan, scale, plan->dim);
+    const aura_cache *shape = &t->codec->shape;
+    const struct aura_layout *l = &shape->layout;
+    const struct aura_side *side = values ? &l->v : &l->k;
+    const uint8_t *at = tile + (values ? l->v_at : 0);
+    const uint32_t dim = shape->config.k_dim;
+    const float *inverse = values || !shape->k.balance ? NULL : shape->k.inverse_balance + (size_t)head * dim;
+    const struct aura_tile words = {(const uint32_t *)(const void *)at, NULL,
+                                    (const uint16_t *)(const void *)(tile + (values ? l->v_scale_at : l->k_scale_at)), side, 1};
+    if (aura_is_packed(side->kind))
+        shape->ctx->kernels.unpack[side->kind](x, &words, c, c + n);
     else
-        for (uint32_t d = 0; d < plan->dim; d++)
-            y[d] = plan->centroid[code[d]] * scale;
+        aura_load_row(x, at, aura_dtype_of_kind(side->kind), (size_t)c * side->dim, (size_t)n * side->dim);
+    for (uint32_t i = 0; r && i < n; i++)
+        for (uint32_t d = 0; d < side->dim; d++)
+            x[(size_t)i * side->dim + d] = x[(size_t)i * side->dim + d] + r[d];
+    if (aura_is_packed(side->kind))
+        shape->ctx->kernels.undo[0](x, x, values ? &shape->v.undo : &shape->k.undo, n);
+    for (uint32_t i = 0; inverse && i < n; i++)
+        for (uint32_t d = 0; d < dim; d++)
+            x[(size_t)i * side->dim + d] = x[(size_t)i * side->dim + d] * inverse[d];
 }
 
 static void decode_side(const struct tier *t, const struct part *p, const uint8_t *head, int values)
 {
     const aura_cache *shape = &t->codec->shape;
-    const struct aura_layout *l = &shape->layout;
-    const struct aura_side *side = values ? &l->v : &l->k;
-    const uint32_t dim = shape->config.k_dim;
-    const int packed = aura_is_packed(side->kind), fast = (shape->ctx->isas & HAS_F16) != 0;
+    const struct aura_side *side = values ? &shape->layout.v : &shape->layout.k;
     const int relative = !values && aura_keeps_references(side->kind, shape->config.flags);
-    const float *inverse = values || !shape->k.balance ? NULL : shape->k.inverse_balance + (size_t)p->head * dim;
-    uint8_t code[AURA_TILE][AURA_TILE_DIM];
-    float x[AURA_TILE_DIM], r[AURA_TILE_DIM];
+    float x[TOGETHER * AURA_TILE_DIM], r[AURA_TILE_DIM];
     if (relative)
         aura_load_reference(r, shape, head);
-    for (uint32_t token = 0; token < p->tokens; token++) {
-        const uint8_t *tile = head + (size_t)token / AURA_TILE * l->tile_bytes, *at = tile + (values ? l->v_at : 0);
-        const uint32_t c = token % AURA_TILE;
-        const uint16_t *scale = (const uint16_t *)(const void *)(tile + (values ? l->v_scale_at : l->k_scale_at));
-        if (packed && c == 0)
-            unpack_tile(code, (const uint32_t *)(const void *)at, side, fast, values);
-        if (packed)
-            decode_codes(x, code[c], values ? &shape->v.codec : &shape->k.codec, aura_f32_from_f16(scale[c]), side->kind, fast);
-        else
-            aura_load_row(x, at, aura_dtype_of_kind(side->kind), (size_t)c * side->dim, side->dim);
-        for (uint32_t d = 0; relative && d < side->dim; d++)
-            x[d] = x[d] + r[d];
-        if (packed)
-            shape->ctx->kernels.undo[0](x, x, values ? &shape->v.undo : &shape->k.undo, 1);
-        for (uint32_t d = 0; inverse && d < dim; d++)
-            x[d] = x[d] * inverse[d];
-        store_numbers(t->numbers_out, shape, t->dtype, number_at(t, p, token, values), x, dim);
+    for (uint32_t token = 0, n; token < p->tokens; token += n) {
+        const uint8_t *tile = head + (size_t)token / AURA_TILE * shape->layout.tile_bytes;
+        n = p->tokens - token < TOGETHER ? p->tokens - token : TOGETHER;
+        decode_tokens(x, t, tile, p->head, token % AURA_TILE, n, relative ? r : NULL, values);
+        for (uint32_t i = 0; i < n; i++)
+            shape->ctx->kernels.narrow[0](t->numbers_out + number_at(t, p, token + i, values) * aura_dtype_bytes(t->dtype),
+                                          x + (size_t)i * side->dim, t->dtype, shape->config.k_dim);
     }
 }
 

@@ -10,6 +10,8 @@
 #include "../../include/aura_mpi.h"
 #include "../file/snapshot_tools.h"
 
+#include <signal.h>
+#include <sys/resource.h>
 #include <time.h>
 
 static int me, ranks;
@@ -512,6 +514,67 @@ static void load_pair(const char *path)
 
 static char shared_dir[64];
 
+/* Rank 0 does something to files while the others wait. `what` is for a shell in the folder of the files. */
+static void to_files(const char *what)
+{
+    char command[400];
+    snprintf(command, sizeof command, "cd %s && %s", shared_dir, what);
+    MPI_Barrier(MPI_COMM_WORLD);
+    EXPECT(me || !system(command), "cannot do: %s", command);
+    MPI_Barrier(MPI_COMM_WORLD);
+}
+
+/* A rank that cannot write its shard, and a manifest that cannot be written: the save fails everywhere, leaves nothing behind, and
+ * what was saved before is whole. */
+static void a_save_that_fails(void)
+{
+    char path[200], blocked[200];
+    struct pair p = saved_pair(1, NULL);
+    aura_mpi_cache *many = NULL;
+    snprintf(path, sizeof path, "%s/kept", shared_dir), snprintf(blocked, sizeof blocked, "%s/blocked", shared_dir);
+    EXPECT(!aura_mpi_cache_save(p.many, path), "%s", aura_last_error());
+    signal(SIGXFSZ, SIG_IGN);
+    for (int who = 0; who < ranks; who += ranks > 4 ? 3 : 1) {
+        struct rlimit before, none;
+        getrlimit(RLIMIT_FSIZE, &before);
+        none = before, none.rlim_cur = 0;
+        add_tokens(&p, 0, 40);
+        EXPECT(me != who || !setrlimit(RLIMIT_FSIZE, &none), "no limit");
+        EXPECT(aura_mpi_cache_save(p.many, path) == AURA_IO && strstr(aura_last_error(), "rank "), "rank %d: %s", who,
+               aura_last_error());
+        EXPECT(!setrlimit(RLIMIT_FSIZE, &before), "no limit");
+    }
+    to_files("mkdir -p blocked");
+    EXPECT(aura_mpi_cache_save(p.many, blocked) == AURA_IO, "over a folder: %s", aura_last_error());
+    pair_free(&p);
+    char count[100];
+    snprintf(count, sizeof count, "test $(ls | grep -c '^kept[.]') = %d && test $(ls | grep -c '^blocked[.]') = 0", ranks);
+    to_files(count);
+    aura_mpi_options options = options_of(1);
+    EXPECT(!aura_mpi_cache_load(ctx, MPI_COMM_WORLD, path, &options, &many), "%s", aura_last_error());
+    if (many) {
+        p = saved_pair(1, many);
+        expect_same_tokens(&p, "what was saved before"), pair_free(&p);
+    }
+    to_files("rm -r blocked kept*");
+}
+
+/* The shard that the same rank saved at another time. */
+static void a_shard_of_another_save(void)
+{
+    char path[200], other[200];
+    aura_mpi_cache *many = NULL;
+    struct pair p = saved_pair(1, NULL);
+    snprintf(path, sizeof path, "%s/first", shared_dir), snprintf(other, sizeof other, "%s/second", shared_dir);
+    EXPECT(!aura_mpi_cache_save(p.many, path), "%s", aura_last_error());
+    EXPECT(!aura_mpi_seq_release(p.many, p.b[2]) && !aura_mpi_cache_save(p.many, other), "%s", aura_last_error());
+    pair_free(&p);
+    to_files("cp $(ls second.* | tail -n 1) $(ls first.* | tail -n 1)");
+    EXPECT(aura_mpi_cache_load(ctx, MPI_COMM_WORLD, path, NULL, &many) == AURA_BAD_FILE && !many &&
+               strstr(aura_last_error(), "not that of its manifest"), "%s", aura_last_error());
+    to_files("rm first* second*");
+}
+
 static void files_in_one_process_group(void)
 {
     char path[200], shard[300];
@@ -614,6 +677,8 @@ int main(int argc, char **argv)
         run("one_failure_is_everybodys", one_failure_is_everybodys);
         run("no_pages_on_one_rank", no_pages_on_one_rank);
         run("files_in_one_process_group", files_in_one_process_group);
+        run("a_save_that_fails", a_save_that_fails);
+        run("a_shard_of_another_save", a_shard_of_another_save);
         char gone[100];
         snprintf(gone, sizeof gone, "rm -r %s", shared_dir);
         EXPECT(me || !system(gone), "cannot remove %s", shared_dir);

@@ -225,7 +225,7 @@ int bench_prefill(struct bench *b)
 struct arguments {
     const char *k, *v, *planes, *isa, *device, *html, *model, *depths, *caches;
     uint32_t dim, heads, kv_heads, tokens, batch, queries, threads;
-    int prefill, targets, mpi, json, csv;
+    int prefill, targets, codec, mpi, json, csv;
 };
 
 static const char kinds[] = AURA_BITS(AURA_KIND_WORD) "f16 bf16 f32";
@@ -244,6 +244,7 @@ static const struct option options[] = {
     ISA(isa, "as if the machine had no better than NAME"),
     FLAG(prefill, "--prefill", "many queries at once, beside the machine's int8 products"),
     FLAG(targets, "--targets", "what the cache is meant to reach here, and if it does"),
+    FLAG(codec, "--codec", "append, decode and the page codec, every width, one thread"),
     FLAG(mpi, "--mpi", "under mpirun: one context over all ranks, up to --tokens"),
     CHOICE(device, "--device", "cpu cuda", "NAME", "cuda: the GPU, beside a plain read of the same bytes"),
     PATH(model, "--model", "FILE", "decode with a model, GGUF, instead"),
@@ -320,9 +321,11 @@ static int run_bench(const struct command *self, int argc, char **argv)
     int status = parse_options(self, argc, argv, &c, &what);
     if (status)
         return status;
-    if (c.html && (what || c.targets || c.prefill || c.model))
+    if (c.html && (what || c.targets || c.prefill || c.model || c.codec))
         return usage_error(self, "--html is for the table and for one shape, not for %s",
-                           what ? what : c.targets ? "--targets" : c.prefill ? "--prefill" : "--model");
+                           what ? what : c.targets ? "--targets" : c.prefill ? "--prefill" : c.codec ? "--codec" : "--model");
+    if (c.codec && (what || c.targets || c.prefill || c.mpi || c.model))
+        return usage_error(self, "--codec is a table of its own: only --dim, --kv-heads, --isa and --json mean something with it");
     if (c.model || c.depths || c.caches)
         return run_model(self, &c, what, &table);
     if (what && (is_given(&c) || c.isa || c.threads || c.prefill || c.targets))
@@ -340,8 +343,8 @@ static int run_bench(const struct command *self, int argc, char **argv)
     if (!(status = prepare(self, &b, &c)) && !c.targets && is_given(&c) && !exists(&b))
         status = failed(self, "%s", aura_last_error());
     if (!status)
-        status = (c.mpi ? bench_mpi : c.targets ? bench_targets : c.prefill ? bench_prefill : is_given(&c) ? bench_one
-                                                                                                          : bench_table)(&b);
+        status = (c.codec ? bench_codec : c.mpi ? bench_mpi : c.targets ? bench_targets : c.prefill ? bench_prefill :
+                  is_given(&c) ? bench_one : bench_table)(&b);
     if (!status && c.html)
         status = write_bench_html(self, &b, c.html);
     crew_destroy(b.crew);

@@ -93,6 +93,16 @@ double ask_run(void *ask, uint32_t times); /* a contender's run; ends the progra
  * `budget` seconds; 0: it failed, with a message. */
 double append_speed(uint32_t isa_mask, const struct shape *shape, double budget, double *spread);
 
+/* ---- codecs: bench_codec.c ------------------------------------------------------------------------------------------ */
+
+/* One thread: vectors a second that aura_append() takes; GB/s, counted in f16, of aura_cache_decode(), aura_pages_encode() and
+ * aura_pages_decode(). */
+struct codec_speed {
+    double append, append_spread, decode, pages_in, pages_out, spread;
+};
+/* Takes about twice `budget` seconds. 0 when good; otherwise a message was printed. */
+int codec_speed(uint32_t isa_mask, const struct shape *shape, double budget, struct codec_speed *speed);
+
 /* ---- what is printed: bench.c, bench_table.c, bench_targets.c -------------------------------------------------------- */
 
 struct bench {
@@ -111,6 +121,7 @@ struct bench {
 int bench_rows(struct table *table, int csv);
 int bench_one(struct bench *b);
 int bench_table(struct bench *b);
+int bench_codec(struct bench *b);
 int bench_prefill(struct bench *b);
 int bench_targets(struct bench *b);
 

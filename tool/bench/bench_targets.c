@@ -11,8 +11,8 @@ static const double budget = 2.5; /* seconds for a comparison */
 
 enum target {
     READ_K4, READ_K4_LONGER, READ_K8, READ_K3, READ_K2, READ_ONE_HEAD, READ_F16, K4_OVER_F16, K8_OVER_F16, QUERIES_4, QUERIES_16,
-    HOT_K4, BOTH_PLANES, HOT_K6, HOT_K5, HOT_K3, HOT_K4V2, HOT_K2, DIM_64, DIM_256, GQA_3, GQA_8, AVX2_OVER_AVX512, APPEND, PREFILL,
-    N_ROWS
+    HOT_K4, BOTH_PLANES, HOT_K6, HOT_K5, HOT_K3, HOT_K4V2, HOT_K2, DIM_64, DIM_256, GQA_3, GQA_8, AVX2_OVER_AVX512, APPEND,
+    APPEND_8, DECODE_8, PAGES_IN, PAGES_OUT, PREFILL, N_ROWS
 };
 
 /* What to reach with an instruction set, best first; 0: nothing, the row is for information. Without VNNI a product takes three
@@ -27,17 +27,20 @@ static const struct set {
      {[READ_K4] = 0.85, [READ_K4_LONGER] = 0.85, [READ_K8] = 0.85, [READ_K3] = 0.6, [READ_ONE_HEAD] = 0.85, [READ_F16] = 0.85,
       [K4_OVER_F16] = 3, [K8_OVER_F16] = 1.6, [QUERIES_4] = 2.9, [QUERIES_16] = 11, [HOT_K4] = 2.3, [BOTH_PLANES] = 1.7,
       [HOT_K6] = 1.45, [HOT_K5] = 1.45, [HOT_K3] = 1.1, [HOT_K4V2] = 1, [HOT_K2] = 0.9, [DIM_64] = 1.3, [DIM_256] = 1.3,
-      [GQA_3] = 0.85, [GQA_8] = 2.1, [AVX2_OVER_AVX512] = 2.2, [APPEND] = 2e6, [PREFILL] = 0.5}},
+      [GQA_3] = 0.85, [GQA_8] = 2.1, [AVX2_OVER_AVX512] = 2.2, [APPEND] = 2e6, [APPEND_8] = 4e6,
+      [DECODE_8] = 4, [PAGES_IN] = 1, [PAGES_OUT] = 4, [PREFILL] = 0.5}},
     {AURA_ISA_AVXVNNI,
      "AVX-VNNI",
      {[K4_OVER_F16] = 3, [K8_OVER_F16] = 1.6, [QUERIES_4] = 3.5, [QUERIES_16] = 14, [HOT_K4] = 3.3, [BOTH_PLANES] = 1.7,
       [HOT_K6] = 1.6, [HOT_K5] = 1.45, [HOT_K3] = 1.1, [HOT_K4V2] = 1, [HOT_K2] = 1, [DIM_64] = 1.3, [DIM_256] = 1.3,
-      [GQA_3] = 0.85, [GQA_8] = 2.1, [APPEND] = 2e6, [PREFILL] = 0.5}},
+      [GQA_3] = 0.85, [GQA_8] = 2.1, [APPEND] = 2e6, [APPEND_8] = 4e6,
+      [DECODE_8] = 4, [PAGES_IN] = 1, [PAGES_OUT] = 4, [PREFILL] = 0.5}},
     {AURA_ISA_AVX2,
      "AVX2",
      {[K4_OVER_F16] = 3, [K8_OVER_F16] = 1.6, [QUERIES_4] = 3.6, [QUERIES_16] = 14, [HOT_K4] = 4.2, [BOTH_PLANES] = 1.7,
       [HOT_K6] = 1.45, [HOT_K5] = 1.25, [HOT_K3] = 1.1, [HOT_K4V2] = 1, [HOT_K2] = 0.9, [DIM_64] = 1.3, [DIM_256] = 1.3,
-      [GQA_3] = 0.85, [GQA_8] = 2.1, [AVX2_OVER_AVX512] = 2.2, [APPEND] = 2e6, [PREFILL] = 0.5}},
+      [GQA_3] = 0.85, [GQA_8] = 2.1, [AVX2_OVER_AVX512] = 2.2, [APPEND] = 2e6, [APPEND_8] = 4e6,
+      [DECODE_8] = 4, [PAGES_IN] = 1, [PAGES_OUT] = 4, [PREFILL] = 0.5}},
     {0, "these instructions", {0}},
 };
 
@@ -242,13 +245,21 @@ static void avx2_target(struct targets *t)
 
 /* ---- the rest -------------------------------------------------------------------------------------------------------- */
 
-static void append_target(struct targets *t)
+static void codec_targets(struct targets *t)
 {
-    struct shape shape = shape_of("k4v4", 128, 32, HOT);
+    struct shape shape = shape_of("k4v4", 128, 32, HOT), wide = shape_of("k8v8", 128, 32, HOT);
+    struct codec_speed k8;
     double spread, speed = append_speed(t->b->isa_mask, &shape, budget, &spread);
     if (speed > 0)
         report(t, APPEND, "append f16 to k4v4, one thread", speed, AT_LEAST, "vectors/s");
-    t->failed |= speed <= 0;
+    const int bad = codec_speed(t->b->isa_mask, &wide, budget, &k8);
+    if (!bad) {
+        report(t, APPEND_8, "append f16 to k8v8, one thread", k8.append, AT_LEAST, "vectors/s");
+        report(t, DECODE_8, "decode k8v8 to f16, one thread", k8.decode, AT_LEAST, "GB/s");
+        report(t, PAGES_IN, "f16 to pages of k8v8, one thread", k8.pages_in, AT_LEAST, "GB/s");
+        report(t, PAGES_OUT, "pages of k8v8 to f16, one thread", k8.pages_out, AT_LEAST, "GB/s");
+    }
+    t->failed |= speed <= 0 || bad;
 }
 
 static void prefill_target(struct targets *t)
@@ -293,7 +304,7 @@ int bench_targets(struct bench *b)
     several_queries(&t, QUERIES_16, 16);
     hot_targets(&t);
     avx2_target(&t);
-    append_target(&t);
+    codec_targets(&t);
     prefill_target(&t);
     print_progress(NULL);
     if (b->table)

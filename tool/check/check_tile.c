@@ -341,6 +341,118 @@ static void value_tile_case(struct trial *t, uint32_t dim, size_t n, int fill, u
     }
 }
 
+/* ---- indices into words, words into numbers, and numbers of two types ------------------------------------------------ */
+
+static void check_pack(struct trial *t)
+{
+    static _Alignas(64) uint32_t want[AURA_TILE * AURA_TILE_DIM];
+    uint64_t state = t->seed;
+    for (size_t i = 0; i < 2 * N_DIMS && !t->failure[0]; i++) {
+        const uint32_t dim = dims[i / 2], kind = t->variant->kind, codes = kind == 8 ? 255 : 1u << kind;
+        struct aura_layout shape;
+        struct layout layout = layout_of(t->cases++);
+        aura_layout_init(&shape, (aura_format){(aura_kind)kind, (aura_kind)kind}, dim, dim);
+        const struct aura_side *side = i % 2 ? &shape.v : &shape.k;
+        uint8_t *index = place(&in, (size_t)AURA_TILE * dim, 1, layout);
+        uint32_t *words = place(&out, side->bytes / 4, 4, layout);
+        snprintf(t->where, sizeof t->where, "%s of dim %u", i % 2 ? "values" : "keys", dim);
+        for (size_t k = 0; k < (size_t)AURA_TILE * dim; k++)
+            index[k] = (uint8_t)pick(&state, codes);
+        ((aura_pack_fn *)t->variant->run)(words, index, side);
+        check_canaries(t);
+        aura_pack_ref(want, index, side);
+        same_bytes(t, words, want, side->bytes, "the words");
+        struct aura_tile tile = {want, NULL, NULL, side, 1};
+        for (uint32_t k = 0; is_ref(t) && k < AURA_TILE * dim; k++)
+            if (aura_ref_code(&tile, i % 2 ? k / dim : k % dim, i % 2 ? k % dim : k / dim) != aura_code_of_index(index[k], kind))
+                fail(t, "code %u is another", k);
+    }
+}
+
+static void unpack_case(struct trial *t, uint32_t dim, int values, uint32_t from, uint32_t to, uint64_t *state)
+{
+    static float want[AURA_TILE * AURA_TILE_DIM];
+    const uint32_t kind = t->variant->kind;
+    struct aura_layout shape;
+    struct layout layout = layout_of(t->cases++);
+    aura_layout_init(&shape, (aura_format){(aura_kind)kind, (aura_kind)kind}, dim, dim);
+    const struct aura_side *side = values ? &shape.v : &shape.k;
+    uint32_t *words = place(&in, side->bytes / 4, 4, layout);
+    uint16_t *scale = place(&in2, AURA_TILE, 2, layout);
+    float *x = place(&out, (size_t)(to - from) * dim, sizeof *x, layout);
+    snprintf(t->where, sizeof t->where, "%s of dim %u, tokens %u to %u", values ? "values" : "keys", dim, from, to);
+    for (size_t k = 0; k < side->bytes / 4; k++)
+        words[k] = (uint32_t)random_bits(state);
+    for (int k = 0; k < AURA_TILE; k++)
+        scale[k] = (uint16_t)pick(state, 0x7c00); /* any that is none of inf and NaN, subnormal ones too */
+    struct aura_tile tile = {words, NULL, scale, side, 1};
+    ((aura_unpack_fn *)t->variant->run)(x, &tile, from, to);
+    check_canaries(t);
+    aura_unpack_ref(want, &tile, from, to);
+    same_floats(t, x, want, (size_t)(to - from) * dim, "x");
+    for (uint32_t k = 0; is_ref(t) && k < (to - from) * dim; k++) {
+        const uint32_t token = from + k / dim, d = k % dim;
+        const double level = aura_ref_level(&tile, values ? token : d, values ? d : token);
+        const double exact = level * side->step * (double)aura_f32_from_f16(scale[token]);
+        bound(t, fabs(x[k] - exact) / (fabs(exact) + 0x1p-120), "number", k);
+    }
+}
+
+static void check_unpack(struct trial *t)
+{
+    uint64_t state = t->seed;
+    for (size_t i = 0; i < 8 * N_DIMS && !t->failure[0]; i++) {
+        const uint32_t a = (uint32_t)pick(&state, AURA_TILE + 1), b = (uint32_t)pick(&state, AURA_TILE + 1);
+        const int whole = i % 8 < 2;
+        unpack_case(t, dims[i / 8], (int)(i % 2), whole ? 0 : a < b ? a : b, whole ? AURA_TILE : a < b ? b : a, &state);
+    }
+}
+
+/* Every number of 16 bits that is none of NaN; and floats: halves between them, and what is next to these. */
+static void check_numbers(struct trial *t)
+{
+    static float want[1024];
+    static uint16_t halves[1024];
+    const int narrow = !strcmp(t->variant->stage, "narrow");
+    uint64_t state = t->seed;
+    for (uint32_t turn = 0; turn < 3 * 64 && !t->failure[0]; turn++) {
+        const aura_dtype dtype = turn % 3 == 0 ? AURA_F16 : turn % 3 == 1 ? AURA_BF16 : AURA_F32;
+        const size_t n = turn % 5 ? 1024 : pick(&state, 50), bytes = dtype == AURA_F32 ? 4 : 2;
+        const uint32_t infinite = dtype == AURA_BF16 ? 0x7f80 : 0x7c00;
+        struct layout layout = layout_of(t->cases++);
+        snprintf(t->where, sizeof t->where, "numbers of type %d, %zu from %u on", (int)dtype, n, turn / 3 * 1024);
+        for (uint32_t i = 0; i < n; i++) {
+            const uint32_t bits = turn / 3 * 1024 + i;
+            halves[i] = (uint16_t)((bits & 0x7fff) > infinite ? 0 : bits);
+        }
+        float *x = place(narrow ? &in : &out, n, 4, layout);
+        void *numbers = place(narrow ? &out : &in, n, bytes, layout);
+        aura_load_row(want, halves, dtype == AURA_F32 ? AURA_F16 : dtype, 0, n);
+        for (size_t i = 0; narrow && i < n; i++) { /* between it and the next, or nearly */
+            const float half = fabsf(aura_f32_from_f16((uint16_t)(halves[i] ^ 1)) - want[i]) / 2;
+            const float tie = dtype == AURA_F16 ? want[i] + half : aura_f32_from_bits((uint32_t)halves[i] << 16 | 0x8000);
+            const float side = i % 3 == 0 ? tie : nextafterf(tie, i % 3 == 1 ? INFINITY : -INFINITY);
+            want[i] = isnan(side) || i % 7 == 0 ? want[i] : side;
+        }
+        if (narrow) {
+            uint8_t bytes_wanted[4096];
+            memcpy(x, want, n * 4);
+            ((aura_narrow_fn *)t->variant->run)(numbers, x, dtype, n);
+            check_canaries(t);
+            aura_narrow_ref(bytes_wanted, x, dtype, n);
+            same_bytes(t, numbers, bytes_wanted, n * bytes, "the numbers");
+            for (size_t i = 0; is_ref(t) && i < n; i++)
+                if (isfinite(x[i]) && fabsf(x[i]) < 65504 && fabsf(x[i]) > 0x1p-14f)
+                    bound(t, fabs(aura_load(numbers, dtype, i) - (double)x[i]) / fabs((double)x[i]), "number", i);
+        } else {
+            memcpy(numbers, dtype == AURA_F32 ? (const void *)want : halves, n * bytes);
+            ((aura_widen_fn *)t->variant->run)(x, numbers, dtype, n);
+            check_canaries(t);
+            same_floats(t, x, want, n, "x");
+        }
+    }
+}
+
 /* ---- by name ------------------------------------------------------------------------------------------------------ */
 
 /* Every dim, every count and every fill, but only a third of the pairs of dim and count; many queries only with a small dim. */
@@ -362,6 +474,12 @@ int check_tile(struct trial *t)
         check_codes(t);
     else if (!strcmp(stage, "feedback"))
         check_feedback(t);
+    else if (!strcmp(stage, "pack"))
+        check_pack(t);
+    else if (!strcmp(stage, "unpack"))
+        check_unpack(t);
+    else if (!strcmp(stage, "widen") || !strcmp(stage, "narrow"))
+        check_numbers(t);
     else if (!strcmp(stage, "query"))
         check_query(t);
     else if (!strcmp(stage, "reference"))

@@ -95,6 +95,14 @@ static int bench_tile(const struct aura_variant *v)
         ((aura_encode_fn *)v->run)(bench.packed, bench.scale, bench.x, &bench.codec, ROWS);
     else if (!strcmp(v->stage, "feedback"))
         ((aura_feedback_fn *)v->run)(bench.packed, bench.scale, bench.x, &bench.codec, &bench.metric, ROWS);
+    else if (!strcmp(v->stage, "pack"))
+        ((aura_pack_fn *)v->run)(tiles.words, bench.packed, &tiles.layout.k);
+    else if (!strcmp(v->stage, "unpack"))
+        ((aura_unpack_fn *)v->run)(bench.y, tiles.tile, 0, AURA_TILE);
+    else if (!strcmp(v->stage, "widen"))
+        ((aura_widen_fn *)v->run)(bench.y, bench.packed, AURA_F16, ROWS * DIM);
+    else if (!strcmp(v->stage, "narrow"))
+        ((aura_narrow_fn *)v->run)(bench.packed, bench.x, AURA_F16, ROWS * DIM);
     else if (!strcmp(v->stage, "query"))
         ((aura_query_fn *)v->run)(tiles.query, bench.x, DIM, ROWS);
     else if (!strcmp(v->stage, "reference"))
@@ -152,8 +160,10 @@ static double bench_bytes(const struct aura_variant *v)
         return QUERIES * (4 + 4 + 1) + 4;
     if (!strcmp(v->stage, "encode") || !strcmp(v->stage, "feedback"))
         return DIM * 4 + DIM + 4;
-    if (!strcmp(v->stage, "query"))
+    if (!strcmp(v->stage, "query") || !strcmp(v->stage, "widen") || !strcmp(v->stage, "narrow"))
         return DIM * 4 + DIM * 2;
+    if (!strcmp(v->stage, "pack") || !strcmp(v->stage, "unpack"))
+        return tiles.layout.k.bytes / AURA_TILE + DIM * (v->stage[0] == 'p' ? 1 : 4);
     if (!strcmp(v->stage, "reference"))
         return DIM * 2;
     return !strcmp(v->stage, "row_reduce") ? DIM * 4 : DIM * 8;

@@ -215,6 +215,60 @@ static void write_and_read(const struct scene &s, const struct filled &f, aura_c
     TRY(aura_cuda_seq_release(from, again));
 }
 
+/* The pieces of one side to where the other expects them. `damage`: a bit of the last piece on its way. */
+static void move_pieces(const struct scene &s, const aura_extents_info &from, const aura_extents_info &to, bool damage)
+{
+    if (from.n != to.n || from.bytes != to.bytes)
+        complain(s, "%zu pieces leave, %zu are expected", from.n, to.n);
+    for (size_t i = 0; i < from.n && i < to.n && from.pieces[i].bytes == to.pieces[i].bytes; i++)
+        memcpy(to.pieces[i].data, from.pieces[i].data, from.pieces[i].bytes);
+    if (damage && to.n)
+        ((uint8_t *)to.pieces[to.n - 1].data)[5] ^= 4;
+}
+
+/* A sequence leaves the device with the header and the bytes with which it leaves the CPU, and comes to another device. */
+static void travel(const struct scene &s, const struct filled &f, aura_cuda_cache *from, const std::vector<aura_cuda_pair> &pairs)
+{
+    for (size_t i = 0; i < pairs.size(); i++) {
+        struct device_side d;
+        d.cache = make_device(s, f, 20, 8, 0);
+        aura_cuda_extents *gpu = NULL, *there = NULL;
+        aura_extents *cpu = NULL;
+        aura_extents_info a = AURA_EXTENTS_INFO_INIT, b = AURA_EXTENTS_INFO_INIT, c = AURA_EXTENTS_INFO_INIT;
+        TRY(aura_cuda_seq_extents(from, pairs[i].device, NULL, &gpu));
+        TRY(aura_seq_extents(f.cache, pairs[i].host, NULL, &cpu));
+        TRY(aura_cuda_extents_get_info(gpu, &a));
+        TRY(aura_extents_get_info(cpu, &b));
+        if (a.header_bytes != b.header_bytes || memcmp(a.header, b.header, a.header_bytes) || a.n != b.n)
+            complain(s, "sequence %zu leaves with another header than that of the CPU", i);
+        for (size_t k = 0; k < a.n && k < b.n; k++)
+            if (a.pieces[k].bytes != b.pieces[k].bytes || memcmp(a.pieces[k].data, b.pieces[k].data, a.pieces[k].bytes))
+                complain(s, "sequence %zu: piece %zu has other bytes than that of the CPU", i, k);
+        const size_t free_before = free_pages_of(d.cache);
+        aura_cuda_seq made = 77;
+        for (int damage = 1; damage >= 0; damage--) {
+            TRY(aura_cuda_seq_expect(d.cache, a.header, a.header_bytes, &there));
+            TRY(aura_cuda_extents_get_info(there, &c));
+            move_pieces(s, a, c, damage && a.n);
+            const aura_status wanted = damage && a.n ? AURA_BAD_FILE : AURA_OK, status = aura_cuda_seq_adopt(there, &made);
+            if (status != wanted || (status && (made != 77 || free_pages_of(d.cache) != free_before)))
+                complain(s, "sequence %zu%s: %s: %s", i, damage ? ", damaged" : "", aura_status_text(status), aura_last_error());
+            aura_cuda_extents_destroy(there);
+            if (damage && !a.n)
+                TRY(aura_cuda_seq_release(d.cache, made));
+        }
+        struct filled one = {};
+        one.ctx = f.ctx, one.cache = f.cache, one.seqs = {pairs[i].host};
+        compare_pairs(s, one, d.cache, {{pairs[i].host, made}}, "that travelled");
+        one.ctx = NULL, one.cache = NULL;
+        if (aura_cuda_seq_adopt(gpu, &made) != AURA_BAD_ARGUMENT ||
+            aura_cuda_seq_expect(d.cache, a.header, a.header_bytes - 1, &there) != AURA_BAD_FILE)
+            complain(s, "one that leaves was adopted, or half a header taken: %s", aura_last_error());
+        aura_cuda_extents_destroy(gpu);
+        aura_extents_destroy(cpu);
+    }
+}
+
 /* The device writes the file that the CPU writes, and reads it. */
 static void save_and_load(const struct scene &s, const struct filled &f, const struct scratch_file &cpu)
 {
@@ -228,6 +282,7 @@ static void save_and_load(const struct scene &s, const struct filled &f, const s
     TRY(aura_cuda_cache_load(d.cache, cpu.path.c_str(), NULL, pairs.data(), &n));
     name_pairs(s, f, pairs, n);
     compare_pairs(s, f, d.cache, pairs, "loaded");
+    travel(s, f, d.cache, pairs);
     TRY(aura_cuda_cache_save(d.cache, gpu.path.c_str(), NULL, saved.data(), &n));
     const std::string x = read_all(cpu), y = read_all(gpu);
     if (x.empty() || x != y || n != pairs.size())
