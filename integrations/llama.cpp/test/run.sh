@@ -4,7 +4,8 @@
 # build/llama/. Without the network, and without an earlier build, it says that it is skipped.
 #
 #   --short   what `make test` runs: the glue's own tests, against a build that is there already
-#   PART      anchors walk inner archs states programs server upstream binding quality speed; none: all of them
+#   PART      anchors walk inner archs states programs server upstream binding quality speed; none: all of them; and turns, which is
+#             speed for a machine with other things to do
 #
 #   PEERS_DIR   where llama.cpp is; MODEL  a model, SmolLM2 by default
 set -u
@@ -102,9 +103,10 @@ part_quality() {
     cat $out/quality.md
 }
 
-# In turns, on a machine that should have nothing else to do.
+# In turns, on a machine that should have nothing else to do. Threads wait as they do for users.
 part_speed() {
     local round type
+    unset OMP_WAIT_POLICY
     for round in $(seq "${ROUNDS:-3}"); do
         for type in f16 aura4 q8_0 aura8 q4_0; do
             "$bin/llama-bench" -m "$model" -p 512 -n 32 -d "${DEPTHS:-0,2048,8192}" -r 1 -fa on -t "${THREADS:-$(nproc)}" -ctk $type -ctv $type \
@@ -112,6 +114,17 @@ part_speed() {
         done
     done
     python3 $here/test/speed.py $out | tee $out/speed.md
+}
+
+# The same where there is other work: a process in which each cache computes a token in turn.
+part_turns() {
+    local threads
+    compile turns || return
+    unset OMP_WAIT_POLICY
+    for threads in 1 $(nproc); do
+        echo "$threads threads:"
+        $out/turns "$model" "$threads" "${DEPTH:-0}" 200 512 5 f16 aura4 aura8 q8_0 q4_0
+    done | tee $out/turns.txt
 }
 
 # ---- the run ------------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import time
 BIN, MODEL, OUT = (os.path.abspath(path) for path in sys.argv[1:4])
 SLOTS = 4
 ROOM = 1024  # tokens of a slot
-GROWTH = 4 << 20  # bytes that a process may be larger by in the last quarter of the requests
+GROWTH = 4 << 20  # bytes that a process may be larger by after the second half of the requests, when all slots are full
 TEXT = ("It was a bright cold day in the harbour, and the clocks of the town were striking. A man with a grey coat walked slowly along "
         "the quay, counting the boats, and wrote each name into a small book. ")
 
@@ -299,7 +299,7 @@ def plan(server, slot, n, random, words, room):
     return steps
 
 
-def replay(server, slot, steps, results, sizes):
+def replay(server, slot, steps, results):
     """The same requests. Of each answer: whether it is equal, the margin of the first token that differs, tokens, computed, asked."""
     for step in steps:
         if step[0] == "cancel":
@@ -314,14 +314,19 @@ def replay(server, slot, steps, results, sizes):
             likely = [p["logprob"] for p in theirs["completion_probabilities"][first or 0]["top_logprobs"]]
             margin = 0 if first is None else likely[0] - likely[1]
             results.append((first is None, margin, len(theirs["tokens"]), ours["timings"]["prompt_n"], len(step[1])))
-        sizes.append(server.memory())
+
+
+def when_full(server, room):
+    """The bytes of the process when every slot is full. Pages are taken as they come: how many there are just then says nothing."""
+    together(lambda slot: server.complete(slot, [3 + (7 * slot + i) % 100 for i in range(room - 8)], 2))
+    return server.memory()
 
 
 def soak_of(model, room, near, text):
     """Requests at random in four slots at once: the same tokens as with llama.cpp's own f32 cache but for those that `near` explains,
     and memory that does not grow."""
     seed, total = int(os.environ.get("SEED", "1")), int(os.environ.get("REQUESTS", "200"))
-    steps, results, sizes = [None] * SLOTS, [], []
+    steps, results = [None] * SLOTS, []
     with Server("soak.f32", "f32", model, ("-fa", "off")) as server:
         def record(slot):
             dice = random.Random(seed * SLOTS + slot)
@@ -331,15 +336,17 @@ def soak_of(model, room, near, text):
         together(record)
         demand(not server.said("make: aura"), "the reference has aura's cache")
     with Server("soak.aura", "kf32vf32", model) as server:
-        together(lambda slot: replay(server, slot, steps[slot], results, sizes))
+        first = when_full(server, room)
+        together(lambda slot: replay(server, slot, steps[slot][:total // SLOTS // 2], results))
+        half = when_full(server, room)
+        together(lambda slot: replay(server, slot, steps[slot][total // SLOTS // 2:], results))
+        growth = when_full(server, room) - half
         server.is_aura()
     kinds = ", ".join(f"{sum(step[0] == kind for of in steps for step in of)} {kind}" for kind in ("ask", "cancel", "save", "restore"))
     equal, margin = sum(r[0] for r in results), max(r[1] for r in results)
-    half, quarter = len(sizes) // 2, len(sizes) // 4
-    growth = max(sizes[-quarter:]) - max(sizes[half:-quarter])
     said = (f"{kinds}: {equal} of {len(results)} answers of {sum(r[2] for r in results)} tokens equal, else the best {margin:.4f} nats ahead or"
-            f" less; {sum(r[3] for r in results)} of {sum(r[4] for r in results)} tokens of prompts computed; {max(sizes[:half]) / 2**20:.0f} MiB,"
-            f" later {growth / 2**20:+.1f}")
+            f" less; {sum(r[3] for r in results)} of {sum(r[4] for r in results)} tokens of prompts computed; full slots"
+            f" {first / 2**20:.0f} MiB, after a half {(half - first) / 2**20:+.1f}, after the other {growth / 2**20:+.1f}")
     demand(margin < near and equal > len(results) * 0.8 and growth < GROWTH, f"{os.path.basename(model)}: {said}")
     return said
 
