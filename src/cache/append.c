@@ -84,8 +84,7 @@ void aura_store_vector(const aura_cache *cache, const struct aura_sequence *seq,
         aura_store_plain(cache, aura_tile_of(cache, seq, token / AURA_TILE, head), (uint32_t)(token % AURA_TILE), x, values);
         return;
     }
-    cache->ctx->kernels.rotate[0](x, x, values ? &cache->v.rotate : &cache->k.rotate, 1);
-    aura_store_row(aura_row_of(cache, rows, dim, head, token), AURA_F16, 0, x, dim);
+    aura_rotate_rows(aura_row_of(cache, rows, dim, head, token), x, cache, 1, values);
 }
 
 /* One vector of a job. Other heads may be marking the same token. */

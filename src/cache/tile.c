@@ -57,21 +57,35 @@ void aura_rotate_rows(uint16_t *rows, float *x, const aura_cache *cache, size_t 
     cache->ctx->kernels.narrow[0](rows, x, AURA_F16, n * (values ? cache->layout.v.dim : cache->layout.k.dim));
 }
 
-/* The largest magnitude of n numbers; of their bits, as those ascend with it. NaN is the largest. */
+/* The largest magnitude of n numbers; of their bits, as those ascend with it. NaN is the largest. Several are kept side by side,
+ * because gcc makes vectors of a maximum only then. */
+static int16_t largest_half(const uint16_t *half, size_t n)
+{
+    enum { SIDE = 32 };
+    int16_t top[SIDE] = {0}, most = 0;
+    size_t i = 0;
+    for (; i + SIDE <= n; i += SIDE)
+        for (size_t k = 0; k < SIDE; k++) {
+            const int16_t x = (int16_t)(half[i + k] & 0x7fff), y = top[k];
+            top[k] = x > y ? x : y;
+        }
+    for (size_t k = 0; i + k < n; k++)
+        top[k] = (int16_t)(half[i + k] & 0x7fff) > top[k] ? (int16_t)(half[i + k] & 0x7fff) : top[k];
+    for (size_t k = 0; k < SIDE; k++)
+        most = top[k] > most ? top[k] : most;
+    return most;
+}
+
 static float largest_of(const void *numbers, aura_dtype dtype, size_t n)
 {
-    const uint16_t *half = numbers;
     const uint32_t *full = numbers;
     int32_t most = 0;
-    int16_t top = 0;
-    if (dtype == AURA_F32) {
-        for (size_t i = 0; i < n; i++)
-            most = (int32_t)(full[i] & 0x7fffffff) > most ? (int32_t)(full[i] & 0x7fffffff) : most;
+    for (size_t i = 0; dtype == AURA_F32 && i < n; i++)
+        most = (int32_t)(full[i] & 0x7fffffff) > most ? (int32_t)(full[i] & 0x7fffffff) : most;
+    if (dtype == AURA_F32)
         return aura_f32_from_bits((uint32_t)most);
-    }
-    for (size_t i = 0; i < n; i++)
-        top = (int16_t)(half[i] & 0x7fff) > top ? (int16_t)(half[i] & 0x7fff) : top;
-    return dtype == AURA_F16 ? aura_f32_from_f16((uint16_t)top) : aura_f32_from_bf16((uint16_t)top);
+    const uint16_t top = (uint16_t)largest_half(numbers, n);
+    return dtype == AURA_F16 ? aura_f32_from_f16(top) : aura_f32_from_bf16(top);
 }
 
 int aura_are_surely_good(const aura_cache *cache, const void *numbers, aura_dtype dtype, size_t n, int values)
