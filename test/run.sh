@@ -741,6 +741,7 @@ tool_record() {
     ends 0 'record' $aura record $model --text $text --ctx 100 --queries 10 -o $kept
     holds 'record: says what it kept' ': 2 layers, 100 tokens, 10 queries; '
     try 'record: its tensors' test "$(grep -ao '"layer\.[01]\.[qkv]":{"dtype":"F32","shape":\[1\?[01]\?0,[24],64\]' $kept | wc -l)" = 6
+    record_laws
     ends 2 'record: no such layer' $aura record $model --text $text --layers 0,2 -o $kept.no
     ends 2 'record: nowhere to write' $aura record $model --text $text
     ends 0 'attend: a list, and a type of llama.cpp' $aura attend $kept --cache k8v8,k3v3,q8_0 --csv --seed 5
@@ -772,6 +773,41 @@ sys.exit(not (len(same) == 2 and all(r["output_error"] < 1e-6 and r["bits_per_va
     command -v python3 >/dev/null || { echo 'skip attend: examples/codec.py: there is no python3'; return; }
     ends 0 'attend: examples/codec.py' $aura attend $kept --cache q8_0 --codec examples/codec.py --csv
     try 'attend: examples/codec.py is one of 8 bits' awk -F, '$1 == "codec" { if (!($9 == 8.5 && $12 > 0 && $12 < 0.02)) exit 1; n++ } END { exit n != 2 }' $out/tool.txt
+}
+
+# In the first layer a token has one value wherever it is, and one key, which RoPE turns: as long everywhere, and another number. In the
+# second layer what came before is in both. Queries are those of the last positions.
+record_laws() {
+    command -v python3 >/dev/null || { echo 'skip record: what is in the tensors: there is no python3'; return; }
+    ends 0 'record: all queries' $aura record $model --text $text --ctx 100 --queries 100 -o $kept.all
+    $aura tokens $model --text $text --json >$out/record.tokens
+    try 'record: what is in the tensors' python3 - $kept $kept.all $out/record.tokens <<'END'
+import array, json, struct, sys
+def tensors(path):
+    data = open(path, 'rb').read()
+    size, = struct.unpack('<Q', data[:8])
+    return {name: (t['shape'], array.array('f', data[8 + size + t['data_offsets'][0]:8 + size + t['data_offsets'][1]]))
+            for name, t in json.loads(data[8:8 + size]).items() if name != '__metadata__'}
+kept, whole = tensors(sys.argv[1]), tensors(sys.argv[2])
+tokens = json.load(open(sys.argv[3]))['tokens'][:100]
+def rows(name, head):
+    (n, heads, dim), x = whole[name]
+    return [x[(t * heads + head) * dim:(t * heads + head + 1) * dim] for t in range(n)]
+def near(x, y):
+    return max(abs(a - b) for a, b in zip(x, y)) < 1e-4 * max(map(abs, x))
+twins = [(i, j) for j in range(2, 100) for i in range(2, j) if tokens[i] == tokens[j]][::7]
+assert len(twins) > 20
+for head in range(2):
+    k, v, deep = rows('layer.0.k', head), rows('layer.0.v', head), rows('layer.1.v', head)
+    assert all(near(v[i], v[j]) for i, j in twins), 'values of the first layer'
+    assert not any(near(k[i], k[j]) for i, j in twins), 'keys that RoPE has not turned'
+    length = [sum(x * x for x in row) for row in k]
+    assert all(abs(length[i] / length[j] - 1) < 1e-3 for i, j in twins), 'lengths of keys'
+    assert not all(near(deep[i], deep[j]) for i, j in twins), 'values of the second layer are those of the first'
+for layer in '01':
+    assert kept['layer.%s.q' % layer][1] == whole['layer.%s.q' % layer][1][90 * 4 * 64:], 'the last queries'
+    assert kept['layer.%s.k' % layer][1] == whole['layer.%s.k' % layer][1], 'keys'
+END
 }
 
 # The same model's tokens, and how fast it decodes.
