@@ -378,7 +378,7 @@ extern "C" int cuda_bench(int argc, char **argv)
         else if (argv[i][0] >= '0' && argv[i][0] <= '9')
             only = (size_t)atoi(argv[i]);
         else
-            return fprintf(stderr, "aura bench: %s: with --device cuda there are a ROW, which is a number, and --json\n", argv[i]), 2;
+            return fprintf(stderr, "aura bench: %s: with --device cuda there are a ROW, a number, and --json\n", argv[i]), 2;
     if (aura_cuda_probe(0))
         return cuda_skip(aura_last_error(), 0);
     cudaDeviceProp properties;
