@@ -457,7 +457,7 @@ static struct pair saved_pair(uint32_t groups, aura_mpi_cache *many)
         aura_mpi_options options = options_of(groups);
         EXPECT(!aura_mpi_cache_create(ctx, MPI_COMM_WORLD, &config, &options, &p.many), "%s", aura_last_error());
     }
-    add_seq(&p, 900), add_seq(&p, 0), add_seq(&p, 300);
+    add_seq(&p, 900), add_seq(&p, 0), add_seq(&p, 700);
     EXPECT(!aura_seq_fork(p.one, p.a[0], 700, &p.a[3]) && !aura_mpi_seq_fork(p.many, p.b[0], 700, &p.b[3]), "%s",
            aura_last_error());
     p.seqs = 4;
@@ -508,6 +508,12 @@ static void load_pair(const char *path)
             MPI_Allreduce(&shared, &all, 1, MPI_UNSIGNED_LONG, MPI_SUM, MPI_COMM_WORLD);
             EXPECT(all == 2 * (size_t)groups, "%zu pages are shared, not 2 of each group", all); /* of 700 tokens, but the last */
             add_tokens(&p, 0, 300), add_tokens(&p, 3, 80);
+            const int made = add_seq(&p, 600); /* three pages, dealt as if there had been no file: the fourth that was created */
+            uint64_t mine = 0;
+            for (uint32_t page = 0; page < 3; page++)
+                mine += (page + 3) % info.ranks == info.rank;
+            EXPECT(!aura_mpi_seq_get_info(p.many, p.b[made], &about) && about.pages == mine, "a new one has %zu pages, not %llu",
+                   about.pages, (unsigned long long)mine);
             expect_same_tokens(&p, "gone on"), pair_free(&p);
         }
 }

@@ -244,7 +244,7 @@ static const struct option options[] = {
     ISA(isa, "as if the machine had no better than NAME"),
     FLAG(prefill, "--prefill", "many queries at once, beside the machine's int8 products"),
     FLAG(targets, "--targets", "what the cache is meant to reach here, and if it does"),
-    FLAG(codec, "--codec", "append, decode and the page codec, every width, one thread"),
+    FLAG(codec, "--codec", "append, decode and the page codec, one thread: every width, or --k and --v"),
     FLAG(mpi, "--mpi", "under mpirun: one context over all ranks, up to --tokens"),
     CHOICE(device, "--device", "cpu cuda", "NAME", "cuda: the GPU, beside a plain read of the same bytes"),
     PATH(model, "--model", "FILE", "decode with a model, GGUF, instead"),
@@ -325,7 +325,7 @@ static int run_bench(const struct command *self, int argc, char **argv)
         return usage_error(self, "--html is for the table and for one shape, not for %s",
                            what ? what : c.targets ? "--targets" : c.prefill ? "--prefill" : c.codec ? "--codec" : "--model");
     if (c.codec && (what || c.targets || c.prefill || c.mpi || c.model))
-        return usage_error(self, "--codec is a table of its own: only --dim, --kv-heads, --isa and --json mean something with it");
+        return usage_error(self, "--codec is a table of its own: only --k, --v, --dim, --kv-heads and --isa go with it");
     if (c.model || c.depths || c.caches)
         return run_model(self, &c, what, &table);
     if (what && (is_given(&c) || c.isa || c.threads || c.prefill || c.targets))
@@ -338,7 +338,7 @@ static int run_bench(const struct command *self, int argc, char **argv)
         return bench_rows(for_programs(&c, &table), c.csv && !c.json);
     if (c.html && !(b.results = results_create()))
         return failed(self, "out of memory");
-    b.self = self, b.html = c.html, b.table = for_programs(&c, &table), b.csv = c.csv && !c.json;
+    b.one = c.k || c.v, b.self = self, b.html = c.html, b.table = for_programs(&c, &table), b.csv = c.csv && !c.json;
     c.threads = c.mpi && !c.threads ? 1 : c.threads; /* of each rank */
     if (!(status = prepare(self, &b, &c)) && !c.targets && is_given(&c) && !exists(&b))
         status = failed(self, "%s", aura_last_error());

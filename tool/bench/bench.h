@@ -95,10 +95,10 @@ double append_speed(uint32_t isa_mask, const struct shape *shape, double budget,
 
 /* ---- codecs: bench_codec.c ------------------------------------------------------------------------------------------ */
 
-/* One thread: vectors a second that aura_append() takes; GB/s, counted in f16, of aura_cache_decode(), aura_pages_encode() and
- * aura_pages_decode(). */
+/* One thread: vectors a second that aura_append() takes; GB/s, counted in f16, of aura_cache_decode(), of aura_pages_encode(),
+ * also with AURA_NO_SEARCH, and of aura_pages_decode(). */
 struct codec_speed {
-    double append, append_spread, decode, pages_in, pages_out, spread;
+    double append, append_spread, decode, pages_in, pages_in_plain, pages_out;
 };
 /* Takes about twice `budget` seconds. 0 when good; otherwise a message was printed. */
 int codec_speed(uint32_t isa_mask, const struct shape *shape, double budget, struct codec_speed *speed);
@@ -111,7 +111,7 @@ struct bench {
     uint32_t threads, isa_mask, planes, queries;
     struct shape shape;
     struct table *table;     /* where rows go for programs; NULL: they are printed for people */
-    int csv;
+    int csv, one;            /* one: a format was given */
     const char *what;        /* of print_bench_head() */
     struct results *results; /* rows for a page; NULL: none is asked for */
     const struct command *self;

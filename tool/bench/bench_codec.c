@@ -13,7 +13,7 @@ enum { TOKENS = 1024 };
 /* One format: pages of one layer, both ways, and a cache that is read. */
 struct codec {
     aura_ctx *ctx;
-    aura_page_codec *pages_of;
+    aura_page_codec *pages_of, *plain; /* plain: without a search */
     aura_cache *cache;
     aura_seq seq;
     void *pages;
@@ -42,6 +42,15 @@ static double pages_in_run(void *what, uint32_t times)
     const double start = now();
     for (uint32_t i = 0; i < times; i++)
         or_exit(aura_pages_encode(c->pages_of, c->numbers, AURA_F16, TOKENS, c->pages, c->bytes));
+    return seconds_since(start);
+}
+
+static double plain_in_run(void *what, uint32_t times)
+{
+    struct codec *c = what;
+    const double start = now();
+    for (uint32_t i = 0; i < times; i++)
+        or_exit(aura_pages_encode(c->plain, c->numbers, AURA_F16, TOKENS, c->pages, c->bytes));
     return seconds_since(start);
 }
 
@@ -84,6 +93,9 @@ static int codec_open(struct codec *c, uint32_t isa_mask, const struct shape *sh
     if (aura_ctx_create(&options, &c->ctx) || aura_page_codec_create(c->ctx, &config, 1, &c->pages_of) ||
         aura_cache_create(c->ctx, &config, &c->cache) || aura_seq_create(c->cache, &c->seq))
         return trouble(aura_last_error());
+    config.flags |= AURA_NO_SEARCH;
+    if (aura_page_codec_create(c->ctx, &config, 1, &c->plain))
+        return trouble(aura_last_error());
     c->bytes = aura_page_codec_bytes(c->pages_of, TOKENS);
     if (!(c->pages = malloc(c->bytes)))
         return trouble("out of memory");
@@ -95,6 +107,7 @@ static int codec_open(struct codec *c, uint32_t isa_mask, const struct shape *sh
 static void codec_close(struct codec *c)
 {
     aura_page_codec_destroy(c->pages_of);
+    aura_page_codec_destroy(c->plain);
     aura_cache_destroy(c->cache);
     aura_ctx_destroy(c->ctx);
     free(c->pages), free(c->numbers), free(c->out);
@@ -103,14 +116,15 @@ static void codec_close(struct codec *c)
 int codec_speed(uint32_t isa_mask, const struct shape *shape, double budget, struct codec_speed *speed)
 {
     struct codec c = {0};
-    struct contender in = {pages_in_run, &c, 0, 0}, others[2] = {{pages_out_run, &c, 0, 0}, {decode_run, &c, 0, 0}};
+    struct contender in[2] = {{plain_in_run, &c, 0, 0}, {pages_in_run, &c, 0, 0}};
+    struct contender others[2] = {{pages_out_run, &c, 0, 0}, {decode_run, &c, 0, 0}};
     int bad = codec_open(&c, isa_mask, shape);
     if (!bad) {
         const double gigabytes = 2e-9 * (double)c.n;
-        take_turns(&in, 1, budget / 2);
+        take_turns(in, 2, budget / 2);
         take_turns(others, 2, budget / 2);
-        speed->pages_in = gigabytes / in.median, speed->pages_out = gigabytes / others[0].median;
-        speed->decode = gigabytes / others[1].median, speed->spread = in.spread;
+        speed->pages_in_plain = gigabytes / in[0].median, speed->pages_in = gigabytes / in[1].median;
+        speed->pages_out = gigabytes / others[0].median, speed->decode = gigabytes / others[1].median;
         speed->append = append_speed(isa_mask, shape, budget, &speed->append_spread);
         bad = speed->append <= 0;
     }
@@ -133,30 +147,34 @@ static void codec_fields(struct table *t, const void *of)
     table_number(t, "append_vectors_per_s", "%.0f", r->speed.append), table_number(t, "spread", "%.4f", r->speed.append_spread);
     table_number(t, "decode_gb_per_s", "%.3f", r->speed.decode);
     table_number(t, "pages_in_gb_per_s", "%.3f", r->speed.pages_in);
+    table_number(t, "pages_in_no_search_gb_per_s", "%.3f", r->speed.pages_in_plain);
     table_number(t, "pages_out_gb_per_s", "%.3f", r->speed.pages_out);
 }
 
 int bench_codec(struct bench *b)
 {
     static const char *const formats[] = {"k8v8", "k6v6", "k5v5", "k4v4", "k3v3", "k2v2"};
+    char given[16];
     int bad = 0;
+    aura_format_name(b->shape.format, given);
     print_bench_head(b, "codec");
     if (!b->table)
-        printf("one thread, D %u; GB/s of the f16 numbers\n%-6s %17s %8s %14s %10s %11s\n", b->shape.dim, "", "append, vectors/s",
-               "spread", "decode, GB/s", "pages in", "pages out");
-    for (size_t i = 0; !bad && i < sizeof formats / sizeof *formats; i++) {
+        printf("one thread, D %u; GB/s of the f16 numbers\n%-6s %17s %8s %14s %10s %14s %11s\n", b->shape.dim, "",
+               "append, vectors/s", "spread", "decode, GB/s", "pages in", "without search", "pages out");
+    for (size_t i = 0; !bad && i < (b->one ? 1 : sizeof formats / sizeof *formats); i++) {
         struct shape shape = b->shape;
-        struct codec_row row = {.format = formats[i], .dim = shape.dim};
+        struct codec_row row = {.format = b->one ? given : formats[i], .dim = shape.dim};
         const struct codec_speed *s = &row.speed;
-        aura_format_parse(formats[i], &shape.format);
-        print_progress(formats[i]);
+        if (!b->one)
+            aura_format_parse(formats[i], &shape.format);
+        print_progress(row.format);
         bad = codec_speed(b->isa_mask, &shape, 1.5, &row.speed);
         print_progress(NULL);
         if (!bad && b->table)
             table_row(b->table, codec_fields, &row);
         else if (!bad)
-            printf("%-6s %17.0f %7.1f%% %14.2f %10.2f %11.2f\n", formats[i], s->append, s->append_spread * 100, s->decode,
-                   s->pages_in, s->pages_out);
+            printf("%-6s %17.0f %7.1f%% %14.2f %10.2f %14.2f %11.2f\n", row.format, s->append, s->append_spread * 100, s->decode,
+                   s->pages_in, s->pages_in_plain, s->pages_out);
         fflush(stdout);
     }
     if (b->table)
