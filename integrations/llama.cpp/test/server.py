@@ -34,6 +34,8 @@ class Server:
         os.makedirs(self.slots, exist_ok=True)
         environment = {k: v for k, v in os.environ.items() if not k.startswith("LLAMA_A")}
         environment["OMP_WAIT_POLICY"] = "passive"
+        # what is freed goes back, so that the size of the process is what is in use
+        environment.update({"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"})
         environment.update({"LLAMA_AURA": cache} if cache.startswith("k") else {})
         kind = [] if cache.startswith("k") else ["-ctk", cache, "-ctv", cache]
         with open(self.log, "w") as log:
