@@ -275,6 +275,26 @@ enum { AURA_N_KINDS = 32 };
     X(rows_value_any_cuda, ROWS_VALUE)    \
     X(rows_attend_any_cuda, ROWS_ATTEND)
 
+/* X(name, mode, kind, dim, blocks of a multiprocessor): over aligned rows, both sides of this kind and dim; kind 16: f16. */
+#define AURA_CUDA_ROWS_TILES(X)                               \
+    X(rows_score_b3_d128_cuda, ROWS_SCORE, 3, 128, 3)         \
+    X(rows_score_b4_d128_cuda, ROWS_SCORE, 4, 128, 3)         \
+    X(rows_score_b8_d128_cuda, ROWS_SCORE, 8, 128, 3)         \
+    X(rows_value_b3_d128_cuda, ROWS_VALUE, 3, 128, 3)         \
+    X(rows_value_b4_d128_cuda, ROWS_VALUE, 4, 128, 3)         \
+    X(rows_value_b8_d128_cuda, ROWS_VALUE, 8, 128, 3)         \
+    X(rows_attend_b2_d128_cuda, ROWS_ATTEND, 2, 128, 2)       \
+    X(rows_attend_b3_d128_cuda, ROWS_ATTEND, 3, 128, 2)       \
+    X(rows_attend_b4_d64_cuda, ROWS_ATTEND, 4, 64, 2)         \
+    X(rows_attend_b4_d128_cuda, ROWS_ATTEND, 4, 128, 2)       \
+    X(rows_attend_b4_d256_cuda, ROWS_ATTEND, 4, 256, 1)       \
+    X(rows_attend_b6_d128_cuda, ROWS_ATTEND, 6, 128, 2)       \
+    X(rows_attend_b8_d128_cuda, ROWS_ATTEND, 8, 128, 2)       \
+    X(rows_attend_b8_d256_cuda, ROWS_ATTEND, 8, 256, 1)       \
+    X(rows_attend_f16_d64_cuda, ROWS_ATTEND, 16, 64, 2)       \
+    X(rows_attend_f16_d128_cuda, ROWS_ATTEND, 16, 128, 2)     \
+    X(rows_attend_f16_d256_cuda, ROWS_ATTEND, 16, 256, 1)
+
 /* X(name, dim): rows are merged by warps; of the layout of AURA, and of that of mlx-native. */
 #define AURA_CUDA_ROWS_PASS2(X)   \
     X(rows_pass2_d64_cuda, 64)    \
@@ -289,7 +309,7 @@ enum { AURA_N_KINDS = 32 };
 /* X(name, ...): all over rows. */
 #define AURA_CUDA_ROWS(X)                                                                                     \
     X(rows_rotate_cuda, 0) X(rows_encode_cuda, 0) X(rows_dequant_cuda, 0) X(rows_merge_any_cuda, 0)           \
-    AURA_CUDA_ROWS_ANY(X) AURA_CUDA_ROWS_PASS2(X) AURA_CUDA_ROWS_REDUCE(X)
+    AURA_CUDA_ROWS_ANY(X) AURA_CUDA_ROWS_TILES(X) AURA_CUDA_ROWS_PASS2(X) AURA_CUDA_ROWS_REDUCE(X)
 
 /* X(name, ...): all of them. */
 #define AURA_CUDA_KERNELS(X)                                                                                  \

@@ -50,9 +50,11 @@ struct dev_tokens aura_cuda_rows_tokens(uint64_t first, uint64_t end, uint32_t u
  * the scratch has room for, `bytes` of each; 0: not even for one. */
 uint32_t aura_cuda_rows_units(const aura_cuda_rows *rows, uint32_t heads, uint64_t tokens, size_t bytes);
 
-/* One launch, by the best kernel that takes the call; rows_any.cu takes all of them. */
+/* One launch, by the best kernel that takes the call: of rows_tiles.cu, or of rows_any.cu, which takes all of them. */
 aura_status aura_cuda_rows_run(const aura_cuda_rows *rows, const char *call, const struct dev_rows_call &c, enum rows_mode mode,
                                struct CUstream_st *stream);
+aura_status aura_cuda_rows_tiles(const aura_cuda_rows *rows, const char *call, const struct dev_rows_call &c, enum rows_mode mode,
+                                 struct CUstream_st *stream, bool *taken); /* taken: false, and nothing was launched */
 aura_status aura_cuda_rows_any(const aura_cuda_rows *rows, const char *call, const struct dev_rows_call &c, enum rows_mode mode,
                                struct CUstream_st *stream);
 

@@ -37,7 +37,9 @@ struct dev_rows_call aura_cuda_rows_call(const aura_cuda_rows *rows, uint32_t q_
 aura_status aura_cuda_rows_run(const aura_cuda_rows *rows, const char *call, const struct dev_rows_call &c, enum rows_mode mode,
                                struct CUstream_st *stream)
 {
-    return aura_cuda_rows_any(rows, call, c, mode, stream);
+    bool taken;
+    const aura_status status = aura_cuda_rows_tiles(rows, call, c, mode, stream, &taken);
+    return taken || status ? status : aura_cuda_rows_any(rows, call, c, mode, stream);
 }
 
 /* ---- score, value ------------------------------------------------------------------------------------------------- */

@@ -141,6 +141,36 @@ static void check_pairs()
         }
 }
 
+/* Every kernel of tiles: lengths around a tile, heads around four, windows, types. Then norms of values from 1e-12 to 1e12, and
+ * logits so large that few tokens have all the weight: the error stays in proportion to what was added up. */
+static void check_tiles()
+{
+    static const struct {
+        uint32_t bits, dim;
+    } all[] = {{2, 128}, {3, 128}, {4, 64}, {4, 128}, {4, 256}, {6, 128}, {8, 128}, {8, 256}};
+    static const size_t tokens[] = {1, 15, 16, 17, 40, 130, 600};
+    rows_case c("sdpa: tiles");
+    int turn = 0;
+    for (const auto &one : all)
+        for (int i = 0; i < 4; i++, turn++) {
+            struct problem p = {one.bits, one.bits, one.dim, one.dim, 0, 2, tokens[turn % 7], 0, 0};
+            p.q_heads = p.kv_heads * (1 + (uint32_t)turn * 3 % 9), p.k_stride = p.tokens + turn % 3,
+            p.v_stride = p.tokens + turn % 2;
+            p.window = turn % 3 == 2 ? p.tokens / 2 + 1 : 0, p.sink_heads = turn % 2 ? p.q_heads : 0,
+            p.wider = turn % 4 == 1 ? 16 : 0;
+            p.side = types[turn % 3], p.q_dtype = types[turn / 3 % 3];
+            arrays x(c, p);
+            for (size_t t = 0; i == 3 && t < p.kv_heads * p.k_stride; t++)
+                if (t % p.k_stride < p.tokens)
+                    x.k.norms.set(t, 8 * x.k.norms.at(t));
+            for (size_t t = 0; i == 3 && p.side != AURA_F16 && t < p.kv_heads * p.v_stride; t++)
+                if (t % p.v_stride < p.tokens)
+                    x.v.norms.set(t, powf(10, 24 * (float)random_uniform(&c.seed) - 12));
+            x.keys = x.k.put(), x.values = x.v.put();
+            run_sdpa(c, p, x, "sdpa");
+        }
+}
+
 /* Every dim that pass 2 has a kernel for, every type of partials; bf16 rounds the largest score of a block. */
 static void check_partials()
 {
@@ -330,6 +360,7 @@ void check_rows_flash()
 {
     check_published();
     check_pairs();
+    check_tiles();
     check_partials();
     check_causal();
     check_not_finite();

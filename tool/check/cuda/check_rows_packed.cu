@@ -82,6 +82,13 @@ static void check_score_and_value()
             run_value(c, p, x, turn % 2 ? 0.1f : -0.03f);
             turn++;
         }
+    for (uint32_t bits : {3u, 4u, 8u}) /* tiles */
+        for (size_t n : {1, 16, 17, 600}) {
+            struct problem p = {bits, bits, 128, 128, 10, 2, n, n + 1, n};
+            const arrays x(c, p);
+            run_score(c, p, x);
+            run_value(c, p, x, 0.1f);
+        }
     for (uint32_t dim : {1u, 7u, 9u, 63u, 130u}) { /* any dim of values */
         struct problem p = {4, dim % 2 ? 3u : 6u, 64, dim, 4, 2, 70, 70, 71};
         const arrays x(c, p);

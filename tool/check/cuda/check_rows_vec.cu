@@ -227,6 +227,12 @@ static void check_rings()
         v.mask_type = (uint32_t)start % 2, v.nwg = 3; /* mask types 0 and 1 have no window */
         run_vec(c, v, "ring without a window");
     }
+    for (uint32_t dim : {64u, 128u, 256u}) /* tiles of f16 */
+        for (uint64_t n : {1, 17, 300}) {
+            struct vec_case v = {0, 0, AURA_F16, dim, dim, 10, 2, n, n + 2};
+            v.nwg = n == 17 ? 3 : 0, v.softcap = dim == 64 ? 9.f : 0, v.ring_start = n == 300 ? 100 : 0;
+            run_vec(c, v, "tiles");
+        }
     for (uint32_t nwg = 0; nwg <= 32; nwg += 1 + nwg / 4) {
         struct vec_case v = {4, 8, AURA_F32, 256, 256, 4, 2, 1100, 1200};
         v.nwg = nwg, v.scale = nwg % 2 ? 0 : 0.06f;
