@@ -342,6 +342,40 @@ static void windows(const char * path) {
     munmap(grown, 2*sizeof(double));
 }
 
+// The first position says how far back one may go: what is computed from there is what a new context computes. Tokens come one by
+// one before, when aura gives back more than llama.cpp's cells do.
+static void going_back(const char * path) {
+    const int MANY = 1024, ONE = 240;
+    llama_model * model = llama_model_load_from_file(path, llama_model_default_params());
+    const int vocab = llama_vocab_n_tokens(llama_model_get_vocab(model)), window = llama_model_n_swa(model);
+    std::vector<float> last[2];
+    double e = 0, s = 0;
+    int code = 0, bad = 0, first = 0;
+    setenv("LLAMA_AURA", "kf32vf32", 1);
+    for (int fresh = 0; fresh < 2; fresh++) {
+        llama_context_params p = llama_context_default_params();
+        p.n_ctx = 2048, p.n_threads = p.n_threads_batch = 1, p.swa_full = false;
+        llama_context * ctx = llama_init_from_model(model, p);
+        for (int at = 0, n; at < (fresh ? first + window : MANY + ONE); at += n, bad |= code) {
+            n = fresh ? std::min(512, first + window - at) : at < MANY ? 512 : 1;
+            decode(ctx, { 0 }, at, n, &code);
+        }
+        if (!fresh) {
+            first = llama_memory_seq_pos_min(llama_get_memory(ctx), 0);
+            llama_memory_seq_rm(llama_get_memory(ctx), 0, first + window, -1);
+        }
+        last[fresh] = decode(ctx, { 0 }, first + window, 8, &code);
+        bad |= code;
+        llama_free(ctx);
+    }
+    for (size_t i = 0; !bad && i < last[0].size(); i++) {
+        e += pow((double) last[0][i] - last[1][i], 2), s += pow((double) last[1][i], 2);
+    }
+    printf("  back to position %d of %d, window %d: nmse %.1e\n", first + window, MANY + ONE, window, e/s);
+    expect(!bad && first > 0 && s > 0 && e < 1e-10*s && (int) last[0].size() == 8*vocab, "what is said to be there is there");
+    llama_model_free(model);
+}
+
 static void sharing(llama_model * model) {
     const auto share = [&](llama_memory_t with) -> std::string {
         try {
@@ -382,6 +416,7 @@ int main(int argc, char ** argv) {
     division(model);
     giving_up(model);
     once(model);
+    going_back(argv[2]);
     sharing(model);
     llama_model_free(model);
     printf("%d of these are wrong\n", failures);

@@ -63,7 +63,7 @@ part_walk() {
 part_inner() {
     models || { echo 'skip inner: no small models'; return; }
     try 'inner: compiles' compile inner
-    try "inner: sharing is refused; profiles; learning; divided positions; steps given up; cuts with shifts; windows" \
+    try "inner: sharing is refused; profiles; learning; divided positions; steps given up; cuts with shifts; windows, and back in them" \
         $out/inner "$tiny/llama-dense.gguf" "$tiny/gemma3-dense.gguf" $out
 }
 
