@@ -433,7 +433,13 @@ static void no_pages_on_one_rank(void)
         EXPECT(status == AURA_OUT_OF_PAGES, "rank %d: %s", who, aura_status_text(status));
         EXPECT(!aura_mpi_cache_get_info(p.many, &info) && !aura_mpi_seq_get_info(p.many, p.b[0], &about) &&
                    about.pages == info.pages - info.free_pages, "%zu pages, %zu in use", about.pages, info.pages - info.free_pages);
+        uint64_t mine = 0; /* what the others had taken already, they gave back */
+        for (uint64_t page = 0; page * 256 < about.tokens; page++)
+            mine += page % (uint64_t)ranks == (uint64_t)me;
+        EXPECT(about.pages == mine, "%zu pages, not %llu", about.pages, (unsigned long long)mine);
         EXPECT(aura_mpi_seq_reserve(p.many, p.b[0], 1 << 20) == AURA_OUT_OF_PAGES, "%s", aura_last_error());
+        EXPECT(!aura_mpi_seq_get_info(p.many, p.b[0], &about) && about.pages == mine, "%zu pages, not %llu", about.pages,
+               (unsigned long long)mine);
         expect_same_tokens(&p, "no pages");
         pair_free(&p);
     }
