@@ -276,7 +276,7 @@ AURA_INLINE ivec ivec_xor(ivec a, ivec b)
 }
 /* Whether some lane of a v that was noted had none of the bits `places`: the smallest of what they had is kept. */
 typedef ivec ties;
-AURA_INLINE ties ties_none(void) { return ivec_of(_mm256_set1_epi32(0x7fffffff), _mm256_set1_epi32(0x7fffffff)); }
+#define TIES_NONE ivec_set1(0x7fffffff)
 AURA_INLINE ties ties_note(ties t, ivec v, uint32_t places)
 {
     const __m256i m = _mm256_set1_epi32((int)places);

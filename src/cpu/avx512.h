@@ -175,7 +175,7 @@ AURA_INLINE ivec ivec_plus(ivec a, ivec b) { return _mm512_add_epi32(a, b); }
 AURA_INLINE ivec ivec_xor(ivec a, ivec b) { return _mm512_xor_si512(a, b); }
 /* Whether some lane of a v that was noted had none of the bits `places`. */
 typedef __mmask16 ties;
-AURA_INLINE ties ties_none(void) { return 0xffff; }
+#define TIES_NONE ((ties)0xffff)
 AURA_INLINE ties ties_note(ties t, ivec v, uint32_t places)
 {
     return _mm512_mask_test_epi32_mask(t, v, _mm512_set1_epi32((int)places));

@@ -12,7 +12,7 @@
  *
  * Needs: row_codes.tmpl.h; vec_round, vec_fma, vec_sub, vec_from_int, ivec_from_vec; vec_load_n, vec_set1, vec_add,
  *        vec_mul, vec_keep, vec_abs, vec_max, vec_min, vec_sum, vec_sum2, vec_top, vec_above; ivec_zero, ivec_add, ivec_add_where,
- *        ivec_plus, ivec_and, ivec_xor, ivec_sar, ivec_shr, ivec_set1, ivec_of_vec, vec_of_ivec; ties_none, ties_note, ties_found;
+ *        ivec_plus, ivec_and, ivec_xor, ivec_sar, ivec_shr, ivec_set1, ivec_of_vec, vec_of_ivec; TIES_NONE, ties_note, ties_found;
  *        ENCODE_FITS, the fits that are tried together; AURA_ISA. */
 
 /* The number of thresholds below each lane of v. */
@@ -125,7 +125,7 @@ AURA_INLINE int encode_try(float *dot, float *size2, const struct mirrored *m, c
     int found = 0;
     AURA_UNROLL
     for (int i = 0; i < n; i++)
-        dots[i] = squares[i] = vec_set1(0), by[i] = vec_set1(factor[i]), near[i] = ties_none();
+        dots[i] = squares[i] = vec_set1(0), by[i] = vec_set1(factor[i]), near[i] = TIES_NONE;
     for (uint32_t d = 0; d < plan->dim; d += AURA_LANES) {
         const vec v = vec_load(y + d), size = vec_abs(v);
         const ivec negative = ivec_shr(ivec_of_vec(v), 31);
@@ -151,7 +151,7 @@ AURA_INLINE int encode_codes(uint8_t *packed, const float *y, const struct aura_
 {
     const struct mirrored m = encode_mirror(plan, bits);
     const vec by = vec_set1(factor), cells = vec_set1(plan->cells), count = vec_load(plan->cell_count);
-    ties near = ties_none();
+    ties near = TIES_NONE;
     for (uint32_t d = 0; d < plan->dim; d += AURA_LANES) {
         const vec v = vec_load(y + d), size = vec_abs(v);
         ivec up = ivec_zero(), sign; /* levels above or below the middle; 0 where v > 0, else -1 */

@@ -358,11 +358,7 @@ AURA_INLINE ivec ivec_xor(ivec a, ivec b)
 }
 /* Whether some lane of a v that was noted had none of the bits `places`: the smallest of what they had is kept. */
 typedef ivec ties;
-AURA_INLINE ties ties_none(void)
-{
-    uint32x4_t all = vdupq_n_u32(0xffffffff);
-    return ivec_of(all, all, all, all);
-}
+#define TIES_NONE ivec_set1(0x7fffffff)
 AURA_INLINE ties ties_note(ties t, ivec v, uint32_t places)
 {
     for (int i = 0; i < 4; i++)
