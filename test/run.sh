@@ -460,9 +460,13 @@ tool_help() {
     fits 'help' $aura --help
     try 'help: exit codes' grep -q 'exit codes: 0 good; 1 .*; 2 ' $out/tool.txt
     try 'help: there are commands' test "$(commands | wc -l)" -ge 9
+    try 'help: completion has the commands of help' diff <(commands) <(sed -n 's/^  \([a-z][a-z]*\)  *[a-z].*/\1/p' $out/tool.txt)
     for command in $(commands); do
         fits "help: $command" $aura "$command" --help
         try "help: $command as another way to ask" diff <($aura help "$command") $out/tool.txt
+        for option in $(sed -n 's/^  \(-[a-z], \)\?\(--[a-z-]*\).*/\2/p' $out/tool.txt); do
+            options "$command" | grep -qx -- "$option" || missing="$missing $command:$option:bash"
+        done
         for option in $(options "$command"); do
             grep -q -- "^  \(-., \)\?$option\b" $out/tool.txt || missing="$missing $command:$option:help"
             sed 's/\\-/-/g; s/\\f.//g' doc/aura.1 | sed -n "/^.SS aura $command\$/,/^.S[SH]/p" | grep -q -- "^\(-., \)\?$option\b" ||
@@ -723,6 +727,13 @@ open(sys.argv[2], "wb").write(bytes(t[i:i + 2])), open(sys.argv[3], "w").write(s
         test/tool/tables.py $aura $model $out || echo "FAIL tables: exit status $?"
     else
         echo 'skip chat, tables: there is no python3'
+    fi
+
+    if command -v script >/dev/null; then
+        script -qec "$aura run $model -p ab -n 1" /dev/null >$out/tool.txt </dev/null
+        holds 'run: a text is no message, and that is said to people' 'went on with the text; --chat asks it as a message'
+        script -qec "$aura run $model -p ab -n 1 --chat" /dev/null >$out/tool.txt </dev/null
+        try 'run: not of a message' bash -c "! grep -q 'went on with the text' $out/tool.txt"
     fi
 
     ends 2 'run: no model' $aura run

@@ -60,6 +60,16 @@ static void print_json(const struct run *r, const char *format)
            llm_state_bits(r->state));
 }
 
+/* Whether the file says how its model is talked to. */
+static int has_template(const struct run *r)
+{
+    char error[LLM_ERROR_BYTES], *text = NULL;
+    const struct chat_turn turn = {"user", "?"};
+    const int good = !chat_prompt(r->file, &turn, 1, &text, NULL, error);
+    free(text);
+    return good;
+}
+
 static void print_summary(const struct run *r, const char *format)
 {
     const char *dim = colour(stderr, DIM), *plain = colour(stderr, PLAIN);
@@ -70,6 +80,8 @@ static void print_summary(const struct run *r, const char *format)
             "%.2f bits per value%s\n", dim, r->prompt, run_plural(r->prompt), run_prompt_rate(r), r->said, run_plural(r->said),
             run_said_rate(r), format, tokens, run_plural(tokens), (double)llm_state_bytes(r->state) / 1e6,
             llm_state_bits(r->state), plain);
+    if (isatty(2) && r->a->prompt && !r->a->chat && !r->a->load && has_template(r))
+        fprintf(stderr, "%sThe model went on with the text; --chat asks it as a message.%s\n", dim, plain);
 }
 
 static int finish(struct run *r)
