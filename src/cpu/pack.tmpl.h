@@ -9,7 +9,7 @@
 /* word[kind] = the codes of a run, given as quads: aura_pack_run() of 16 lanes. */
 AURA_INLINE void pack_run(ivec *word, const ivec *quad, const int kind)
 {
-    const int low = kind == 8 ? 8 : kind == 2 ? 2 : kind == 3 ? 3 : 4;
+    const int low = kind > 4 && kind < 8 ? 4 : kind, pairs = kind == 6; /* pairs: bits 4 and 5 have two words */
     AURA_UNROLL
     for (int w = 0; w < low; w++) {
         if (kind == 8)
@@ -31,9 +31,9 @@ AURA_INLINE void pack_run(ivec *word, const ivec *quad, const int kind)
             word[4] = ivec_plus(word[4], ivec_shl(ivec_and(ivec_shr(quad[k], 4), 0x01010101), k));
     AURA_UNROLL
     for (int k = 0; k < 8; k++)
-        if (kind == 6 && k % 4 == 0)
+        if (pairs && k % 4 == 0)
             word[4 + k / 4] = ivec_and(ivec_shr(quad[k], 4), 0x03030303);
-        else if (kind == 6)
+        else if (pairs)
             word[4 + k / 4] = ivec_plus(word[4 + k / 4], ivec_shl(ivec_and(ivec_shr(quad[k], 4), 0x03030303), 2 * (k % 4)));
 }
 
@@ -96,7 +96,7 @@ AURA_INLINE vec unpack_numbers(ivec quad, const struct aura_side *s, vec scale, 
 {
     ivec one = ivec_sar(ivec_shl(quad, 24 - 8 * byte), 24);
     vec level = vec_from_int(one);
-    if (kind == 5 || kind == 6) /* the odd numbers around 0 */
+    if (kind > 4 && kind < 8) /* the odd numbers around 0 */
         level = vec_fma(level, vec_set1(2), vec_set1((float)(1 - (1 << kind))));
     return vec_mul(vec_mul(vec_set1(s->step), level), scale);
 }
