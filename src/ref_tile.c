@@ -38,14 +38,15 @@ void aura_pack_ref(uint32_t *words, const uint8_t *index, const struct aura_side
         }
 }
 
-void aura_unpack_ref(float *x, const struct aura_tile *tile, uint32_t from, uint32_t to)
+void aura_unpack_ref(float *x, const struct aura_tile *tile, uint32_t from, uint32_t to, const float *r)
 {
     const struct aura_side *side = tile->side;
     const int keys = side->lanes == AURA_TILE;
     for (uint32_t t = from; t < to; t++)
         for (uint32_t d = 0; d < side->dim; d++) {
             const float level = (float)(keys ? aura_ref_level(tile, d, t) : aura_ref_level(tile, t, d));
-            x[(size_t)(t - from) * side->dim + d] = (side->step * level) * aura_f32_from_f16(tile->scale[t]);
+            const float number = (side->step * level) * aura_f32_from_f16(tile->scale[t]);
+            x[(size_t)(t - from) * side->dim + d] = r ? number + r[d] : number;
         }
 }
 

@@ -137,9 +137,9 @@ typedef void aura_feedback_fn(uint8_t *code, float *scale, const float *y, const
 typedef void aura_pack_fn(uint32_t *words, const uint8_t *index, const struct aura_side *side);
 
 struct aura_tile;
-/* x[to - from][dim] = tokens [from, to) of one side of a tile: (step * level) * scale, each rounded. words may
- * have any alignment here. */
-typedef void aura_unpack_fn(float *x, const struct aura_tile *tile, uint32_t from, uint32_t to);
+/* x[to - from][dim] = tokens [from, to) of one side of a tile: (step * level) * scale + r[dim], each rounded; r NULL: nothing is
+ * added. words may have any alignment here. */
+typedef void aura_unpack_fn(float *x, const struct aura_tile *tile, uint32_t from, uint32_t to, const float *r);
 
 /* x[n] = numbers of a type; and to[n] = the numbers of a type nearest to x, ties to even. x has no NaN; those of `from` stay. */
 typedef void aura_widen_fn(float *x, const void *from, aura_dtype dtype, size_t n);

@@ -59,7 +59,7 @@ enum { AURA_ROW_F32 = 9, AURA_ROW_F16, AURA_ROW_BF16 };
     X(encode, EXACT, 2e-6)           \
     X(feedback, EXACT, 1e-4)         \
     X(pack, EXACT, 0)                \
-    X(unpack, EXACT, 2.4e-7)         \
+    X(unpack, EXACT, 4e-7)           \
     X(widen, EXACT, 0)               \
     X(narrow, EXACT, 0.01)           \
     X(query, EXACT, 4e-5)            \

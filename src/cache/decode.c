@@ -9,13 +9,14 @@
 enum { MOST_FLOATS = 8192 }; /* that are decoded together: 32 KiB of stack, a tile of up to 256 channels */
 
 /* Encoded vectors, columns [from, to) of a tile, in rotated space: y[to - from][dim]. */
-static void decode_codes(float *y, const aura_cache *cache, const uint8_t *tile, uint32_t from, uint32_t to, int values)
+static void decode_codes(float *y, const aura_cache *cache, const uint8_t *tile, uint32_t from, uint32_t to, const float *r,
+                         int values)
 {
     const struct aura_layout *l = &cache->layout;
     const struct aura_side *s = values ? &l->v : &l->k;
     const struct aura_tile side = {(const uint32_t *)(const void *)(tile + (values ? l->v_at : 0)), NULL,
                                    (const uint16_t *)(const void *)(tile + (values ? l->v_scale_at : l->k_scale_at)), s, 1};
-    cache->ctx->kernels.unpack[s->kind](y, &side, from, to);
+    cache->ctx->kernels.unpack[s->kind](y, &side, from, to, r);
 }
 
 /* Tokens [token, token + n) of one tile, in rotated space. */
@@ -35,13 +36,11 @@ static void decode_rotated(float *y, const aura_cache *cache, const struct aura_
                                          AURA_F16, dim);
     if (from >= to)
         return;
-    decode_codes(y + (size_t)from * dim, cache, aura_tile_of(cache, seq, token / AURA_TILE, head), c + from, c + to, values);
-    if (values || !aura_has_reference(cache, seq->closed, token / AURA_PAGE))
-        return;
-    aura_load_reference(r, cache, aura_head_of(cache, seq, (size_t)(token / AURA_PAGE), head));
-    for (uint32_t i = from; i < to; i++)
-        for (uint32_t d = 0; d < dim; d++)
-            y[(size_t)i * dim + d] = y[(size_t)i * dim + d] + r[d];
+    const int relative = !values && aura_has_reference(cache, seq->closed, token / AURA_PAGE);
+    if (relative)
+        aura_load_reference(r, cache, aura_head_of(cache, seq, (size_t)(token / AURA_PAGE), head));
+    decode_codes(y + (size_t)from * dim, cache, aura_tile_of(cache, seq, token / AURA_TILE, head), c + from, c + to,
+                 relative ? r : NULL, values);
 }
 
 static void decode_plain(float *x, const aura_cache *cache, const struct aura_sequence *seq, uint64_t token, uint32_t head,

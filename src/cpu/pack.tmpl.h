@@ -91,18 +91,20 @@ AURA_SHAPES_pack(AURA_STAMP, pack, AURA_ISA)
 
 /* ---- the other way ------------------------------------------------------------------------------------------------- */
 
-/* Numbers of 16 codes or, up to 4 bits, levels in the bytes `byte` of lanes. */
-AURA_INLINE vec unpack_numbers(ivec quad, const struct aura_side *s, vec scale, const int byte, const int kind)
+/* Numbers of 16 codes or, up to 4 bits, levels in the bytes `byte` of lanes; r, where it is not NULL, is added. */
+AURA_INLINE void unpack_store(float *x, ivec quad, const struct aura_side *s, vec scale, const float *r, const int byte,
+                              const int kind)
 {
     ivec one = ivec_sar(ivec_shl(quad, 24 - 8 * byte), 24);
     vec level = vec_from_int(one);
     if (kind > 4 && kind < 8) /* the odd numbers around 0 */
         level = vec_fma(level, vec_set1(2), vec_set1((float)(1 - (1 << kind))));
-    return vec_mul(vec_mul(vec_set1(s->step), level), scale);
+    vec number = vec_mul(vec_mul(vec_set1(s->step), level), scale);
+    vec_store(x, r ? vec_add(number, vec_load(r)) : number);
 }
 
 /* Rows [from, to) of 16 tokens from `lane` on. */
-AURA_INLINE void unpack_keys(float *x, const struct aura_tile *tile, uint32_t from, uint32_t to, const int kind)
+AURA_INLINE void unpack_keys(float *x, const struct aura_tile *tile, uint32_t from, uint32_t to, const float *r, const int kind)
 {
     const struct aura_side *s = tile->side;
     const struct levels levels = tile_levels(s->level, 0, kind);
@@ -120,13 +122,13 @@ AURA_INLINE void unpack_keys(float *x, const struct aura_tile *tile, uint32_t fr
         for (uint32_t t = c < from ? from : c; t < to && t < c + AURA_LANES; t++) {
             const vec scale = vec_set1(aura_f32_from_f16(tile->scale[t]));
             for (uint32_t d = 0; d < s->dim; d += AURA_LANES)
-                vec_store(x + (size_t)(t - from) * s->dim + d,
-                          unpack_numbers(ivec_load8(code + (t - c) * stride + d), s, scale, 0, kind));
+                unpack_store(x + (size_t)(t - from) * s->dim + d, ivec_load8(code + (t - c) * stride + d), s, scale,
+                             r ? r + d : NULL, 0, kind);
         }
     }
 }
 
-AURA_INLINE void unpack_values(float *x, const struct aura_tile *tile, uint32_t from, uint32_t to, const int kind)
+AURA_INLINE void unpack_values(float *x, const struct aura_tile *tile, uint32_t from, uint32_t to, const float *r, const int kind)
 {
     const struct aura_side *s = tile->side;
     const struct levels levels = tile_levels(s->level, 0, kind);
@@ -144,18 +146,18 @@ AURA_INLINE void unpack_values(float *x, const struct aura_tile *tile, uint32_t 
             for (int i = 0; i < 4; i++) {
                 const uint32_t t = 4 * (uint32_t)k + (uint32_t)i;
                 if (t >= from && t < to)
-                    vec_store(x + (size_t)(t - from) * s->dim + d, unpack_numbers(quad, s, vec_set1(scale[t]), i, kind));
+                    unpack_store(x + (size_t)(t - from) * s->dim + d, quad, s, vec_set1(scale[t]), r ? r + d : NULL, i, kind);
             }
         }
 }
 
-#define AURA_STAMP(stage, shape, kind, isa)                                                               \
-    void aura_unpack_##shape##_##isa(float *x, const struct aura_tile *tile, uint32_t from, uint32_t to)  \
-    {                                                                                                     \
-        if (tile->side->lanes == AURA_TILE)                                                               \
-            unpack_keys(x, tile, from, to, kind);                                                         \
-        else                                                                                              \
-            unpack_values(x, tile, from, to, kind);                                                       \
+#define AURA_STAMP(stage, shape, kind, isa)                                                                              \
+    void aura_unpack_##shape##_##isa(float *x, const struct aura_tile *tile, uint32_t from, uint32_t to, const float *r) \
+    {                                                                                                                    \
+        if (tile->side->lanes == AURA_TILE)                                                                              \
+            unpack_keys(x, tile, from, to, r, kind);                                                                     \
+        else                                                                                                             \
+            unpack_values(x, tile, from, to, r, kind);                                                                   \
     }
 AURA_SHAPES_unpack(AURA_STAMP, unpack, AURA_ISA)
 #undef AURA_STAMP

@@ -178,12 +178,9 @@ static void decode_tokens(float *x, const struct tier *t, const uint8_t *tile, u
     const struct aura_tile words = {(const uint32_t *)(const void *)at, NULL,
                                     (const uint16_t *)(const void *)(tile + (values ? l->v_scale_at : l->k_scale_at)), side, 1};
     if (aura_is_packed(side->kind))
-        shape->ctx->kernels.unpack[side->kind](x, &words, c, c + n);
+        shape->ctx->kernels.unpack[side->kind](x, &words, c, c + n, r);
     else
         aura_load_row(x, at, aura_dtype_of_kind(side->kind), (size_t)c * side->dim, (size_t)n * side->dim);
-    for (uint32_t i = 0; r && i < n; i++)
-        for (uint32_t d = 0; d < side->dim; d++)
-            x[(size_t)i * side->dim + d] = x[(size_t)i * side->dim + d] + r[d];
     if (aura_is_packed(side->kind))
         shape->ctx->kernels.undo[0](x, x, values ? &shape->v.undo : &shape->k.undo, n);
     for (uint32_t i = 0; inverse && i < n; i++)

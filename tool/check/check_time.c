@@ -98,7 +98,7 @@ static int bench_tile(const struct aura_variant *v)
     else if (!strcmp(v->stage, "pack"))
         ((aura_pack_fn *)v->run)(tiles.words, bench.packed, &tiles.layout.k);
     else if (!strcmp(v->stage, "unpack"))
-        ((aura_unpack_fn *)v->run)(bench.y, tiles.tile, 0, AURA_TILE);
+        ((aura_unpack_fn *)v->run)(bench.y, tiles.tile, 0, AURA_TILE, NULL);
     else if (!strcmp(v->stage, "widen"))
         ((aura_widen_fn *)v->run)(bench.y, bench.packed, AURA_F16, ROWS * DIM);
     else if (!strcmp(v->stage, "narrow"))
