@@ -280,9 +280,9 @@ enum { AURA_N_KINDS = 32 };
     X(rows_score_b3_d128_cuda, ROWS_SCORE, 3, 128, 3)         \
     X(rows_score_b4_d128_cuda, ROWS_SCORE, 4, 128, 3)         \
     X(rows_score_b8_d128_cuda, ROWS_SCORE, 8, 128, 3)         \
-    X(rows_value_b3_d128_cuda, ROWS_VALUE, 3, 128, 3)         \
-    X(rows_value_b4_d128_cuda, ROWS_VALUE, 4, 128, 3)         \
-    X(rows_value_b8_d128_cuda, ROWS_VALUE, 8, 128, 3)         \
+    X(rows_value_b3_d128_cuda, ROWS_VALUE, 3, 128, 2)         \
+    X(rows_value_b4_d128_cuda, ROWS_VALUE, 4, 128, 2)         \
+    X(rows_value_b8_d128_cuda, ROWS_VALUE, 8, 128, 2)         \
     X(rows_attend_b2_d128_cuda, ROWS_ATTEND, 2, 128, 2)       \
     X(rows_attend_b3_d128_cuda, ROWS_ATTEND, 3, 128, 2)       \
     X(rows_attend_b4_d64_cuda, ROWS_ATTEND, 4, 64, 2)         \

@@ -46,9 +46,13 @@ enum rows_mode { ROWS_SCORE, ROWS_VALUE, ROWS_ATTEND };
 struct dev_rows_call aura_cuda_rows_call(const aura_cuda_rows *rows, uint32_t q_heads, uint32_t kv_heads);
 struct dev_tokens aura_cuda_rows_tokens(uint64_t first, uint64_t end, uint32_t units);
 
-/* Into how many units the tokens of `heads` KV heads go: enough for the device, none with less than 256 tokens, and not more than
- * the scratch has room for, `bytes` of each; 0: not even for one. */
-uint32_t aura_cuda_rows_units(const aura_cuda_rows *rows, uint32_t heads, uint64_t tokens, size_t bytes);
+/* Into how many units `tokens` tokens of a call go that has its sides: enough for the device, none with less than 256 tokens, and
+ * not more than the scratch has room for, `bytes` of each; 0: not even for one. */
+uint32_t aura_cuda_rows_units(const aura_cuda_rows *rows, const struct dev_rows_call &c, enum rows_mode mode, uint64_t tokens,
+                              size_t bytes);
+
+/* rows_tiles.cu: how many blocks of its kernel for the call a multiprocessor has; 0: there is none. heads: of a group. */
+uint32_t aura_cuda_rows_blocks(const struct dev_rows_call &c, enum rows_mode mode, uint32_t *heads);
 
 /* One launch, by the best kernel that takes the call: of rows_tiles.cu, or of rows_any.cu, which takes all of them. */
 aura_status aura_cuda_rows_run(const aura_cuda_rows *rows, const char *call, const struct dev_rows_call &c, enum rows_mode mode,

@@ -13,9 +13,14 @@ struct dev_tokens aura_cuda_rows_tokens(uint64_t first, uint64_t end, uint32_t u
     return k;
 }
 
-uint32_t aura_cuda_rows_units(const aura_cuda_rows *rows, uint32_t heads, uint64_t tokens, size_t bytes)
+/* Tables and queries are made ready by every block: of tiles there are as many blocks as run at once, and no more. */
+uint32_t aura_cuda_rows_units(const aura_cuda_rows *rows, const struct dev_rows_call &c, enum rows_mode mode, uint64_t tokens,
+                              size_t bytes)
 {
-    const uint64_t wanted = ((uint64_t)rows->multiprocessors * 16 + heads - 1) / heads, most = tokens / 256;
+    uint32_t heads;
+    const uint32_t blocks = aura_cuda_rows_blocks(c, mode, &heads), per_sm = blocks ? blocks : 16;
+    const uint64_t groups = (uint64_t)(c.q_heads / c.ratio) * ((c.ratio + heads - 1) / heads);
+    const uint64_t wanted = (uint64_t)rows->multiprocessors * per_sm / groups, most = tokens / 256;
     const uint64_t room = rows->scratch_bytes / bytes, units = wanted < most ? wanted : most;
     return (uint32_t)(room < 1 ? 0 : room < units ? room : units < 1 ? 1 : units < 1024 ? units : 1024);
 }
@@ -56,7 +61,7 @@ extern "C" aura_status aura_cuda_score(aura_cuda_rows *rows, const aura_score_ar
     struct dev_rows_call c = aura_cuda_rows_call(rows, a->q_heads, a->kv_heads);
     c.k = packed_side(&a->keys, a->dim, a->tokens), c.q = a->q, c.q_dtype = (uint32_t)a->q_dtype;
     c.scores = a->scores, c.score_dtype = (uint32_t)a->score_dtype, c.score_stride = aura_or(a->score_stride, a->tokens);
-    c.tokens = aura_cuda_rows_tokens(0, a->tokens, aura_cuda_rows_units(rows, a->kv_heads, a->tokens, 1));
+    c.tokens = aura_cuda_rows_tokens(0, a->tokens, aura_cuda_rows_units(rows, c, ROWS_SCORE, a->tokens, 1));
     return aura_cuda_rows_run(rows, name, c, ROWS_SCORE, stream);
 }
 
@@ -71,10 +76,10 @@ extern "C" aura_status aura_cuda_value(aura_cuda_rows *rows, const aura_value_ar
         return status;
     struct dev_rows_call c = aura_cuda_rows_call(rows, a->q_heads, a->kv_heads);
     const size_t bytes = aura_times((size_t)a->q_heads * a->dim, sizeof(float));
-    const uint32_t units = aura_cuda_rows_units(rows, a->kv_heads, a->tokens, bytes);
+    c.v = packed_side(&a->values, a->dim, a->tokens), c.threshold = a->sparse_threshold;
+    const uint32_t units = aura_cuda_rows_units(rows, c, ROWS_VALUE, a->tokens, bytes);
     if (!units)
         return no_room(call, rows, bytes);
-    c.v = packed_side(&a->values, a->dim, a->tokens), c.threshold = a->sparse_threshold;
     c.scores = (void *)a->weights, c.score_dtype = (uint32_t)a->weight_dtype,
     c.score_stride = aura_or(a->weight_stride, a->tokens);
     c.tokens = aura_cuda_rows_tokens(0, a->tokens, units), c.o = rows->scratch, c.partial_dtype = AURA_F32;

@@ -56,7 +56,7 @@ extern "C" aura_status aura_cuda_flash_attn_vec_reduce(aura_cuda_rows *rows, con
 static uint32_t take_partials(const aura_cuda_rows *rows, struct dev_rows_call *c, uint64_t tokens)
 {
     const size_t bytes = (size_t)c->q_heads * (c->v.dim + 2) * sizeof(float);
-    const uint32_t units = aura_cuda_rows_units(rows, c->q_heads / c->ratio, tokens, bytes);
+    const uint32_t units = aura_cuda_rows_units(rows, *c, ROWS_ATTEND, tokens, bytes);
     float *o = (float *)rows->scratch;
     c->o = o, c->m = o + (size_t)c->q_heads * units * c->v.dim, c->l = (float *)c->m + (size_t)c->q_heads * units;
     c->partial_dtype = AURA_F32;

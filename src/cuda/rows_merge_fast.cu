@@ -2,40 +2,36 @@
 #include "rotate.cuh"
 #include "rows_merge.cuh"
 
-/* E numbers from element `at` on, which is a multiple of E. */
-template <int E>
-__device__ __forceinline__ void load_numbers(float (&x)[E], const void *array, uint32_t dtype, size_t at)
-{
-    if (dtype == AURA_F32) {
-        const float *from = (const float *)array + at;
+/* E numbers from element `at` on, a multiple of E, as they are in memory: SIZE bytes each. All loads begin before the first number
+ * is used. */
+template <int E, int SIZE>
+struct raw_numbers {
+    uint32_t word[E * SIZE / 4];
+    __device__ __forceinline__ void load(const void *array, size_t at)
+    {
+        const uint8_t *from = (const uint8_t *)array + at * SIZE;
+        if constexpr (E * SIZE >= 16) {
 #pragma unroll
-        for (int i = 0; i < E; i += E < 4 ? 2 : 4) {
-            const float4 v =
-                E < 4 ? make_float4(((const float2 *)from)->x, ((const float2 *)from)->y, 0, 0) : *(const float4 *)(from + i);
-            x[i] = v.x, x[i + 1] = v.y;
-            if (E >= 4)
-                x[E >= 4 ? i + 2 : 0] = v.z, x[E >= 4 ? i + 3 : 0] = v.w;
+            for (int i = 0; i < E * SIZE / 16; i++) {
+                const uint4 v = ((const uint4 *)from)[i];
+                word[4 * i] = v.x, word[4 * i + 1] = v.y, word[4 * i + 2] = v.z, word[4 * i + 3] = v.w;
+            }
+        } else if constexpr (E * SIZE == 8) {
+            const uint2 v = *(const uint2 *)from;
+            word[0] = v.x, word[1] = v.y;
+        } else {
+            word[0] = *(const uint32_t *)from;
         }
-        return;
     }
-    const uint16_t *from = (const uint16_t *)array + at;
-    uint32_t words[E / 2];
-    if (E >= 8) {
-#pragma unroll
-        for (int i = 0; i < E / 2; i += 4) {
-            const uint4 v = *(const uint4 *)(from + 2 * i);
-            words[i % (E / 2)] = v.x, words[(i + 1) % (E / 2)] = v.y, words[(i + 2) % (E / 2)] = v.z,
-                           words[(i + 3) % (E / 2)] = v.w;
-        }
-    } else {
-#pragma unroll
-        for (int i = 0; i < E / 2; i++)
-            words[i] = ((const uint32_t *)from)[i];
+    __device__ __forceinline__ float at(int i, uint32_t dtype) const
+    {
+        if constexpr (SIZE == 4)
+            return __uint_as_float(word[i]);
+        const uint32_t both = word[i * SIZE / 4];
+        return dtype == AURA_F16 ? __half2float(__ushort_as_half((unsigned short)(i % 2 ? both >> 16 : both & 0xffff)))
+                                 : __uint_as_float(i % 2 ? both & 0xffff0000u : both << 16);
     }
-#pragma unroll
-    for (int i = 0; i < E; i++)
-        x[i] = number_of(words[i / 2] >> 16 * (i % 2) & 0xffff, dtype);
-}
+};
 
 template <int E>
 __device__ __forceinline__ void store_numbers(void *array, uint32_t dtype, size_t at, const float (&x)[E])
@@ -84,10 +80,10 @@ __device__ __forceinline__ void finish_row(float (&y)[E], const struct dev_merge
 }
 
 /* Rows of the layout of AURA, and rows that are only added up. The numbers of TOGETHER parts are on their way at a time. */
-template <int E>
-__device__ __forceinline__ void merge_row(const struct dev_merge &a)
+template <int E, int SIZE>
+__device__ __forceinline__ void merge_row_of(const struct dev_merge &a)
 {
-    constexpr int TOGETHER = 32 / E < 8 ? 32 / E : 8;
+    constexpr int TOGETHER = 128 / (E * SIZE) < 16 ? 128 / (E * SIZE) : 16;
     const uint32_t row = blockIdx.x * MERGE_WARPS + threadIdx.x / 32, lane = threadIdx.x % 32;
     if (row >= a.rows)
         return;
@@ -102,11 +98,11 @@ __device__ __forceinline__ void merge_row(const struct dev_merge &a)
         const float w = !weighted ? 1 : lane < n ? part_weight(part_m(a, row, first + lane), l, largest, false) : 0;
         sum += l * w;
         for (uint32_t i = 0; i < n; i += TOGETHER) {
-            float x[TOGETHER][E];
+            struct raw_numbers<E, SIZE> x[TOGETHER];
 #pragma unroll
             for (uint32_t k = 0; k < TOGETHER; k++)
                 if (i + k < n)
-                    load_numbers<E>(x[k], a.o, a.dtype, (row * a.parts + first + i + k) * (32 * E) + lane * E);
+                    x[k].load(a.o, (row * a.parts + first + i + k) * (32 * E) + lane * E);
 #pragma unroll
             for (uint32_t k = 0; k < TOGETHER; k++) {
                 const float weight = __shfl_sync(~0u, w, (int)min(i + k, 31u)), its_l = __shfl_sync(~0u, l, (int)min(i + k, 31u));
@@ -114,11 +110,20 @@ __device__ __forceinline__ void merge_row(const struct dev_merge &a)
                     continue;
 #pragma unroll
                 for (int e = 0; e < E; e++)
-                    acc[e] = fmaf(weight, x[k][e], acc[e]);
+                    acc[e] = fmaf(weight, x[k].at(e, a.dtype), acc[e]);
             }
         }
     }
     finish_row<E>(acc, a, finish_sums(a, largest, warp_sum(sum), sink_of(a, row)), row, (int)lane);
+}
+
+template <int E>
+__device__ __forceinline__ void merge_row(const struct dev_merge &a)
+{
+    if (a.dtype == AURA_F32)
+        merge_row_of<E, 4>(a);
+    else
+        merge_row_of<E, 2>(a);
 }
 
 /* ---- the layout of mlx-native ---------------------------------------------------------------------------------------- */

@@ -68,15 +68,18 @@ struct table {
     static constexpr bool PAIRS = BITS <= 4;
     static constexpr int ENTRIES = BITS == 16 ? 0 : PAIRS ? 1 << 2 * BITS : 1 << BITS, BYTES = 128 * ENTRIES;
     const uint8_t *mine; /* the copy of this lane */
+    /* 128 times the index of a pair, up to 4 bits. */
+    __device__ __forceinline__ struct two_parts pair(uint32_t offset) const
+    {
+        const uint2 v = *(const uint2 *)(mine + offset);
+        return {v.x, v.y};
+    }
     __device__ __forceinline__ struct two_parts look_up(uint32_t a, uint32_t b) const
     {
-        if constexpr (PAIRS) {
-            const uint2 v = *(const uint2 *)(mine + 128 * (a | b << BITS));
-            return {v.x, v.y};
-        } else {
-            const uint32_t x = *(const uint32_t *)(mine + 128 * a), y = *(const uint32_t *)(mine + 128 * b);
-            return {prmt(x, y, 0x5410), prmt(x, y, 0x7632)};
-        }
+        if constexpr (PAIRS)
+            return pair(128 * (a | b << BITS));
+        const uint32_t x = *(const uint32_t *)(mine + 128 * a), y = *(const uint32_t *)(mine + 128 * b);
+        return {prmt(x, y, 0x5410), prmt(x, y, 0x7632)};
     }
 };
 
@@ -103,15 +106,17 @@ __device__ __forceinline__ float make_table(uint8_t *to, const struct dev_rows_s
     if constexpr (BITS == 16) {
         return 1;
     } else {
+        __shared__ float levels[256];
         float largest = 0;
-        for (uint32_t i = 0; i < 1u << BITS; i++) {
-            const float size = fabsf(s.book ? load_element(s.book, s.book_dtype, i) : 0);
-            largest = isfinite(size) ? fmaxf(largest, size) : largest;
-        }
+        __syncthreads();
+        load_book(levels, s);
+        __syncthreads();
+        for (uint32_t i = threadIdx.x % 32; i < 1u << BITS; i += 32)
+            largest = isfinite(levels[i]) ? fmaxf(largest, fabsf(levels[i])) : largest;
+        for (int far = 16; far; far /= 2)
+            largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, far));
         const float unit = unit_for(largest);
-        const auto level = [&](uint32_t code) {
-            return parts_of(s.book ? load_element(s.book, s.book_dtype, code & ((1u << BITS) - 1)) * unit : 0);
-        };
+        const auto level = [&](uint32_t code) { return parts_of(levels[code & ((1u << BITS) - 1)] * unit); };
         for (uint32_t i = threadIdx.x; i < table<BITS>::ENTRIES * (table<BITS>::PAIRS ? 16 : 32); i += TILE_THREADS)
             if constexpr (table<BITS>::PAIRS) {
                 const uint32_t a = level(i / 16), b = level(i / 16 >> BITS);
@@ -134,14 +139,15 @@ struct tile_tokens {
 template <int MODE, int KB, int VB, int DIM>
 struct tile_warp {
     static constexpr int K_BYTES = DIM / 4 * KB / 8, V_BYTES = DIM / 8 * VB / 8, STEPS = DIM / 16;
+    static constexpr bool AHEAD = V_BYTES <= 16; /* the values of the next tile are loaded before this one's are added */
     const struct dev_rows_call &c;
     const struct rows_heads at;
     const uint32_t lane, g, t;
     struct table<KB> keys;
     struct table<VB> values;
     uint32_t q[STEPS][2];
-    uint32_t k[2][(K_BYTES + 3) / 4], v[4][(V_BYTES + 3) / 4];
-    float k_norm[2], v_norm[2];
+    uint32_t k[2][(K_BYTES + 3) / 4], v[4][(V_BYTES + 3) / 4], v_next[4][(V_BYTES + 3) / 4];
+    uint32_t k_norm[2], v_norm[2], v_norm_next[2], w[2], w_next[2]; /* as they are in memory */
     float k_unit, v_unit;        /* what a product of a row is multiplied with; what a coordinate is */
     float max, sum, top, w_unit; /* of head t; top: the largest weight times norm; weights are multiplied with w_unit */
     float acc[STEPS][4];
@@ -195,23 +201,29 @@ struct tile_warp {
         return x;
     }
 
+    __device__ __forceinline__ static uint32_t norm_bits(const struct dev_rows_side &s, size_t head, uint64_t t, bool wanted)
+    {
+        return wanted ? load_bits(s.norms, s.norm_dtype, (int64_t)(head * s.head_rows + t)) : 0;
+    }
+
     __device__ __forceinline__ void load_keys(const struct tile_tokens &x)
     {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             load_words<K_BYTES>(k[i], row_at(c.k, at.kv, x.base + g + 8 * i) + t * K_BYTES, x.k_seen[i]);
-            k_norm[i] = KB == 16 ? 1.f : x.k_seen[i] ? norm_at(c.k, at.kv, x.base + g + 8 * i, 0) : 0.f;
+            k_norm[i] = KB == 16 ? 0 : norm_bits(c.k, at.kv, x.base + g + 8 * i, x.k_seen[i]);
         }
     }
 
-    __device__ __forceinline__ void load_values(const struct tile_tokens &x)
+    __device__ __forceinline__ void load_values(uint32_t (&to)[4][(V_BYTES + 3) / 4], uint32_t (&norm)[2],
+                                                const struct tile_tokens &x)
     {
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            load_words<V_BYTES>(v[i], row_at(c.v, at.kv, x.base + 2 * t + i % 2 + i / 2 * 8) + g * V_BYTES, x.v_seen[i]);
+            load_words<V_BYTES>(to[i], row_at(c.v, at.kv, x.base + 2 * t + i % 2 + i / 2 * 8) + g * V_BYTES, x.v_seen[i]);
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            v_norm[i] = VB == 16 ? 1.f : x.k_seen[i] ? norm_at(c.v, at.kv, x.base + g + 8 * i, 0) : 0.f;
+            norm[i] = VB == 16 ? 0 : norm_bits(c.v, at.kv, x.base + g + 8 * i, x.k_seen[i]);
     }
 
     /* Coordinates 2 p and 2 p + 1 of this lane's part of key i. */
@@ -219,17 +231,26 @@ struct tile_warp {
     {
         if constexpr (KB == 16)
             return {k[i][p], 0};
+        else if constexpr (table<KB>::PAIRS)
+            return keys.pair(128 * bits_at<2 * KB>(k[i], 2 * p * KB));
         else
             return keys.look_up(bits_at<KB>(k[i], 2 * p * KB), bits_at<KB>(k[i], (2 * p + 1) * KB));
     }
 
-    /* Coordinate d of this lane's part of values 2 i and 2 i + 1. */
+    /* Coordinate d of this lane's part of values 2 i and 2 i + 1. Of 4 bits, a word is mixed with that of the other value: its bytes
+     * are pairs then, of even coordinates or of odd ones. */
     __device__ __forceinline__ struct two_parts value_pair(int i, int d) const
     {
-        if constexpr (VB == 16)
+        if constexpr (VB == 16) {
             return {prmt(v[2 * i][d / 2], v[2 * i + 1][d / 2], d % 2 ? 0x7632 : 0x5410), 0};
-        else
+        } else if constexpr (VB == 4) {
+            const uint32_t x = v[2 * i][d / 8], y = v[2 * i + 1][d / 8];
+            const uint32_t mixed = d % 2 ? (x >> 4 & 0x0f0f0f0f) | (y & 0xf0f0f0f0) : (x & 0x0f0f0f0f) | (y << 4 & 0xf0f0f0f0);
+            const int at_bit = d % 8 / 2 * 8;
+            return values.pair((at_bit ? mixed >> (at_bit - 7) % 32 : mixed << 7) & 0x7f80);
+        } else {
             return values.look_up(bits_at<VB>(v[2 * i], d * VB), bits_at<VB>(v[2 * i + 1], d * VB));
+        }
     }
 
     /* The logits of head t and tokens g and g + 8. */
@@ -246,7 +267,8 @@ struct tile_warp {
         }
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            float y = (d[2 * i] + d[2 * i + 1]) * k_unit * k_norm[i] * c.scale;
+            float y = (d[2 * i] + d[2 * i + 1]) * k_unit * c.scale;
+            y = KB == 16 ? y : y * (number_of(k_norm[i], c.k.norm_dtype) * c.k.norm_factor);
             y = c.softcap > 0 ? c.softcap * tanhf(y / c.softcap) : y;
             logit[i] = x.k_seen[i] ? y : -INFINITY;
         }
@@ -272,13 +294,14 @@ struct tile_warp {
         return keep;
     }
 
-    /* Weights of head t and tokens g and g + 8, as operands: tokens 2 t ... and 2 t + 8 ... of the head and part of column g. */
-    __device__ __forceinline__ void weights(uint32_t (&b)[2], float (&w)[2], float keep)
+    /* Of codes, a weight of 0 is a token that is not seen.
+     * Weights of head t and tokens g and g + 8, as operands: tokens 2 t ... and 2 t + 8 ... of the head and part of column g. */
+    __device__ __forceinline__ void weights(uint32_t (&b)[2], float (&x)[2], float keep)
     {
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            w[i] = VB != 16 && w[i] == 0 ? 0 : w[i] * v_norm[i]; /* of codes, a weight of 0 is a token that is not seen */
-        top = fmaxf(top * keep, over_tokens(fmaxf(fabsf(w[0]), fabsf(w[1]))));
+            x[i] = VB == 16 ? x[i] : x[i] == 0 ? 0 : x[i] * (number_of(v_norm[i], c.v.norm_dtype) * c.v.norm_factor);
+        top = fmaxf(top * keep, over_tokens(fmaxf(fabsf(x[0]), fabsf(x[1]))));
         const bool move = keep != 1 || !(top * w_unit < 65504.f);
         if (__any_sync(~0u, move)) {
             const float unit = move ? unit_for(top) : w_unit, by = keep * (unit / w_unit);
@@ -289,9 +312,10 @@ struct tile_warp {
         }
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const uint32_t mine = parts_of(w[i] * w_unit);
-            const uint32_t x = __shfl_sync(~0u, mine, (int)(8 * t + g / 2)), y = __shfl_sync(~0u, mine, (int)(8 * t + 4 + g / 2));
-            b[i] = prmt(x, y, g % 2 ? 0x7632 : 0x5410);
+            const uint32_t mine = parts_of(x[i] * w_unit);
+            const uint32_t even = __shfl_sync(~0u, mine, (int)(8 * t + g / 2)),
+                           odd = __shfl_sync(~0u, mine, (int)(8 * t + 4 + g / 2));
+            b[i] = prmt(even, odd, g % 2 ? 0x7632 : 0x5410);
         }
     }
 
@@ -307,14 +331,13 @@ struct tile_warp {
         }
     }
 
-    /* Weights that are kept, of head t. */
-    __device__ __forceinline__ void load_weights(float (&w)[2], const struct tile_tokens &x) const
+    /* Weights of head t; in a call that has them. */
+    __device__ __forceinline__ void load_weights(uint32_t (&to)[2], const struct tile_tokens &x) const
     {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             const size_t from = (at.first + t) * c.score_stride + x.base + g + 8 * i;
-            const float y = t < at.n && x.k_seen[i] ? load_element(c.scores, c.score_dtype, (int64_t)from) : 0;
-            w[i] = y >= c.threshold ? y : 0; /* NaN is not kept */
+            to[i] = t < at.n && x.k_seen[i] ? load_bits(c.scores, c.score_dtype, (int64_t)from) : 0;
         }
     }
 
@@ -342,20 +365,45 @@ struct tile_warp {
         struct tile_tokens now = find(base_of(threadIdx.x / 32), end), next;
         if (MODE != ROWS_VALUE)
             load_keys(now);
+        if (MODE == ROWS_VALUE)
+            load_weights(w, now);
+        if (MODE != ROWS_SCORE && AHEAD)
+            load_values(v, v_norm, now);
         for (uint64_t i = threadIdx.x / 32; begin + i / 2 * c.tokens.chunk_stride < end; i += TILE_WARPS, now = next) {
             float p[2] = {0, 0};
             next = find(base_of(i + TILE_WARPS), end);
-            if (MODE != ROWS_SCORE)
-                load_values(now);
-            if (MODE == ROWS_VALUE)
-                load_weights(p, now);
-            else if (now.any)
+            if (MODE != ROWS_SCORE && !AHEAD)
+                load_values(v, v_norm, now);
+            if (MODE != ROWS_VALUE && now.any)
                 score(p, now);
             if (MODE != ROWS_VALUE)
                 load_keys(next);
+            if (MODE == ROWS_VALUE)
+                load_weights(w_next, next);
+            if (MODE != ROWS_SCORE && AHEAD)
+                load_values(v_next, v_norm_next, next);
+#pragma unroll
+            for (int j = 0; MODE == ROWS_VALUE && j < 2; j++) {
+                const float y = number_of(w[j], c.score_dtype);
+                p[j] = t < at.n && now.k_seen[j] && y >= c.threshold ? y : 0; /* NaN is not kept */
+            }
             if (now.any)
                 take(p, now);
+            if (MODE != ROWS_SCORE && AHEAD)
+                go_on();
         }
+    }
+
+    __device__ __forceinline__ void go_on()
+    {
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+#pragma unroll
+            for (int i = 0; i < (V_BYTES + 3) / 4; i++)
+                v[j][i] = v_next[j][i];
+#pragma unroll
+        for (int j = 0; j < 2; j++)
+            v_norm[j] = v_norm_next[j], w[j] = w_next[j];
     }
 };
 
@@ -456,38 +504,52 @@ static uint32_t bits_of(const struct dev_rows_side &s)
     return s.kind <= 8 ? s.kind : s.kind == AURA_ROW_F16 ? 16 : 0;
 }
 
+struct tile_kernel {
+    const char *name;
+    const void *run;
+    enum rows_mode mode;
+    uint32_t kind, dim, blocks;
+    int bytes;
+};
+
+/* The kernel that takes the call, or NULL. */
+static const struct tile_kernel *find_kernel(const struct dev_rows_call &c, enum rows_mode mode)
+{
+#define ENTRY(name, mode, kind, dim, blocks) \
+    {#name, (const void *)aura_##name, mode, kind, dim, blocks, tile_space<mode, kind, kind, dim>::BYTES},
+    static const struct tile_kernel list[] = {AURA_CUDA_ROWS_TILES(ENTRY)};
+#undef ENTRY
+    const struct dev_rows_side &k = mode == ROWS_VALUE ? c.v : c.k, &v = mode == ROWS_SCORE ? c.k : c.v;
+    if (!is_aligned(k) || !is_aligned(v))
+        return NULL;
+    for (const struct tile_kernel &e : list)
+        if (e.mode == mode && bits_of(k) == e.kind && bits_of(v) == e.kind && k.dim == e.dim && v.dim == e.dim)
+            return &e;
+    return NULL;
+}
+
+uint32_t aura_cuda_rows_blocks(const struct dev_rows_call &c, enum rows_mode mode, uint32_t *heads)
+{
+    const struct tile_kernel *e = find_kernel(c, mode);
+    *heads = e ? TILE_HEADS : ROWS_GROUP;
+    return e ? e->blocks : 0;
+}
+
 aura_status aura_cuda_rows_tiles(const aura_cuda_rows *rows, const char *call, const struct dev_rows_call &c, enum rows_mode mode,
                                  struct CUstream_st *stream, bool *taken)
 {
-#define ENTRY(name, mode, kind, dim, blocks) \
-    {#name, (const void *)aura_##name, mode, kind, dim, tile_space<mode, kind, kind, dim>::BYTES},
-    static const struct {
-        const char *name;
-        const void *run;
-        enum rows_mode mode;
-        uint32_t kind, dim;
-        int bytes;
-    } list[] = {AURA_CUDA_ROWS_TILES(ENTRY)};
-#undef ENTRY
-    const struct dev_rows_side &k = mode == ROWS_VALUE ? c.v : c.k, &v = mode == ROWS_SCORE ? c.k : c.v;
-    *taken = false;
-    for (const auto &e : list) {
-        if (e.mode != mode || bits_of(k) != e.kind || bits_of(v) != e.kind || k.dim != e.dim || v.dim != e.dim || !is_aligned(k) ||
-            !is_aligned(v))
-            continue;
-        struct dev_rows_call copy = c;
-        copy.groups = (c.ratio + TILE_HEADS - 1) / TILE_HEADS;
-        const size_t blocks = (size_t)(c.q_heads / c.ratio) * copy.groups * c.tokens.units;
-        if (blocks > INT32_MAX)
-            return AURA_OK; /* the other kernel says it */
-        *taken = true;
-        on_device here(rows->device);
-        const aura_status status =
-            cuda_status(rows->ctx, call, cudaFuncSetAttribute(e.run, cudaFuncAttributeMaxDynamicSharedMemorySize, e.bytes),
-                        "preparing a kernel");
-        const struct launch how = {dim3((uint32_t)blocks), TILE_THREADS, (size_t)e.bytes, stream};
-        void *params[] = {&copy};
-        return status ? status : aura_cuda_rows_launch(rows, call, e.name, e.run, how, params);
-    }
-    return AURA_OK;
+    const struct tile_kernel *e = find_kernel(c, mode);
+    struct dev_rows_call copy = c;
+    copy.groups = (c.ratio + TILE_HEADS - 1) / TILE_HEADS;
+    const size_t blocks = (size_t)(c.q_heads / c.ratio) * copy.groups * c.tokens.units;
+    *taken = e && blocks <= INT32_MAX; /* of too many, the other kernel says it */
+    if (!*taken)
+        return AURA_OK;
+    on_device here(rows->device);
+    const aura_status status =
+        cuda_status(rows->ctx, call, cudaFuncSetAttribute(e->run, cudaFuncAttributeMaxDynamicSharedMemorySize, e->bytes),
+                    "preparing a kernel");
+    const struct launch how = {dim3((uint32_t)blocks), TILE_THREADS, (size_t)e->bytes, stream};
+    void *params[] = {&copy};
+    return status ? status : aura_cuda_rows_launch(rows, call, e->name, e->run, how, params);
 }

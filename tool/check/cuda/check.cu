@@ -33,6 +33,7 @@ static void check_small()
     run_invariant(cut);
     cut.tokens = {700};
     run_fork(cut);
+    check_rows_small();
 }
 
 static const struct {

@@ -239,6 +239,7 @@ void check_windows();
 void check_batch();
 void check_recording();
 void check_rows();
+void check_rows_small(); /* a little of it, for `small` */
 void check_lost();
 
 /* What check_lost() starts the tool with, in a process of its own; and what that one does. Returns the exit code. */

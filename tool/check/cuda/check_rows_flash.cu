@@ -56,7 +56,8 @@ static void compare_rows(struct rows_case &c, const struct problem &p, const str
 
 /* ---- calls --------------------------------------------------------------------------------------------------------- */
 
-static void run_sdpa(struct rows_case &c, const struct problem &p, const struct arrays &x, const char *what)
+static void run_sdpa(struct rows_case &c, const struct problem &p, const struct arrays &x, const char *what,
+                     double tolerance = 3e-6)
 {
     const struct scene &s = c.s;
     output out((size_t)p.q_heads * p.v_dim, p.out_dtype), lse(p.q_heads, AURA_F32);
@@ -69,7 +70,7 @@ static void run_sdpa(struct rows_case &c, const struct problem &p, const struct 
     a.window = p.window, a.lse = (float *)lse.device.p, a.undo = p.undo ? &undo : NULL;
     TRY(aura_cuda_flash_sdpa(c.rows, &a, NULL));
     c.expect(AURA_OK, what);
-    compare_rows(c, p, x, out, lse, aura_ref_first_visible(p.tokens, p.window), 3e-6, what);
+    compare_rows(c, p, x, out, lse, aura_ref_first_visible(p.tokens, p.window), tolerance, what);
 }
 
 /* Pass 1 into blocks of that size, some of them empty, then pass 2. */
@@ -167,7 +168,7 @@ static void check_tiles()
                 if (t % p.v_stride < p.tokens)
                     x.v.norms.set(t, powf(10, 24 * (float)random_uniform(&c.seed) - 12));
             x.keys = x.k.put(), x.values = x.v.put();
-            run_sdpa(c, p, x, "sdpa");
+            run_sdpa(c, p, x, "sdpa", i == 3 ? 1e-5 : 3e-6); /* a logit of 40 is rounded by 2e-6 */
         }
 }
 
@@ -298,7 +299,7 @@ static void check_strange_partials()
 /* The same arguments are refused as on the CPU, by the same checks; one of each call. */
 static void check_refusals()
 {
-    rows_case c("refusals of sdpa, p1, pass2", 4096);
+    rows_case c("refusals of sdpa, p1, pass2", 1024);
     const struct scene &s = c.s;
     struct problem p = {4, 4, 64, 64, 4, 2, 6, 8, 8};
     const arrays x(c, p);
@@ -308,9 +309,8 @@ static void check_refusals()
     aura_flash_sdpa_args a = AURA_FLASH_SDPA_ARGS_INIT;
     a.keys = x.keys, a.values = x.values, a.dim = 64, a.q_heads = 4, a.kv_heads = 2, a.tokens = 6, a.q = x.q.device->p,
     a.out = out.device.p;
-    aura_flash_sdpa_args wrong_undo = a, wrong_dim = a, wide = a;
+    aura_flash_sdpa_args wrong_undo = a, wrong_dim = a;
     wrong_undo.undo = &undo, wrong_dim.dim = 60;
-    wide.dim = 512, wide.keys.codes = wide.values.codes = wide.q; /* whose partials do not fit: 4 x 514 floats */
     aura_flash_p1_args b = AURA_FLASH_P1_ARGS_INIT;
     b.keys = x.keys, b.values = x.values, b.dim = 64, b.q_heads = 4, b.kv_heads = 2, b.tokens = 6, b.q = a.q,
     b.o = b.m = b.l = a.out;
@@ -323,7 +323,7 @@ static void check_refusals()
     } all[] = {{aura_cuda_flash_sdpa(NULL, &a, NULL), AURA_BAD_ARGUMENT, "no handle"},
                {aura_cuda_flash_sdpa(c.rows, &wrong_undo, NULL), AURA_BAD_ARGUMENT, "undo of another dim"},
                {aura_cuda_flash_sdpa(c.rows, &wrong_dim, NULL), AURA_BAD_ARGUMENT, "dim 60"},
-               {aura_cuda_flash_sdpa(c.rows, &wide, NULL), AURA_TOO_LARGE, "scratch"},
+               {aura_cuda_flash_sdpa(c.rows, &a, NULL), AURA_TOO_LARGE, "4 x 66 floats of scratch"},
                {aura_cuda_flash_p1(c.rows, &b, NULL), AURA_BAD_ARGUMENT, "blocks that do not cover the tokens"},
                {aura_cuda_flash_pass2(c.rows, &d, NULL), AURA_BAD_ARGUMENT, "out over o"},
                {aura_cuda_flash_pass2(c.rows, NULL, NULL), AURA_BAD_ARGUMENT, "no arguments"}};
@@ -354,6 +354,13 @@ static void check_captured()
     c.expect(AURA_OK, "sdpa");
     if (once != out.get(c))
         complain(s, "the second time gives other bits");
+}
+
+void check_rows_small()
+{
+    check_published();
+    check_captured();
+    check_strange_partials();
 }
 
 void check_rows_flash()
