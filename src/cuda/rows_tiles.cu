@@ -237,7 +237,7 @@ struct tile_warp {
             return keys.look_up(bits_at<KB>(k[i], 2 * p * KB), bits_at<KB>(k[i], (2 * p + 1) * KB));
     }
 
-    /* Coordinate d of this lane's part of values 2 i and 2 i + 1. Of 4 bits, a word is mixed with that of the other value: its bytes
+    /* Coordinate d of this lane's part of values 2 i and 2 i + 1. Of 4 bits, a word is mixed with that of the other value: bytes
      * are pairs then, of even coordinates or of odd ones. */
     __device__ __forceinline__ struct two_parts value_pair(int i, int d) const
     {
