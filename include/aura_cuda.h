@@ -281,10 +281,12 @@ typedef struct aura_cuda_attend_args {
     uint32_t not_causal, planes; /* planes: of up to 16 queries; more are multiplied in f16 */
     const uint32_t *counts;     /* [n_seqs] on the device: how many of its `queries` each sequence has; its other rows stay as
                                    they are. NULL: all */
+    uint32_t long_seqs;         /* 1: most sequences have 16384 tokens or more. The host does not know; for 5 to 16 queries it may
+                                   then choose a kernel that costs more to begin with: doc/cuda.md */
 } aura_cuda_attend_args;
 #define AURA_CUDA_ATTEND_ARGS_INIT                                                                                     \
     {sizeof(aura_cuda_attend_args), NULL, 0, 0, AURA_CUDA_VIEW_INIT, AURA_CUDA_VIEW_INIT, NULL, NULL, 0, 0, 0, 0, NULL, \
-     NULL, 0, 0, NULL}
+     NULL, 0, 0, NULL, 0}
 
 /* Computes attention in one launch; that of more than 16 queries in two, from images of what is cached: as exact as f16 is. The
  * same call over the same sequences gives the same bits. Rows that are not finite are NaN and set AURA_CUDA_NOT_FINITE. A number

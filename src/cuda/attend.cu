@@ -7,7 +7,7 @@
 
 static const struct attend_kernel *each_kernel(size_t i)
 {
-#define LIST(kind, ...) fused_kernels_b##kind(),
+#define LIST(kind, ...) fused_kernels_b##kind(), wide_kernels_b##kind(),
     static const struct attend_kernels lists[] = {AURA_CUDA_KINDS(LIST)};
 #undef LIST
     for (const struct attend_kernels &l : lists) {
@@ -20,14 +20,22 @@ static const struct attend_kernel *each_kernel(size_t i)
 
 static const uint32_t list_bytes = (ATTEND_MAX_SEQS + 1) * 4; /* of the list of sequences, in shared memory */
 
-/* Keeps what takes this cache on this device, ready to be launched. */
+/* Keeps what takes this cache on this device, ready to be launched. Kernels for many rows have code for sm_90 alone; some have no
+ * room for a list of many sequences, and such calls take another. */
 static aura_status add_kernel(aura_cuda_cache *c, const char *call, struct attend_kernel k)
 {
     int blocks = 0;
-    if (k.shared_bytes + list_bytes > c->shared_limit)
+    cudaFuncAttributes known;
+    const uint32_t least = k.tile_rows ? 33 * 4 : list_bytes;
+    if (k.shared_bytes + least > c->shared_limit)
         return AURA_OK;
+    if (k.tile_rows && cudaFuncGetAttributes(&known, k.run) != cudaSuccess) {
+        cudaGetLastError();
+        return AURA_OK;
+    }
+    const size_t most = k.shared_bytes + list_bytes;
     cudaError_t error = cudaFuncSetAttribute(k.run, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                             (int)(k.shared_bytes + list_bytes));
+                                             (int)(most < c->shared_limit ? most : c->shared_limit));
     if (error == cudaSuccess)
         error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, k.run, (int)k.threads, k.shared_bytes + 64);
     if (error != cudaSuccess)
@@ -35,7 +43,7 @@ static aura_status add_kernel(aura_cuda_cache *c, const char *call, struct atten
     k.blocks_per_sm = k.blocks_per_sm && (int)k.blocks_per_sm < blocks ? k.blocks_per_sm : (uint32_t)blocks;
     if (k.blocks_per_sm)
         c->kernels.push_back(k);
-    return AURA_OK;
+    return k.blocks_per_sm && k.tile_rows ? aura_cuda_make_tile_map(c, call, k.tile_rows) : AURA_OK;
 }
 
 /* What the fused kernels were compiled for: see struct shape. */
@@ -65,15 +73,40 @@ aura_status aura_cuda_prepare_attend(aura_cuda_cache *c, const char *call)
     return status;
 }
 
-/* The kernel whose blocks hold the rows of a unit with the least to spare, or, where none does, that with most; a general one where
- * there is no other. */
-static const struct attend_kernel *choose(const aura_cuda_cache *c, uint32_t planes, uint32_t rows)
+static bool has_options(const aura_cuda_attend_args *a)
+{
+    return a->softcap > 0 || a->alibi || a->mask;
+}
+
+/* What decides which kernel a call takes. */
+struct wanted {
+    uint32_t planes, rows, seqs; /* rows: of a unit */
+    bool options, wide;
+};
+
+/* The rule: a general kernel where there is no other. Kernels for many rows cost some 60 us more to begin with (H200), and are
+ * worth it over long sequences only, which the caller knows; and a batch-invariant cache has one kernel for long and short ones. Of
+ * what is left, the kernel whose blocks hold the rows with the least to spare, or, where none does, that with most. */
+enum { WIDE_ROWS = 17 };
+
+static struct wanted wanted_of(const aura_cuda_cache *c, const aura_cuda_attend_args *a)
+{
+    const uint32_t rows = a->queries * c->dev.ratio;
+    return {aura_planes_of(c->dev.k_kind, a->planes), rows, a->n_seqs, has_options(a),
+            a->long_seqs && rows >= WIDE_ROWS && !c->batch_invariant};
+}
+
+static const struct attend_kernel *choose(const aura_cuda_cache *c, const struct wanted &w)
 {
     const struct attend_kernel *best = NULL;
     for (const struct attend_kernel &k : c->kernels) {
-        if (k.kind ? k.planes != planes : best && best->kind)
+        if (k.kind ? k.planes != w.planes : best && best->kind)
             continue;
-        if (!best || (best->rows < rows ? k.rows > best->rows : k.rows >= rows && k.rows < best->rows))
+        if (k.tile_rows && (!w.wide || (k.no_options && w.options) || k.shared_bytes + (w.seqs + 1) * 4 > c->shared_limit))
+            continue;
+        if (!best || (k.tile_rows && !best->tile_rows) ||
+            (!k.tile_rows == !best->tile_rows &&
+             (best->rows < w.rows ? k.rows > best->rows : k.rows >= w.rows && k.rows < best->rows)))
             best = &k;
     }
     return best;
@@ -101,6 +134,8 @@ static size_t partials_of(const aura_cuda_cache *c, const struct attend_kernel *
 static void plan_workspace(const aura_cuda_cache *c, aura_cuda_workspace *w, uint32_t seqs, uint32_t queries)
 {
     for (const struct attend_kernel &k : c->kernels) {
+        if (k.tile_rows && 2 * queries * c->dev.ratio <= k.rows)
+            continue; /* choose() takes none with so much to spare */
         size_t units = (size_t)seqs * c->dev.kv_heads * row_blocks_of(&k, queries * c->dev.ratio);
         size_t rows = partials_of(c, &k, units) * k.rows;
         w->counters = units > w->counters ? units : w->counters;
@@ -197,9 +232,10 @@ static aura_status check_args(const aura_cuda_cache *c, const char *call, const 
         return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT,
                                  "%s: window %llu of %u queries; the cache has a window of %llu, and %u at once", call,
                                  (unsigned long long)a->window, a->queries, (unsigned long long)f->window, f->max_queries);
-    if (!aura_are_good_options(a->scale, a->softcap, a->planes, a->not_causal))
-        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: scale %g, softcap %g, planes %u or not_causal %u is out of range",
-                                 call, (double)a->scale, (double)a->softcap, a->planes, a->not_causal);
+    if (!aura_are_good_options(a->scale, a->softcap, a->planes, a->not_causal) || a->long_seqs > 1)
+        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: scale %g, softcap %g, planes %u, not_causal %u or long_seqs %u is "
+                                 "out of range", call, (double)a->scale, (double)a->softcap, a->planes, a->not_causal,
+                                 a->long_seqs);
     return AURA_OK;
 }
 
@@ -220,7 +256,7 @@ static struct dev_attend describe_call(const aura_cuda_cache *c, const aura_cuda
     d.window = window > UINT32_MAX ? 0 : (uint32_t)window;
     d.unit = scale * AURA_LOG2_E;
     d.softcap = a->softcap * AURA_LOG2_E;
-    d.options = a->softcap > 0 || a->alibi || a->mask;
+    d.options = has_options(a);
     return d;
 }
 
@@ -256,7 +292,7 @@ extern "C" aura_status aura_cuda_attend(const aura_cuda_cache *c, aura_cuda_work
         return status;
     if (args->queries > FEW_QUERIES)
         return aura_cuda_prefill(c, w, call, describe_call(c, args), stream);
-    const struct attend_kernel *k = choose(c, aura_planes_of(c->dev.k_kind, args->planes), args->queries * c->dev.ratio);
+    const struct attend_kernel *k = choose(c, wanted_of(c, args));
     if (!k)
         return aura_backend_fail(c->ctx, AURA_UNSUPPORTED,
                                  "%s: planes %u of this format need the general kernel, which does not fit "
@@ -268,7 +304,8 @@ extern "C" aura_status aura_cuda_attend(const aura_cuda_cache *c, aura_cuda_work
         return aura_backend_fail(c->ctx, AURA_TOO_LARGE, "%s: the workspace is too small for %u sequences of %u queries", call,
                                  args->n_seqs, args->queries);
     on_device here(c->device);
-    void *params[] = {&d};
+    struct dev_wide wide = {d, c->tiles};
+    void *params[] = {k->tile_rows ? (void *)&wide : (void *)&d};
     const struct launch how = {dim3(grid_of(c, k)), k->threads, k->shared_bytes + (d.n_seqs + 1) * 4, stream};
     return aura_cuda_launch(c, call, k->name, k->run, how, params);
 }

@@ -33,8 +33,8 @@ __device__ __forceinline__ void clear_others(uint4 (&k)[4], const struct tile_to
 
 /* One part (32 channels) of four keys times the same of all queries, added to c. Queries are sums of two f16, which is as good
  * as f32 for what follows. */
-template <class S>
-__device__ __forceinline__ void multiply_key_rows(float (&c)[S::NT][2][4], const attend_space<S> &s, const uint4 (&k)[4], int part)
+template <class S, class SPACE>
+__device__ __forceinline__ void multiply_key_rows(float (&c)[S::NT][2][4], const SPACE &s, const uint4 (&k)[4], int part)
 {
     const int gl = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
@@ -53,8 +53,8 @@ __device__ __forceinline__ void multiply_key_rows(float (&c)[S::NT][2][4], const
 }
 
 /* Logits of the tokens, options applied; -inf for what a row does not see. rows: of the keys, from this lane's first channel on. */
-template <class S>
-__device__ __forceinline__ void score_rows(float (&logit)[S::NT][S::RL][4], const attend_space<S> &s, const struct dev_attend &a,
+template <class S, class SPACE>
+__device__ __forceinline__ void score_rows(float (&logit)[S::NT][S::RL][4], const SPACE &s, const struct dev_attend &a,
                                            const struct split &g, const struct tile_tokens &in, const __half *rows)
 {
     constexpr int BATCH = S::PARTS < 4 ? S::PARTS : 4; /* parts that are loaded together */
@@ -187,8 +187,8 @@ __device__ __forceinline__ void value_rows(running<S> &run, const uint32_t (&w)[
 }
 
 /* score, softmax, value. */
-template <class S>
-__device__ __forceinline__ void attend_rows(const attend_space<S> &s, const struct dev_attend &a, const struct split &g,
+template <class S, class SPACE>
+__device__ __forceinline__ void attend_rows(const SPACE &s, const struct dev_attend &a, const struct split &g,
                                             running<S> &run, const struct tile_tokens &in)
 {
     const int gl = threadIdx.x % 32 / 4, t = threadIdx.x % 4;

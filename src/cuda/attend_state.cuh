@@ -72,8 +72,9 @@ __device__ __forceinline__ void ask_row(asked_row<S> &q, const struct dev_attend
     }
 }
 
-template <class S>
-__device__ __forceinline__ void prepare_row(attend_space<S> &s, const struct dev_attend &a, const asked_row<S> &q, int r)
+/* SPACE: has q, half and row of attend_space. */
+template <class S, class SPACE>
+__device__ __forceinline__ void prepare_row(SPACE &s, const struct dev_attend &a, const asked_row<S> &q, int r)
 {
     constexpr int E = asked_row<S>::E;
     const int lane = threadIdx.x % 32;

@@ -551,7 +551,8 @@ __device__ __forceinline__ void attend_tiles(attend_space<S> &s, const struct de
         table[i] = kept(a.c.k_table[i]); /* of both sides */
     load_columns<S>(c, s);
     /* Codes that all rows see. The first row sees the fewest new tokens, the last row the fewest old ones. */
-    const uint32_t last_row = min((uint32_t)S::ROWS, a.rows - g.first_row) - 1;
+    const uint32_t rows = queries_of_job(a, g.job) * a.c.ratio; /* that are there */
+    const uint32_t last_row = rows > g.first_row ? min((uint32_t)S::ROWS, rows - g.first_row) - 1 : 0;
     const uint32_t all_begin = max(a.c.pinned, s.row[last_row].begin), all_end = min(g.reach.closed, s.row[0].end);
     at.plain = (all_begin + AURA_TILE - 1) / AURA_TILE;
     at.plain_end = max(all_end / AURA_TILE, at.plain);

@@ -26,6 +26,7 @@ struct aura_cuda_cache {
     struct dev_cache dev;
     std::vector<struct attend_kernel> kernels; /* those that take this cache; the general ones last */
     std::vector<struct prefill_ready> prefill; /* the same for many queries */
+    struct tile_map tiles;   /* of kernels with tile_rows */
     uint32_t batch_invariant;
     struct aura_page_table page_table; /* whose pages are whose; the device has a copy of the lists */
 };
@@ -72,6 +73,9 @@ cudaError_t aura_cuda_copy_rows(const aura_cuda_cache *cache, aura_cuda_seq seq,
 void aura_cuda_make_encoder(struct dev_encoder *encoder, const struct aura_codec_plan *plan, const struct aura_side *side);
 aura_status aura_cuda_prepare_append(const aura_cuda_cache *cache, const char *call);
 aura_status aura_cuda_prepare_attend(aura_cuda_cache *cache, const char *call);
+
+/* tile_map.cu: what copy_tile() copies from: `rows` of 128 bytes at a time of the parts of pages that are a KV head's. */
+aura_status aura_cuda_make_tile_map(struct aura_cuda_cache *cache, const char *call, uint32_t rows);
 
 /* prefill.cu: once per cache; the bytes that a workspace needs for it; the images of a cache; the call, which is described. */
 aura_status aura_cuda_prepare_prefill(aura_cuda_cache *cache, const char *call);

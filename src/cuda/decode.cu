@@ -197,7 +197,7 @@ __device__ __forceinline__ void unpack_by_products(const struct dev_unpack &u)
     }
 }
 
-extern "C" __global__ void __launch_bounds__(IMAGE_THREADS, 2) aura_unpack_d128_cuda(const __grid_constant__ struct dev_unpack u)
+extern "C" __global__ void __launch_bounds__(IMAGE_THREADS, 3) aura_unpack_d128_cuda(const __grid_constant__ struct dev_unpack u)
 {
     unpack_by_products<128>(u);
 }

@@ -163,6 +163,8 @@ struct attend_kernel {
     const void *run;
     uint32_t shared_bytes;            /* without the list of sequences */
     uint32_t blocks_per_sm;           /* at most; 0: as many as fit */
+    uint32_t tile_rows;               /* not 0: it is one for many rows, of sm_90 (attend_wide.cuh); rows of 128 bytes of a tile */
+    uint32_t no_options;              /* 1: it takes no softcap, ALiBi or mask */
 };
 
 #ifdef __CUDACC__
@@ -236,6 +238,12 @@ __device__ __forceinline__ uint32_t row_in(const struct dev_cache &c, uint32_t t
 {
     return token >= from && token < to ? row_of(c, token) : 0;
 }
+
+/* The call of a kernel for many rows. */
+struct dev_wide {
+    struct dev_attend a;
+    struct tile_map map;
+};
 
 #endif
 #endif

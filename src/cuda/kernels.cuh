@@ -11,7 +11,7 @@ struct attend_kernels {
     uint32_t n;
 };
 
-#define DECLARE(kind, ...) struct attend_kernels fused_kernels_b##kind();
+#define DECLARE(kind, ...) struct attend_kernels fused_kernels_b##kind(), wide_kernels_b##kind();
 AURA_CUDA_KINDS(DECLARE)
 #undef DECLARE
 

@@ -129,23 +129,24 @@ struct merge_space {
     uint32_t last;
 };
 
-/* What a thread does of the merge: every THREADS-th pair of neighbouring elements. A block does this once, when nothing else is
+/* What a thread does of the merge: every THREADS-th pair of neighbouring elements. WARPS: those that have left partials, or whole
+ * groups of them. A block does this once, when nothing else is
  * to do: most of the time goes into fetching code, so loops are short and are not unrolled much. */
-template <int D, int ROWS, int WARPS>
+template <int D, int ROWS>
 struct merge_share {
-    static constexpr int PAIRS = ROWS * D / 2, THREADS = 32 * WARPS;
+    static constexpr int PAIRS = ROWS * D / 2;
     static __device__ __forceinline__ int row(int pair) { return pair / (D / 2); }
     static __device__ __forceinline__ int element(int pair) { return 2 * (pair % (D / 2)); }
 };
 
 /* Merges the warps of a block. Where the split is the whole unit (`alone`), the result goes to o[0], all_m and all_l. Otherwise
  * it is a partial, and goes to row `at` of the workspace. One thread reads and writes an element. */
-template <int D, int ROWS, int WARPS>
+template <int D, int ROWS, int WARPS, int THREADS>
 __device__ __forceinline__ void merge_warps(const struct dev_attend &a, merge_space<D, ROWS, WARPS> &s, bool alone, size_t at)
 {
-    using T = merge_share<D, ROWS, WARPS>;
+    using T = merge_share<D, ROWS>;
 #pragma unroll 1
-    for (int pair = threadIdx.x; pair < T::PAIRS; pair += T::THREADS) {
+    for (int pair = threadIdx.x; pair < T::PAIRS; pair += THREADS) {
         const int row = T::row(pair), d = T::element(pair);
         float2 o = {0, 0};
         float m = NOTHING, l = 0;
@@ -174,15 +175,15 @@ __device__ __forceinline__ void merge_warps(const struct dev_attend &a, merge_sp
 
 /* Merges the partials of all splits of the unit into o[0], in their order. First the weights of the splits, by one warp per
  * row; they are kept from o[1] on, which nobody needs any more. */
-template <int D, int ROWS, int WARPS>
+template <int D, int ROWS, int WARPS, int THREADS>
 __device__ __forceinline__ void merge_splits(const struct dev_attend &a, merge_space<D, ROWS, WARPS> &s, uint32_t first,
                                              uint32_t splits)
 {
-    using T = merge_share<D, ROWS, WARPS>;
+    using T = merge_share<D, ROWS>;
     const uint32_t lane = threadIdx.x % 32;
     float *weight = &s.o[1][0][0]; /* [split][row] */
 #pragma unroll 1
-    for (int row = threadIdx.x / 32; row < ROWS; row += WARPS) {
+    for (int row = threadIdx.x / 32; row < ROWS; row += THREADS / 32) {
         const float2 *all = &a.partial_ml[(size_t)first * ROWS + row];
         float2 ml = lane < splits ? __ldcg(&all[lane * ROWS]) : make_float2(NOTHING, 0);
         float m = ml.x, l = 0;
@@ -203,7 +204,7 @@ __device__ __forceinline__ void merge_splits(const struct dev_attend &a, merge_s
     }
     __syncthreads();
 #pragma unroll 1
-    for (int pair = threadIdx.x; pair < T::PAIRS; pair += T::THREADS) {
+    for (int pair = threadIdx.x; pair < T::PAIRS; pair += THREADS) {
         const int row = T::row(pair), d = T::element(pair);
         const float2 *from = (const float2 *)&a.partial[((size_t)first * ROWS + row) * D + d];
         float2 o = {0, 0};
@@ -232,18 +233,18 @@ __device__ __forceinline__ bool last_of_unit(const struct dev_attend &a, const s
 
 /* The warps of the block are done with the split, and their partials are in s. This block finishes the rows, or the last block
  * of the unit does. */
-template <int D, int ROWS, int WARPS, class FINISH = finish_rotated<D>>
+template <int D, int ROWS, int WARPS, class FINISH = finish_rotated<D>, int THREADS = 32 * WARPS>
 __device__ __forceinline__ void merge_split(const struct dev_attend &a, const struct split &g,
                                               const struct row_info *rows, merge_space<D, ROWS, WARPS> &s)
 {
-    merge_warps<D, ROWS, WARPS>(a, s, g.splits == 1, (size_t)(g.first_partial + g.which) * ROWS);
+    merge_warps<D, ROWS, WARPS, THREADS>(a, s, g.splits == 1, (size_t)(g.first_partial + g.which) * ROWS);
     if (g.splits > 1) {
         if (!last_of_unit(a, g, &s.last))
             return;
-        merge_splits<D, ROWS, WARPS>(a, s, g.first_partial, g.splits);
+        merge_splits<D, ROWS, WARPS, THREADS>(a, s, g.first_partial, g.splits);
     }
 #pragma unroll 1
-    for (int row = threadIdx.x / 32; row < ROWS; row += WARPS)
+    for (int row = threadIdx.x / 32; row < ROWS; row += THREADS / 32)
         if (rows[row].there)
             FINISH::row(a, g, rows[row], s.o[0][row], s.all_m[row], s.all_l[row]);
 }

@@ -173,6 +173,11 @@ MMA_NUMBERS(mma_f16, "f16")
 MMA_NUMBERS(mma_bf16, "bf16")
 #undef MMA_NUMBERS
 
+/* What copy_tile() copies from; the driver makes it. */
+struct alignas(64) tile_map {
+    uint64_t opaque[16];
+};
+
 /* Four matrices of 8 x 8 numbers of 16 bits in shared memory; lane i has where row i % 8 of matrix i / 8 is, 16 bytes. A lane
  * (g, t) gets of each of them numbers 2 t and 2 t + 1 of row g. Turned: of rows 2 t and 2 t + 1, number g. */
 __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], const void *row)

@@ -27,7 +27,7 @@ static void begin_row()
 
 struct shape_case {
     const char *format;
-    uint32_t dim, q_heads, kv_heads, batch, tokens, queries, planes;
+    uint32_t dim, q_heads, kv_heads, batch, tokens, queries, planes, long_seqs;
 };
 
 /* How the rows are named: "8 x 32768", or "8 of 1 to 65536" where the lengths differ. */
@@ -132,13 +132,14 @@ static void print_case(const shape_case &s, const std::vector<uint32_t> &lengths
     begin_row();
     if (json)
         printf("{\"cache\": \"%s\", \"dim\": %u, \"q_heads\": %u, \"kv_heads\": %u, \"seqs\": %zu, %s, \"queries\": %u, "
-               "\"planes\": %u, \"read_us\": %.2f, \"attend_us\": %.2f, \"batch_invariant_us\": %.2f}",
-               s.format, s.dim, s.q_heads, s.kv_heads, lengths.size(), lengths_json(lengths).c_str(), s.queries, s.planes, us.read,
-               us.attend, us.invariant);
+               "\"planes\": %u, \"long_seqs\": %u, \"read_us\": %.2f, \"attend_us\": %.2f, \"batch_invariant_us\": %.2f}",
+               s.format, s.dim, s.q_heads, s.kv_heads, lengths.size(), lengths_json(lengths).c_str(), s.queries, s.planes,
+               s.long_seqs, us.read, us.attend, us.invariant);
     else
-        printf("%-6s D%-3u %2u/%-2u %15s q%-2u p%u   read %7.1f us  attend %7.1f us  %5.1f %%  %.2f TB/s  "
+        printf("%-6s D%-3u %2u/%-2u %15s q%-2u p%u%s  read %7.1f us  attend %7.1f us  %5.1f %%  %.2f TB/s  "
                "batch_invariant %7.1f us  %.2f x\n",
-               s.format, s.dim, s.q_heads, s.kv_heads, lengths_name(lengths).c_str(), s.queries, s.planes, us.read, us.attend,
+               s.format, s.dim, s.q_heads, s.kv_heads, lengths_name(lengths).c_str(), s.queries, s.planes,
+               s.long_seqs ? " long" : "", us.read, us.attend,
                us.read / us.attend * 100, bytes / us.attend / 1e6, us.invariant, us.invariant / us.attend);
     fflush(stdout);
 }
@@ -160,7 +161,7 @@ struct call_tensors {
         MUST_CUDA(cudaMemcpy(ids, f.ids.data(), f.ids.size() * 4, cudaMemcpyHostToDevice));
         args.seqs = (const aura_cuda_seq *)ids, args.n_seqs = (uint32_t)f.ids.size(), args.queries = s.queries;
         args.q.data = q, args.out.data = out, args.q.dtype = args.out.dtype = AURA_F16;
-        args.planes = s.planes;
+        args.planes = s.planes, args.long_seqs = s.long_seqs;
     }
     call_tensors(const call_tensors &) = delete;
     ~call_tensors()
@@ -280,14 +281,110 @@ static void bench_append(timer &t, aura_ctx *ctx)
     cudaFree(dx), cudaFree(dids);
 }
 
+/* What is read and written, in units of a copy's bytes: such a copy takes as long as `us` of it would. */
+static double copy_us(timer &t, size_t bytes)
+{
+    void *from, *to;
+    MUST_CUDA(cudaMalloc(&from, bytes / 2));
+    MUST_CUDA(cudaMalloc(&to, bytes / 2));
+    const double us = t.time([&] { MUST_CUDA(cudaMemcpyAsync(to, from, bytes / 2, cudaMemcpyDeviceToDevice, 0)); });
+    cudaFree(from), cudaFree(to);
+    return us;
+}
+
+/* All tokens as f16, beside a copy that reads and writes as many bytes. */
+static void bench_unpack(timer &t, aura_ctx *ctx, const shape_case &s, uint32_t rotated)
+{
+    filled_cache f;
+    fill_device(ctx, s, std::vector<uint32_t>(s.batch, s.tokens), f);
+    const size_t side = (size_t)s.batch * s.tokens * s.kv_heads * s.dim * 2;
+    void *k, *v, *ids;
+    MUST_CUDA(cudaMalloc(&k, side));
+    MUST_CUDA(cudaMalloc(&v, side));
+    MUST_CUDA(cudaMalloc(&ids, f.ids.size() * 4));
+    MUST_CUDA(cudaMemcpy(ids, f.ids.data(), f.ids.size() * 4, cudaMemcpyHostToDevice));
+    aura_cuda_unpack_args args = AURA_CUDA_UNPACK_ARGS_INIT;
+    args.seqs = (const aura_cuda_seq *)ids, args.n_seqs = s.batch, args.tokens = s.tokens, args.rotated = rotated;
+    args.k.data = k, args.v.data = v, args.k.dtype = args.v.dtype = AURA_F16;
+    const double us = t.time([&] { MUST(aura_cuda_unpack(f.cache, &args, NULL)); });
+    cudaFree(k), cudaFree(v), cudaFree(ids);
+    const double copy = copy_us(t, f.bytes + 2 * side);
+    begin_row();
+    if (json)
+        printf("{\"cache\": \"%s\", \"dim\": %u, \"kv_heads\": %u, \"seqs\": %u, \"tokens\": %u, \"rotated\": %u, "
+               "\"unpack_us\": %.2f, \"copy_us\": %.2f}", s.format, s.dim, s.kv_heads, s.batch, s.tokens, rotated, us, copy);
+    else
+        printf("%-6s D%-3u %u KV heads, %u x %u tokens to f16 in %s space: %.1f us, a copy of as many bytes %.1f us, %.1f %%\n",
+               s.format, s.dim, s.kv_heads, s.batch, s.tokens, rotated ? "rotated" : "model", us, copy, copy / us * 100);
+    fflush(stdout);
+    aura_cuda_cache_destroy(f.cache);
+}
+
+/* A prompt of 4096 tokens to one sequence. */
+static void bench_prompt(timer &t, aura_ctx *ctx)
+{
+    const uint32_t tokens = 4096, heads = 8, dim = 128;
+    aura_cuda_config dc = AURA_CUDA_CONFIG_INIT;
+    dc.cache.k_dim = dim, dc.cache.q_heads = 32, dc.cache.kv_heads = heads, dc.cache.seed = 1;
+    dc.cache.budget_bytes = (size_t)64 << 20, dc.seqs = 1, dc.seq_tokens = 2 * tokens;
+    aura_cuda_cache *cache;
+    uint32_t id;
+    MUST(aura_cuda_cache_create(ctx, &dc, &cache));
+    MUST(aura_cuda_seq_create(cache, &id));
+    MUST(aura_cuda_seq_reserve(cache, id, tokens));
+    uint64_t seed = 3;
+    std::vector<__half> x((size_t)tokens * heads * dim);
+    for (__half &h : x)
+        h = __float2half(random_normal(&seed));
+    void *dx, *dids;
+    struct dev_seq state;
+    MUST_CUDA(cudaMalloc(&dx, x.size() * 2));
+    MUST_CUDA(cudaMalloc(&dids, 4));
+    MUST_CUDA(cudaMemcpy(dx, x.data(), x.size() * 2, cudaMemcpyHostToDevice));
+    MUST_CUDA(cudaMemcpy(dids, &id, 4, cudaMemcpyHostToDevice));
+    MUST_CUDA(cudaMemcpy(&state, &cache->dev.seqs[id], sizeof state, cudaMemcpyDeviceToHost));
+    aura_cuda_append_args args = AURA_CUDA_APPEND_ARGS_INIT;
+    args.seqs = (const aura_cuda_seq *)dids, args.n_seqs = 1, args.tokens = tokens;
+    args.k.data = args.v.data = dx, args.k.dtype = args.v.dtype = AURA_F16;
+    std::vector<float> all;
+    for (int i = 0; i < 11; i++) {
+        float ms;
+        MUST_CUDA(cudaMemcpy(&cache->dev.seqs[id], &state, sizeof state, cudaMemcpyHostToDevice));
+        MUST_CUDA(cudaEventRecord(t.begin));
+        MUST(aura_cuda_append(cache, &args, NULL));
+        MUST_CUDA(cudaEventRecord(t.end));
+        MUST_CUDA(cudaEventSynchronize(t.end));
+        MUST_CUDA(cudaEventElapsedTime(&ms, t.begin, t.end));
+        all.push_back(ms);
+    }
+    std::sort(all.begin(), all.end());
+    begin_row();
+    printf(json ? "{\"cache\": \"k4v4\", \"dim\": 128, \"kv_heads\": 8, \"prompt\": %u, \"append_us\": %.1f}"
+                : "k4v4   D128 append of %u tokens to one sequence, 8 KV heads: %.1f us\n", tokens, all[5] * 1e3);
+    aura_cuda_cache_destroy(cache);
+    cudaFree(dx), cudaFree(dids);
+}
+
 static const shape_case table[] = {
     {"k4v4", 128, 32, 8, 1, 8192, 1, 0},   {"k4v4", 128, 32, 8, 1, 32768, 1, 0}, {"k4v4", 128, 32, 8, 1, 131072, 1, 0},
     {"k4v4", 128, 32, 8, 8, 8192, 1, 0},   {"k4v4", 128, 32, 8, 8, 32768, 1, 0}, {"k4v4", 128, 32, 8, 32, 8192, 1, 0},
     {"k4v4", 128, 32, 8, 8, 32768, 1, 2},  {"k8v8", 128, 32, 8, 8, 32768, 1, 0}, {"k6v6", 128, 32, 8, 8, 32768, 1, 0},
     {"k5v5", 128, 32, 8, 8, 32768, 1, 0},  {"k3v3", 128, 32, 8, 8, 32768, 1, 0}, {"k4v4", 64, 32, 8, 8, 32768, 1, 0},
     {"k4v4", 256, 32, 8, 8, 32768, 1, 0},  {"k4v4", 128, 64, 8, 8, 32768, 1, 0}, {"k4v4", 128, 8, 8, 8, 32768, 1, 0},
-    {"k4v4", 128, 32, 8, 8, 32768, 4, 0},  {"k4v4", 128, 32, 8, 8, 32768, 16, 0}, {"k4v2", 128, 32, 8, 8, 32768, 1, 0},
+    {"k4v2", 128, 32, 8, 8, 32768, 1, 0},
     {"k2v2", 128, 32, 8, 8, 32768, 1, 0},  {"k8v4", 128, 32, 8, 8, 32768, 1, 0}, {"kf16v4", 128, 32, 8, 8, 32768, 1, 0},
+};
+
+static const shape_case several[] = {
+    {"k4v4", 128, 32, 8, 8, 32768, 2, 0, 0}, {"k4v4", 128, 32, 8, 8, 32768, 4, 0, 0}, {"k4v4", 128, 32, 8, 8, 32768, 8, 0, 0},
+    {"k4v4", 128, 32, 8, 8, 32768, 16, 0, 0}, {"k4v4", 128, 32, 8, 8, 32768, 8, 0, 1}, {"k4v4", 128, 32, 8, 8, 32768, 16, 0, 1},
+    {"k3v3", 128, 32, 8, 8, 32768, 4, 0, 0}, {"k3v3", 128, 32, 8, 8, 32768, 16, 0, 0}, {"k3v3", 128, 32, 8, 8, 32768, 16, 0, 1},
+    {"k5v5", 128, 32, 8, 8, 32768, 4, 0, 0}, {"k5v5", 128, 32, 8, 8, 32768, 16, 0, 0}, {"k5v5", 128, 32, 8, 8, 32768, 16, 0, 1},
+    {"k6v6", 128, 32, 8, 8, 32768, 4, 0, 0}, {"k6v6", 128, 32, 8, 8, 32768, 16, 0, 0}, {"k6v6", 128, 32, 8, 8, 32768, 16, 0, 1},
+    {"k8v8", 128, 32, 8, 8, 32768, 4, 0, 0}, {"k8v8", 128, 32, 8, 8, 32768, 16, 0, 0}, {"k8v8", 128, 32, 8, 8, 32768, 16, 0, 1},
+    {"k4v4", 64, 32, 8, 8, 32768, 16, 0, 0}, {"k4v4", 64, 32, 8, 8, 32768, 16, 0, 1}, {"k4v4", 256, 32, 8, 8, 32768, 16, 0, 0},
+    {"k4v4", 256, 32, 8, 8, 32768, 16, 0, 1}, {"k4v4", 128, 64, 8, 8, 32768, 4, 0, 0}, {"k4v4", 128, 64, 8, 8, 32768, 4, 0, 1},
+    {"k4v4", 128, 32, 8, 1, 8192, 4, 0, 0}, {"k4v4", 128, 32, 8, 1, 8192, 16, 0, 0}, {"k4v4", 128, 32, 8, 1, 8192, 16, 0, 1},
 };
 
 static const shape_case prefills[] = {
@@ -328,6 +425,14 @@ extern "C" int cuda_bench(int argc, char **argv)
             bench_case(t, ctx, table[i], std::vector<uint32_t>(table[i].batch, table[i].tokens));
     if (only == SIZE_MAX || only == 100)
         bench_append(t, ctx);
+    for (size_t i = 0; i < sizeof several / sizeof *several; i++)
+        if (only == SIZE_MAX || only == 300 || only == 301 + i)
+            bench_case(t, ctx, several[i], std::vector<uint32_t>(several[i].batch, several[i].tokens));
+    if (only == SIZE_MAX || only == 102)
+        bench_prompt(t, ctx);
+    for (uint32_t rotated = 0; rotated < 2; rotated++)
+        if (only == SIZE_MAX || only == 103)
+            bench_unpack(t, ctx, {"k4v4", 128, 32, 8, 8, 32768, 1, 0}, rotated);
     if (only == SIZE_MAX || only == 101)
         bench_case(t, ctx, {"k4v4", 128, 32, 8, 8, 65536, 1, 0}, {1, 65536, 50000, 1000, 65536, 40000, 30071, 10000});
     for (size_t i = 0; i < sizeof prefills / sizeof *prefills; i++)

@@ -149,6 +149,7 @@ struct bulk {
     const void *from;
     uint32_t bytes;
     struct meeting *at;
+    bool swizzled;
 };
 
 static std::vector<struct bulk> bulks;
@@ -186,7 +187,7 @@ void meeting_wait(uint64_t *at, uint32_t parity)
 
 void copy_bulk(void *shared, const void *from, uint32_t bytes, uint64_t *at)
 {
-    bulks.push_back({shared, from, bytes, (struct meeting *)at});
+    bulks.push_back({shared, from, bytes, (struct meeting *)at, false});
 }
 
 /* The oldest copy that has not been done. False: there is none. */
@@ -196,10 +197,32 @@ static bool do_copy()
         return false;
     const struct bulk b = bulks[0];
     bulks.erase(bulks.begin());
-    memcpy(b.to, b.from, b.bytes);
+    for (uint32_t i = 0; i < b.bytes; i += 16) {
+        const uintptr_t to = (uintptr_t)b.to + i;
+        memcpy((void *)(b.swizzled ? to ^ (to / 128 & 7) << 4 : to), (const uint8_t *)b.from + i, 16);
+    }
     b.at->phase_bytes -= 2 * b.bytes;
     meeting_look(b.at);
     return true;
+}
+
+void copy_tile(void *shared, const struct tile_map *map, uint32_t row, uint32_t head, uint64_t *at)
+{
+    bulks.push_back({shared, map->pages + head * map->head_bytes + row * 128, map->box_rows * 128, (struct meeting *)at, true});
+}
+
+bool group_any(uint32_t group, bool condition)
+{
+    static uint32_t generation[8], arrived[8], any[8][2];
+    const uint32_t turn = generation[group] % 2;
+    any[group][turn] |= condition;
+    if (++arrived[group] == 128) {
+        arrived[group] = 0, any[group][!turn] = 0;
+        generation[group]++;
+    } else {
+        wait_for(&generation[group]);
+    }
+    return any[group][turn];
 }
 
 void meet_groups()

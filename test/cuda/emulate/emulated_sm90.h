@@ -11,9 +11,13 @@ void copy_bulk(void *shared, const void *from, uint32_t bytes, uint64_t *at);
 void meet_groups();
 
 static inline void fence_engines() {}
+static inline uint4 load_shared16(const void *shared) { return *(const uint4 *)shared; }
+static inline uint2 load_shared8(const void *shared) { return *(const uint2 *)shared; }
+static inline void fence_products() {}
 template <int N> static inline void fewer_registers() {}
 template <int N> static inline void more_registers() {}
 static inline void products_begin() {}
+template <int N> static inline void sums_are_there(int (&)[N]) {}
 static inline void products_grouped() {}
 template <int N> static inline void products_but_last_done() {}
 
@@ -68,5 +72,44 @@ static inline void product_registers(float (&d)[N], const uint32_t *a, uint64_t 
             x[r][k] = aura_f32_from_f16((uint16_t)(all[first + k % 8 / 2][r + k / 8 * 2] >> k % 2 * 16));
     emulate_product(d, x, b);
 }
+
+/* Products of bytes: 32 of the summed axis. */
+template <class A, int N>
+static inline void emulate_bytes(int (&d)[N], const uint32_t *a, uint64_t b)
+{
+    const uint32_t (*all)[8] = emulate_warp(a, 4), first = threadIdx.x % 32 / 4 * 4, t = threadIdx.x % 4;
+    for (int j = 0; j < N / 4; j++)
+        for (int e = 0; e < 2; e++)
+            for (int k = 0; k < 32; k++) {
+                uintptr_t at = (uintptr_t)b * 16 + j * 1024 + (2 * t + e) * 128 + k;
+                at ^= (at / 128 & 7) << 4;
+                for (int r = 0; r < 2; r++)
+                    d[4 * j + 2 * r + e] += (int)(A)(all[first + k % 16 / 4][r + k / 16 * 2] >> k % 4 * 8) * *(const int8_t *)at;
+            }
+}
+template <int N>
+static inline void product_u8s8(int (&d)[N], const uint32_t *a, uint64_t b) { emulate_bytes<uint8_t>(d, a, b); }
+template <int N>
+static inline void product_s8s8(int (&d)[N], const uint32_t *a, uint64_t b) { emulate_bytes<int8_t>(d, a, b); }
+
+bool group_any(uint32_t group, bool condition);
+static inline void group_meets(uint32_t group) { group_any(group, false); }
+
+static inline void store_matrices_turned(void *row, const uint32_t (&r)[4])
+{
+    uint32_t mine[2];
+    memcpy(mine, &row, sizeof row);
+    const uint32_t (*all)[8] = emulate_warp(mine, 2);
+    const uint32_t g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    for (uint32_t m = 0; m < 4; m++)
+        for (uint32_t i = 0; i < 2; i++) {
+            uint16_t *to;
+            memcpy(&to, all[8 * m + 2 * t + i], sizeof to);
+            to[g] = (uint16_t)(r[m] >> 16 * i);
+        }
+    emulate_warp(NULL, 0);
+}
+
+void copy_tile(void *shared, const struct tile_map *map, uint32_t row, uint32_t head, uint64_t *at);
 
 #endif

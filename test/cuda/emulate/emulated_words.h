@@ -191,6 +191,13 @@ MMA_NUMBERS(mma_f16, emulate_f16)
 MMA_NUMBERS(mma_bf16, emulate_bf16)
 #undef MMA_NUMBERS
 
+/* What copy_tile() copies from. */
+struct tile_map {
+    const uint8_t *pages;
+    size_t head_bytes;
+    uint32_t box_rows;
+};
+
 static inline void emulate_matrices(uint32_t (&r)[4], const void *row, bool turned)
 {
     uint32_t mine[2];

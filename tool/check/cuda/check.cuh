@@ -32,6 +32,7 @@ struct scene {
     uint64_t seed = 1;
     std::vector<uint32_t> counts;   /* queries of each sequence; empty: all have `queries` */
     size_t image_bytes = 0;         /* of the workspace; 0: as many as it likes */
+    bool long_seqs = false;         /* the caller says so */
 };
 
 /* Whether attention of the scene goes by images: it is compared with double from the numbers that the cache holds. All rows
@@ -49,6 +50,7 @@ void complain(const struct scene &s, const char *format, ...) __attribute__((for
 /* From now on, launches are noted; after the last case, what ran is printed: a line, or objects of `--json`. all_parts: then a
  * kernel that did not run is named. */
 void watch_kernels();
+const std::string &last_kernel(); /* that was launched */
 void print_kernels(bool all_parts);
 
 /* In functions that return nothing and have the scene `s`. */

@@ -24,8 +24,16 @@ static struct kernel_record *records()
     return all.data();
 }
 
+static std::string latest;
+
+const std::string &last_kernel()
+{
+    return latest;
+}
+
 static void note_launch(const char *name)
 {
+    latest = name;
     for (size_t i = 0; i < cuda_kernel_count; i++)
         if (!strcmp(cuda_kernel_list[i], name)) {
             records()[i].last_case = cases;

@@ -240,7 +240,7 @@ void oracle_attend(struct oracle_row *row, const struct oracle_head *h, const fl
         exact_logits(row, h, q, unit);
     else
         logits(row, h, q, unit, options->planes);
-    const uint32_t v_planes = options->exact ? 0 : planes_for(h->facts.layout->v.kind, options->planes);
+    const uint32_t v_planes = options->exact || options->smooth ? 0 : planes_for(h->facts.layout->v.kind, options->planes);
     double *x = malloc((h->len + 1) * sizeof *x);
     row->size = row->slack = 0;
     for (uint64_t t = 0; t < end; t++) {
