@@ -15,6 +15,8 @@ TESTS = TOP + "/llama.cpp/tools/server/tests"
 HOME = TOP + "/server-venv"
 NEEDS = ["pytest", "filelock", "requests", "aiohttp", "openai", "prometheus-client", "numpy", "wget"]
 FILES = sys.argv[4:] or ["basic", "completion", "ctx_shift", "ignore_eos", "kv_keep_only_active", "slot_save", "stream", "tokenize"]
+# It wants five tokens of a text that is drawn by lot, which may end before. With f16 and f32 two different texts happen to be longer.
+CHANCE = {"unit/test_completion.py::test_n_probs_post_sampling"}
 # It wants the same text from a prompt that was computed and from one that was cut to, bit for bit. Codes are made some tokens later.
 LATE = {"unit/test_completion.py::test_completion_with_tokens_input"}
 PLUGIN = """import os
@@ -75,7 +77,7 @@ def main():
     with open(OUT + "/server_presets.py", "w") as file:
         file.write(PLUGIN)
     (f16, not_f16), (f32, not_f32) = run(path, "f16"), run(path, "f32")
-    theirs, status = f16 & f32, 0
+    theirs, status = (f16 & f32) - CHANCE, 0
     if not theirs:
         print(f"FAIL upstream: nothing passes with llama.cpp's own caches: {OUT}/upstream.f16.log")
         return 1
