@@ -74,10 +74,10 @@ static void row_fields(struct table *t, const void *row)
 {
     const struct spread_out *r = row;
     table_number(t, "tokens", "%llu", (unsigned long long)r->tokens);
-    table_number(t, "ranks", "%d", r->ranks);
     table_number(t, "local_s", "%.3g", r->local);
     table_number(t, "communication_s", "%.3g", r->communication);
     table_number(t, "total_s", "%.3g", r->total);
+    table_number(t, "ranks", "%d", r->ranks);
 }
 
 static aura_status measure(const struct bench *b, int rank, int ranks, float *k, float *v)
