@@ -784,6 +784,18 @@ sys.exit(not (len(same) == 2 and all(r["output_error"] < 1e-6 and r["bits_per_va
     try 'eval: the same seed, the same table' diff $out/tool.first $out/tool.txt
     ends 0 'eval: JSON' $aura eval $model --text $text --ctx 32 --chunks 1 --cache k4v4 --json
     holds 'eval: JSON says what it is of' '"model": ".*", "text": ".*", "seed": 1, "version": "[0-9.]*", "cpu": ".*", "isa": '
+    ends 0 'eval: as written, in pairs' $aura eval $model --text $text --ctx 32 --chunks 1 --cache k4v4,q4_0,kivi2,tq3 --decode --equal \
+        --against q4_0 --csv
+    try 'eval: as written, in pairs, and a draft' awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) at[$i] = i; next }
+        { n++; if (!($at["decode"] == 1 && $at["equal"] == 1 && $at["accepted"] > 0.5)) exit 1; r[$1] = $at["against"] }
+        END { exit !(n == 4 && r["q4_0"] == 1 && r["k4v4"] != 1) }' $out/tool.txt
+    ends 0 'eval: drift' $aura eval $model --text README.md --drift 8 --chunks 1 --cache kf32vf32,k2v2 --json
+    try 'eval: drift, JSON' python3 -c 'import json, sys; d = json.load(open(sys.argv[1])); assert d[0]["first_other"] == [0], d; assert len(d[1]["parts"]) == 4' $out/tool.txt
+    says 2 'no multiple of 4' $aura eval $model --text $text --drift 6
+    says 2 'one at a time' $aura eval $model --text $text --drift 8 --depths
+    says 2 'whole chunks' $aura eval $model --text $text --decode --codec cp
+    says 2 'two hops take pairs' $aura eval $model --records 3
+    says 1 'places whose names are one token' $aura eval $model --records 8
     command -v python3 >/dev/null || { echo 'skip attend: examples/codec.py: there is no python3'; return; }
     ends 0 'attend: examples/codec.py' $aura attend $kept --cache q8_0 --codec examples/codec.py --csv
     try 'attend: examples/codec.py is one of 8 bits' awk -F, '$1 == "codec" { if (!($9 == 8.5 && $12 > 0 && $12 < 0.02)) exit 1; n++ } END { exit n != 2 }' $out/tool.txt

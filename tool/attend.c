@@ -205,13 +205,13 @@ static int put_through(const struct arguments *c, aura_ctx *ctx, const struct co
         return recording_run(r, ctx, &options, result, error);
     if (recording_copy(r, result))
         return snprintf(error, 256, "layer %u: out of memory", r->layer), -1;
-    result->bits_per_value = one->peer ? one->peer->bits : NAN;
+    result->bits_per_value = one->peer ? (peer_bits(one->peer, r->k_dim) + peer_bits(one->peer, r->v_dim)) / 2 : NAN;
     if (one->peer && (r->k_dim % PEER_BLOCK || r->v_dim % PEER_BLOCK))
         return snprintf(error, 256, "layer %u: %.15s has blocks of %d numbers, and heads have %u and %u", r->layer, one->name,
                         PEER_BLOCK, r->k_dim, r->v_dim), -1;
     if (one->peer) {
-        peer_store(one->peer, PEER_KEYS, r->k_dim, (size_t)r->tokens * r->kv_heads, result->k);
-        peer_store(one->peer, PEER_VALUES, r->v_dim, (size_t)r->tokens * r->kv_heads, result->v);
+        peer_store(one->peer, PEER_KEYS, r->kv_heads, r->k_dim, r->tokens, result->k);
+        peer_store(one->peer, PEER_VALUES, r->kv_heads, r->v_dim, r->tokens, result->v);
     } else if (codec_run(one->codec, r->layer, r->tokens, r->kv_heads, r->k_dim, r->v_dim, result->k, result->v,
                          &result->bits_per_value, error)) {
         return -1;

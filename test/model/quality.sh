@@ -57,4 +57,15 @@ result 'eval: an f16 cache hardly diverges' $? "$(number f16 kld_mean)"
 "$aura" eval $model --text data/essay.txt --ctx 512 --chunks 1 --base "$base" --cache f16 2>"$dir/quality.err"
 [ $? = 1 ] && grep -q 'another text' "$dir/quality.err"
 result 'eval: exact logits of another text are refused' $? "$(tail -n 1 "$dir/quality.err")"
+
+# Facts and questions: an exact cache loses nothing to itself, and two bits lose more than eight.
+"$aura" eval $model --records 8 --chunks 1 --cache kf32vf32,k8v8,k2v2 --json >"$results" 2>"$dir/quality.err"
+result 'eval: records' $? "$(tail -n 1 "$dir/quality.err")"
+python3 - "$results" <<'E'
+import json, sys
+r = {(x["cache"], x["hops"]): x for x in json.load(open(sys.argv[1]))}
+sys.exit(not (len(r) == 8 and r["exact", 1]["right"] > 0.2 and abs(r["kf32vf32", 1]["lost"]) < 1e-3 and
+              abs(r["k8v8", 1]["lost"]) < 0.1 < abs(r["k2v2", 1]["lost"])))
+E
+result 'eval: records of an exact cache, of 8 bits and of 2' $? "$(tr -d '\n' <"$results" | head -c 1500)"
 rm -f "$base"

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "../../tool/parts/inputs.h"
 #include "../../tool/parts/quality.h"
 #include "../file/file_tools.h"
 
@@ -104,19 +105,64 @@ static void peer_rows(void)
                 x[i] = (float)sin(1.7 * i + (double)s) + (i % dim == 5 ? 4.0f : 0);
             for (uint32_t row = 0; row < 2; row++)
                 stored_plainly(peer, turn, dim, x + row * dim, want + row * dim);
-            peer_store(peer, side ? PEER_VALUES : PEER_KEYS, dim, 2, x);
+            peer_store(peer, side ? PEER_VALUES : PEER_KEYS, 1, dim, 2, x);
             for (uint32_t i = 0; i < 2 * dim; i++)
                 error += (x[i] - want[i]) * (x[i] - want[i]), size += want[i] * want[i];
             EXPECT(error < 1e-10 * size, "%s, dim %u, side %d: %g of %g", peer->name, dim, side, error, size);
         }
 }
 
-/* ---- statistics ----------------------------------------------------------------------------------------------------- */
-
 static int near(double x, double want, double error)
 {
     return fabs(x - want) <= error;
 }
+
+/* KIVI: keys by channel of 32 tokens, values by 32 channels of a token, 4 levels from the least to the most. */
+static void kivi_rows(void)
+{
+    enum { TOKENS = 40, HEADS = 2, DIM = 64 };
+    static float x[TOKENS * HEADS * DIM], y[TOKENS * HEADS * DIM];
+    const struct peer *peer = peer_find("kivi2");
+    EXPECT(peer && peer_bits(peer, DIM) == 3, "2 bits, and two f16 for 32");
+    for (int side = 0; side < 2; side++) {
+        for (int i = 0; i < TOKENS * HEADS * DIM; i++)
+            x[i] = y[i] = (float)sin(0.37 * i) * (i % DIM == 7 ? 30.f : 1.f);
+        peer_store(peer, side ? PEER_VALUES : PEER_KEYS, HEADS, DIM, TOKENS, y);
+        for (int i = 0; i < TOKENS * HEADS * DIM; i++) {
+            const int t = i / (HEADS * DIM), first = t / 32 * 32, n = first + 32 < TOKENS ? 32 : TOKENS - first;
+            double least = INFINITY, most = -INFINITY;
+            for (int k = 0; k < (side ? 32 : n); k++) {
+                const int at = side ? i / 32 * 32 + k : (first + k) * HEADS * DIM + i % (HEADS * DIM);
+                least = fmin(least, x[at]), most = fmax(most, x[at]);
+            }
+            const double step = (most - least) / 3, want = least + round((x[i] - least) / step) * step;
+            EXPECT(near(y[i], want, 2e-3 * (most - least)), "side %d, number %d: %g, not %g", side, i, (double)y[i], want);
+        }
+    }
+}
+
+/* TurboQuant: the norm stays, and the error is that of Lloyd-Max levels of a normal variable. */
+static void turboquant_rows(void)
+{
+    static const double distortion[] = {0.1175, 0.03454, 0.009497}; /* Max, 1960: 4, 8 and 16 levels */
+    static const char *const names[] = {"tq2", "tq3", "tq4"};
+    for (int b = 0; b < 3; b++) {
+        enum { ROWS = 400, DIM = 128 };
+        static float x[ROWS * DIM], y[ROWS * DIM];
+        const struct peer *peer = peer_find(names[b]);
+        uint64_t seed = 9;
+        double error = 0, size = 0;
+        for (int i = 0; i < ROWS * DIM; i++)
+            x[i] = y[i] = random_normal(&seed) * (float)(1 + i / DIM) + (i % DIM == 3 ? 4.f * (float)(1 + i / DIM) : 0);
+        peer_store(peer, PEER_KEYS, 1, DIM, ROWS, y);
+        for (int i = 0; i < ROWS * DIM; i++)
+            error += ((double)y[i] - x[i]) * ((double)y[i] - x[i]), size += (double)x[i] * x[i];
+        EXPECT(near(error / size / distortion[b], 1, 0.03), "%s: %g of %g", names[b], error / size, distortion[b]);
+        EXPECT(peer_bits(peer, DIM) == 2 + b + 0.125, "%g bits", peer_bits(peer, DIM));
+    }
+}
+
+/* ---- statistics ----------------------------------------------------------------------------------------------------- */
 
 static void known_distributions(void)
 {
@@ -125,6 +171,7 @@ static void known_distributions(void)
     EXPECT(row.finite && near(row.kld, 0.5 * log(0.5 / 0.4) + 0.3 * log(0.3 / 0.4), 1e-6), "%g", row.kld);
     EXPECT(near(row.nll, -log(0.4), 1e-6) && near(row.exact_nll, -log(0.3), 1e-6), "%g, %g", row.nll, row.exact_nll);
     EXPECT(row.same_top, "the first of equals");
+    EXPECT(near(row.accepted, 0.4 + 0.3 + 0.2, 1e-6), "a draft's token is taken: %g", row.accepted);
     row = divergence_row(p, p, 3, 2);
     EXPECT(row.kld == 0 && row.nll == row.exact_nll && row.same_top, "of itself: %g", row.kld);
     row = divergence_row((float[2]){3e4f, -3e4f}, (float[2]){-3e4f, 3e4f}, 2, 0);
@@ -171,7 +218,7 @@ static void summary(void)
 {
     struct divergence d = {0};
     for (int i = 0; i < 3000; i++) { /* more than the first allocation */
-        struct divergence_row row = {(2999 - i) * 0.001, i % 2 ? 1.0 : 3.0, i % 2 ? 1.0 : 2.9, i % 4 != 0, 1};
+        struct divergence_row row = {(2999 - i) * 0.001, i % 2 ? 1.0 : 3.0, i % 2 ? 1.0 : 2.9, 0.9, i % 4 != 0, 1};
         EXPECT(!divergence_add(&d, &row), "memory");
     }
     struct divergence_summary s = divergence_sum_up(&d), again = divergence_sum_up(&d);
@@ -335,7 +382,7 @@ static void lists(void)
     EXPECT(!quality_parse("k4v4,q4_0,balanced,f16,kf16vf16", &caches, &count, error) && count == 5, "%s", error);
     if (count == 5) {
         EXPECT(!strcmp(caches[0].name, "k4v4") && !caches[0].peer && !strcmp(caches[2].name, "k4v4"), "ours");
-        EXPECT(caches[1].peer && caches[1].bits == 4.5 && caches[3].peer && !caches[4].peer, "llama.cpp's");
+        EXPECT(caches[1].peer && peer_bits(caches[1].peer, 64) == 4.5 && caches[3].peer && !caches[4].peer, "llama.cpp's");
     }
     free(caches);
     caches = NULL;
@@ -354,6 +401,8 @@ int main(void)
     RUN(peer_blocks);
     RUN(peer_sizes);
     RUN(peer_rows);
+    RUN(kivi_rows);
+    RUN(turboquant_rows);
     RUN(known_distributions);
     RUN(against_long_double);
     RUN(estimates);

@@ -1,6 +1,8 @@
 /* Quality of caches on a small model: what is compared with what, and that all positions are measured. */
 #define _GNU_SOURCE
 #include "../../include/aura_file.h"
+#include "../../src/base/dtype.h"
+#include "../../tool/parts/drift.h"
 #include "../../tool/parts/quality.h"
 
 #include "../file/file_tools.h"
@@ -18,17 +20,22 @@ struct model {
     uint32_t tokens[COUNT];
 };
 
-static void open_model(struct model *m, uint32_t head_dim)
+static void open_layers(struct model *m, uint32_t head_dim, uint32_t layers)
 {
     struct gguf_writer w = {0};
     memset(m, 0, sizeof *m);
     m->tiny = tiny_model("llama");
-    m->tiny.head_dim = head_dim;
+    m->tiny.head_dim = head_dim, m->tiny.layers = layers;
     tiny_write(&m->tiny, &w);
     m->bytes = gguf_finish(&w);
     EXPECT(!gguf_read(m->bytes.data, m->bytes.size, &m->file, error) && !llm_open_exact(m->file, 2, &m->llm, error), "%s", error);
     for (uint32_t i = 0; i < COUNT; i++)
         m->tokens[i] = (i * i * 11 + i / 3) % m->tiny.vocab;
+}
+
+static void open_model(struct model *m, uint32_t head_dim)
+{
+    open_layers(m, head_dim, 2);
 }
 
 static void close_model(struct model *m)
@@ -131,7 +138,7 @@ static void store_and_decode(void *arg, uint32_t layer, uint64_t first, uint32_t
     EXPECT(!aura_append(cache, &job, 1) && !aura_cache_decode(cache, seq, 0, tokens, &k_out, &v_out), "%s", aura_last_error());
     aura_seq_info info = AURA_SEQ_INFO_INIT;
     aura_seq_get_info(cache, seq, &info);
-    EXPECT(tokens - info.closed == quality_open_tokens(tokens, s->config.flags & AURA_NO_ROLLBACK ? 0 : s->config.rollback),
+    EXPECT(tokens - info.closed == open_tokens(tokens, s->config.flags & AURA_NO_ROLLBACK ? 0 : s->config.rollback),
            "%u tokens, %u closed", tokens, (unsigned)info.closed);
     aura_cache_destroy(cache);
 }
@@ -181,6 +188,185 @@ static void read_as_stored(void)
     }
     EXPECT(seen[1] < 0.95 * seen[0], "open tokens diverge less: %g, %g", seen[1], seen[0]);
     aura_ctx_destroy(s.ctx);
+    close_model(&m);
+}
+
+/* ---- as it is written ------------------------------------------------------------------------------------------------ */
+
+/* All logits of the first chunk, [CTX][vocab], in calls of `part` tokens after the first `prompt`. */
+static float *logits_in_calls(const struct model *m, struct llm_options o, uint32_t prompt)
+{
+    float *logits = malloc(CTX * m->tiny.vocab * sizeof *logits);
+    struct llm_state *state = NULL;
+    o.tokens = CTX;
+    EXPECT(!llm_state_create(m->llm, &o, &state, error), "%s", error);
+    for (uint32_t at = 0, end = prompt; at < CTX; at = end, end++)
+        EXPECT(!llm_forward(state, m->tokens + at, end - at, end - at, logits + at * m->tiny.vocab, error), "%s", error);
+    llm_state_destroy(state);
+    return logits;
+}
+
+/* The mean divergence of the second half of a chunk. */
+static double mean_divergence(const struct model *m, const float *exact, const float *logits)
+{
+    double sum = 0;
+    for (uint32_t p = CTX / 2; p < CTX - 1; p++)
+        sum += divergence_row(exact + p * m->tiny.vocab, logits + p * m->tiny.vocab, m->tiny.vocab, 0).kld;
+    return sum / ROWS;
+}
+
+/* Token by token, a query sees its newest tokens in f16: the same as a state that is fed so. */
+static void written_token_by_token(void)
+{
+    struct model m;
+    struct quality_cache c[16], together[16];
+    open_model(&m, 64);
+    struct quality_options o = options_of(&m);
+    o.chunks = 1, o.rollback = 16;
+    measure(&o, "k3v3,kf32vf32", together);
+    o.decode = 1;
+    measure(&o, "k3v3,kf32vf32", c);
+    float *exact = logits_in_calls(&m, (struct llm_options){.format = {AURA_KIND_F32, AURA_KIND_F32}}, CTX);
+    const struct llm_options three = {.format = {AURA_KIND_B3, AURA_KIND_B3}, .rollback = 16, .seed = 1};
+    float *ours = logits_in_calls(&m, three, CTX / 2 + 1);
+    const double want = mean_divergence(&m, exact, ours);
+    EXPECT(fabs(c[0].result.kld_mean.value / want - 1) < 1e-6, "%g, not %g", c[0].result.kld_mean.value, want);
+    EXPECT(c[0].result.kld_mean.value < 0.8 * together[0].result.kld_mean.value, "%g, together %g", c[0].result.kld_mean.value,
+           together[0].result.kld_mean.value);
+    EXPECT(c[1].result.kld_max < 1e-8 && c[1].result.accepted.value > 0.9999, "exact: %g", c[1].result.kld_max);
+    free(exact), free(ours);
+    close_model(&m);
+}
+
+/* What a cache of another returns when `tokens` are there and it keeps what ours keeps. */
+struct other_tail {
+    const struct peer *peer;
+    uint32_t heads, pinned;
+};
+
+static void store_with_tail(void *arg, uint32_t layer, uint64_t first, uint32_t tokens, float *q, float *k, float *v)
+{
+    const struct other_tail *t = arg;
+    const uint32_t closed = tokens - (uint32_t)open_tokens(tokens, 16), row = t->heads * 64;
+    (void)layer, (void)first, (void)q;
+    for (int side = 0; side < 2; side++) {
+        float *x = side ? v : k;
+        for (uint32_t i = 0; i < tokens * row; i++)
+            if (i < t->pinned * row || i >= closed * row)
+                x[i] = aura_f32_from_f16(aura_f16_from_f32(x[i]));
+        for (uint32_t at = 0, end = 32; at < closed; at = end, end += 32) { /* tile by tile, as they close */
+            const uint32_t from = at < t->pinned ? t->pinned : at;
+            peer_store(t->peer, side ? PEER_VALUES : PEER_KEYS, t->heads, 64, end - from, x + from * row);
+        }
+    }
+}
+
+/* With one layer, keys and values do not depend on the cache: every position can be computed from the beginning, with the tail that
+ * it has then. */
+static void others_keep_what_ours_keep(void)
+{
+    static const char *const names[] = {"q4_0", "kivi2", "tq3", "kivi2"};
+    struct model m;
+    struct quality_cache c[16];
+    open_layers(&m, 64, 1);
+    float *exact = logits_in_calls(&m, (struct llm_options){.format = {AURA_KIND_F32, AURA_KIND_F32}}, CTX);
+    float *logits = malloc(CTX * m.tiny.vocab * sizeof *logits);
+    for (int i = 0; i < 4; i++) {
+        struct other_tail tail = {peer_find(names[i]), m.tiny.kv_heads, i < 3 ? 4 : 0};
+        struct quality_options o = options_of(&m);
+        o.chunks = 1, o.rollback = 16, o.decode = 1, o.equal = i < 3; /* kivi2 has a tail in any case */
+        measure(&o, names[i], c);
+        for (uint32_t p = CTX / 2; p < CTX - 1; p++) {
+            struct llm_options one = {.format = {AURA_KIND_F32, AURA_KIND_F32}, .tokens = CTX, .on_layer = store_with_tail,
+                                      .arg = &tail};
+            struct llm_state *state = NULL;
+            EXPECT(!llm_state_create(m.llm, &one, &state, error) &&
+                   !llm_forward(state, m.tokens, p + 1, 1, logits + p * m.tiny.vocab, error), "%s", error);
+            llm_state_destroy(state);
+        }
+        const double want = mean_divergence(&m, exact, logits);
+        EXPECT(want > 0 && fabs(c[0].result.kld_mean.value / want - 1) < 1e-3, "%s, %d: %g, not %g", names[i], i,
+               c[0].result.kld_mean.value, want);
+    }
+    free(exact), free(logits);
+    close_model(&m);
+}
+
+/* ---- other positions ------------------------------------------------------------------------------------------------- */
+
+struct seen {
+    uint32_t first, last, count;
+    double sum[2];
+};
+
+static void note_row(void *arg, const char *name, uint32_t chunk, uint32_t position, const struct divergence_row *row)
+{
+    struct seen *s = arg;
+    (void)name, (void)chunk;
+    s->first = s->count ? s->first : position, s->last = position, s->count++;
+    s->sum[position >= 512] += row->kld;
+}
+
+static void positions_by_depth(void)
+{
+    struct model m;
+    struct quality_cache c[16], whole[16];
+    struct seen seen = {0};
+    static uint32_t tokens[1040];
+    open_model(&m, 64);
+    for (uint32_t i = 0; i < 1040; i++)
+        tokens[i] = (i * i * 11 + i / 3) % m.tiny.vocab;
+    struct quality_options o = options_of(&m);
+    o.tokens = tokens, o.count = 1040, o.ctx = 1040, o.by_depth = 1, o.on_row = note_row, o.row_arg = &seen;
+    measure(&o, "k3v3", c);
+    EXPECT(seen.count == 256 && seen.first == 383 && seen.last == 1022 && quality_depths(1040) == 2, "%u from %u to %u", seen.count,
+           seen.first, seen.last);
+    for (int i = 0; i < 2; i++)
+        EXPECT(fabs(c[0].depth[i].value / (seen.sum[i] / 128) - 1) < 1e-9, "depth %d: %g", i, c[0].depth[i].value);
+    memset(&seen, 0, sizeof seen);
+    o.by_depth = 0, o.ctx = 512, o.first = 383, o.chunks = 1; /* what comes behind 512 tokens changes nothing before */
+    measure(&o, "k3v3", whole);
+    EXPECT(seen.count == 128 && fabs(whole[0].result.kld_mean.value / c[0].depth[0].value - 1) < 1e-6, "%g, %g",
+           whole[0].result.kld_mean.value, c[0].depth[0].value);
+    close_model(&m);
+}
+
+static void ratios_are_of_pairs(void)
+{
+    struct model m;
+    struct quality_cache c[16];
+    open_model(&m, 64);
+    struct quality_options o = options_of(&m);
+    o.against = "k4v4";
+    measure(&o, "k4v4,k3v3", c);
+    EXPECT(c[0].ratio.value == 1 && c[0].ratio.error == 0, "of itself: %g", c[0].ratio.value);
+    EXPECT(fabs(c[1].ratio.value - c[1].result.kld_mean.value / c[0].result.kld_mean.value) < 1e-9 && c[1].ratio.error > 0, "%g",
+           c[1].ratio.value);
+    const struct estimate e = estimate_ratio((double[]){2, 5, 2}, (double[]){1, 2, 1}, 3);
+    EXPECT(fabs(e.value - 2.25) < 1e-12 && fabs(e.error - sqrt(0.375 / 6) / (4. / 3)) < 1e-12, "%g, %g", e.value, e.error);
+    close_model(&m);
+}
+
+/* The exact cache follows itself to the end; fewer bits leave the path, at the step of the first row whose most likely token is
+ * another. */
+static void drift_from_the_path(void)
+{
+    struct model m;
+    struct quality_cache *caches = NULL;
+    struct drift_result r[2];
+    size_t n = 0;
+    open_model(&m, 64);
+    struct quality_options o = options_of(&m);
+    o.rollback = 16, o.chunks = 2;
+    EXPECT(!quality_parse("kf32vf32,k2v2", &caches, &n, error) && !drift_measure(&o, 40, 80, caches, n, r, error), "%s", error);
+    EXPECT(r[0].texts == 2 && !r[0].first[0] && !r[0].first[1] && caches[0].result.positions == 160, "%u", r[0].first[0]);
+    EXPECT(r[0].part[3].value < 1e-8 && r[1].part[0].value > 0 && r[1].part[3].value > 0, "%g, %g", r[0].part[3].value,
+           r[1].part[3].value);
+    const uint32_t other = (uint32_t)!!r[1].first[0] + !!r[1].first[1];
+    EXPECT((caches[1].result.same_top.value == 1) == !other, "%u texts, %g", other, caches[1].result.same_top.value);
+    o.count = 39;
+    EXPECT(drift_measure(&o, 40, 80, caches, n, r, error) && strstr(error, "39 tokens"), "%s", error);
+    free(caches);
     close_model(&m);
 }
 
@@ -298,6 +484,15 @@ static void refused(void)
     EXPECT(quality_measure(&o, one, n, error) && strstr(error, "vocabulary"), "%s", error);
     EXPECT(quality_measure(&of_odd, peer, n, error) && strstr(error, "blocks of 32"), "%s", error);
     EXPECT(!quality_measure(&of_odd, one, n, error), "%s", error);
+    o = options_of(&m), m.tokens[5] = 0, o.by_depth = 1;
+    EXPECT(quality_measure(&o, one, n, error) && strstr(error, "512"), "%s", error);
+    o.by_depth = 0, o.against = "q8_0";
+    EXPECT(quality_measure(&o, one, n, error) && strstr(error, "not among"), "%s", error);
+    struct quality_cache *kivi = NULL;
+    EXPECT(!quality_parse("kivi2", &kivi, &n, error), "%s", error);
+    o.against = NULL, o.decode = 1;
+    EXPECT(quality_measure(&o, kivi, n, error) && strstr(error, "--rollback"), "%s", error);
+    free(kivi);
     free(one), free(peer);
     close_model(&m), close_model(&odd);
 }
@@ -381,6 +576,11 @@ int main(void)
     RUN(exact_cache);
     RUN(fewer_bits_diverge_more);
     RUN(read_as_stored);
+    RUN(written_token_by_token);
+    RUN(others_keep_what_ours_keep);
+    RUN(positions_by_depth);
+    RUN(ratios_are_of_pairs);
+    RUN(drift_from_the_path);
     RUN(profile_counts);
     RUN(begin_token);
     RUN(threads_change_nothing);

@@ -13,11 +13,13 @@
 #include "../parts/text_model.h"
 #include "../tool.h"
 
+enum { DECODE_ROLLBACK = 16 }; /* what a cache has that nobody told otherwise */
+
 struct arguments {
-    const char *model, *text, *cache, *profile, *base, *html, *positions;
+    const char *model, *text, *cache, *profile, *base, *html, *positions, *against;
     struct option_texts codecs;
-    uint32_t ctx, chunks, rollback, seed, threads;
-    int learn, rounded, json, csv;
+    uint32_t ctx, chunks, rollback, seed, threads, drift, records;
+    int learn, rounded, json, csv, decode, equal, depths;
 };
 
 static const struct option options[] = {
@@ -27,8 +29,14 @@ static const struct option options[] = {
     PATH(profile, "--profile", "FILE", "balance and metrics from `aura calibrate`"),
     FLAG(learn, "--learn", "caches of ours learn metrics from the queries"),
     NUMBER(ctx, "--ctx", 4, 1 << 20, "N", "tokens of a chunk (2048); its second half is compared"),
-    NUMBER(chunks, "--chunks", 1, 1 << 20, "N", "so many of the text (all)"),
-    NUMBER(rollback, "--rollback", 0, 32, "N", "tokens that may be taken back, so held in f16 (0)"),
+    FLAG(decode, "--decode", "read the compared half token by token, as written"),
+    FLAG(equal, "--equal", "others keep in f16 what ours keep: 4 first, open ones"),
+    FLAG(depths, "--depths", "by depth: 128 positions before 512, 1024 ... tokens"),
+    TEXT(against, "--against", "CACHE", "quotients of mean divergences, in pairs of positions"),
+    NUMBER(records, "--records", 2, 64, "N", "questions about N facts that are much alike; no --text"),
+    NUMBER(drift, "--drift", 4, 1 << 16, "N", "follow N tokens that the exact model writes"),
+    NUMBER(chunks, "--chunks", 1, 1 << 20, "N", "so many of the text (all; --records: 4, --drift: 4)"),
+    NUMBER(rollback, "--rollback", 0, 32, "N", "tokens that may be taken back, in f16 (0; as written: 16)"),
     PATH(base, "--base", "FILE", "keep the exact logits there, and go on from there"),
     FLAG(rounded, "--rounded", "products on bytes, as `aura run`: fast, but with noise"),
     NUMBER(seed, "--seed", 0, UINT32_MAX, "N", "other signs (1)"),
@@ -58,8 +66,18 @@ static int check(const struct command *self, const struct arguments *a, struct q
     char error[LLM_ERROR_BYTES] = "";
     if (!a->model)
         return usage_error(self, "needs a model, a GGUF file; `make model` fetches one into models/");
-    if (!a->text)
+    if (!a->text && !a->records)
         return usage_error(self, "needs --text, such as --text data/novel.txt");
+    if (!!a->records + !!a->drift + a->depths > 1)
+        return usage_error(self, "--records, --drift and --depths are measured one at a time");
+    if (a->codecs.count && (a->records || a->drift || a->decode))
+        return usage_error(self, "a codec gets whole chunks: --decode, --records and --drift are not for it");
+    if (a->html && (a->records || a->drift))
+        return usage_error(self, "--records and --drift have no page: --json and --csv");
+    if (a->records % 2)
+        return usage_error(self, "--records: %u is odd, and two hops take pairs", a->records);
+    if (a->drift % DRIFT_PARTS)
+        return usage_error(self, "--drift: %u is no multiple of %d", a->drift, DRIFT_PARTS);
     const int status = quality_parse(a->cache, caches, count, error);
     if (status)
         return status == 2 ? usage_error(self, "--cache: %s", error) : failed(self, "%s", error);
@@ -93,6 +111,40 @@ static int measure_positions(const struct arguments *a, struct quality_options *
     return bad;
 }
 
+enum { ROUNDS = 4, DRIFT_PROMPT = 256 };
+
+static int measure_records(const struct arguments *a, const struct text_model *m, struct quality_options *o,
+                           struct quality_cache *caches, size_t count, char error[LLM_ERROR_BYTES])
+{
+    struct records_result(*results)[2] = calloc(count + 1, sizeof *results);
+    o->chunks = a->chunks ? a->chunks : ROUNDS;
+    if (!results)
+        return snprintf(error, LLM_ERROR_BYTES, "out of memory"), 1;
+    int bad = records_measure(o, m->tokenizer, m->begin, a->records, o->chunks, caches, count, results, error);
+    print_progress(NULL);
+    if (!bad)
+        eval_print_records(&(struct eval_report){a->model, NULL, a->profile, o, caches, count}, a->records, results,
+                           a->json, a->csv);
+    free(results);
+    return bad;
+}
+
+static int measure_drift(const struct arguments *a, struct quality_options *o, struct quality_cache *caches, size_t count,
+                         char error[LLM_ERROR_BYTES])
+{
+    struct drift_result *results = calloc(count, sizeof *results);
+    o->chunks = a->chunks ? a->chunks : ROUNDS;
+    if (!results)
+        return snprintf(error, LLM_ERROR_BYTES, "out of memory"), 1;
+    int bad = drift_measure(o, DRIFT_PROMPT, a->drift, caches, count, results, error);
+    print_progress(NULL);
+    if (!bad)
+        eval_print_drift(&(struct eval_report){a->model, a->text, a->profile, o, caches, count}, DRIFT_PROMPT, a->drift, results,
+                         a->json, a->csv);
+    free(results);
+    return bad;
+}
+
 /* Measures all caches and prints the results; the model, the text and the profile are open. */
 static int measure(const struct command *self, const struct arguments *a, const struct text_model *m, const aura_profile *profile,
                    struct quality_cache *caches, size_t count)
@@ -102,7 +154,11 @@ static int measure(const struct command *self, const struct arguments *a, const 
     struct quality_options o = {.llm = m->llm, .tokens = m->tokens, .count = m->count, .begin = m->begin, .ctx = a->ctx,
                                 .chunks = a->chunks, .threads = a->threads, .rollback = a->rollback, .seed = a->seed,
                                 .profile = profile, .learn = a->learn, .base = a->base, .rounded = a->rounded,
+                                .decode = a->decode, .equal = a->equal, .by_depth = a->depths, .against = a->against,
                                 .progress = report_progress, .arg = &begin};
+    if (a->records || a->drift)
+        return (a->records ? measure_records(a, m, &o, caches, count, error) : measure_drift(a, &o, caches, count, error)) ?
+               failed(self, "%s", error) : 0;
     int bad = (a->base && file_identity(a->model, &o.model_bytes, &o.model_crc, error)) ||
               measure_positions(a, &o, caches, count, error);
     print_progress(NULL);
@@ -121,7 +177,8 @@ static int measure(const struct command *self, const struct arguments *a, const 
 
 static int run(const struct command *self, int argc, char **argv)
 {
-    struct arguments a = {.cache = quality_default_caches, .ctx = 2048, .seed = 1, .threads = online_cpus()};
+    struct arguments a = {.cache = quality_default_caches, .ctx = 2048, .rollback = UINT32_MAX, .seed = 1,
+                          .threads = online_cpus()};
     struct quality_cache *caches = NULL;
     struct text_model m = {0};
     aura_ctx *ctx = NULL;
@@ -129,6 +186,8 @@ static int run(const struct command *self, int argc, char **argv)
     char error[LLM_ERROR_BYTES] = "";
     size_t count = 0;
     int status = parse_options(self, argc, argv, &a, &a.model);
+    if (a.rollback == UINT32_MAX) /* nobody has said */
+        a.rollback = a.decode || a.drift || a.records ? DECODE_ROLLBACK : 0;
     status = status ? status : check(self, &a, &caches, &count);
     if (!status && a.profile && (aura_ctx_create(NULL, &ctx) || aura_profile_load(ctx, a.profile, &profile)))
         status = failed(self, "%s", aura_last_error());

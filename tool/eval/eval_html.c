@@ -57,7 +57,7 @@ static const char *beyond(const struct eval_report *r, int tail, char note[400])
 
 static void print_chart(FILE *to, const struct eval_report *r, int tail)
 {
-    static const char *const names[FAMILIES] = {"aura", "llama.cpp, stored values", "codecs of one’s own"};
+    static const char *const names[FAMILIES] = {"aura", "llama.cpp and papers, stored values", "codecs of one’s own"};
     struct plot_point *points = calloc(FAMILIES * r->count, sizeof *points);
     struct plot_series series[FAMILIES];
     char note[400];
@@ -87,6 +87,7 @@ static void print_row(FILE *to, const struct quality_cache *c)
     html_cell(to, "%.2e", d->kld_p999.value);
     html_cell(to, "%.2e", d->kld_max);
     html_cell(to, "%.2f ± %.2f", 100 * d->same_top.value, 100 * d->same_top.error);
+    html_cell(to, "%.2f", 100 * d->accepted.value);
     html_cell(to, "%.4f", d->ppl.value);
     html_cell(to, "%.4f ± %.4f", d->ppl_ratio.value, d->ppl_ratio.error);
     html_row_end(to);
@@ -94,8 +95,8 @@ static void print_row(FILE *to, const struct quality_cache *c)
 
 static void print_table(FILE *to, const struct eval_report *r)
 {
-    static const char *const head[] = {"cache", "bits", "mean KLD", "median", "99 %", "99.9 %", "max", "same top, %", "perplexity",
-                                       "of exact"};
+    static const char *const head[] = {"cache", "bits", "mean KLD", "median", "99 %", "99.9 %", "max", "same top, %", "taken, %",
+                                       "perplexity", "of exact"};
     html_table_begin(to, "All of it, sorted by bits");
     html_row_begin(to);
     for (size_t i = 0; i < sizeof head / sizeof *head; i++)
@@ -117,19 +118,23 @@ static int print_page(FILE *to, const struct eval_report *r)
 {
     const struct quality_options *o = r->options;
     const struct divergence_summary *any = &r->caches[0].result;
-    uint32_t open = quality_open_tokens(o->ctx, o->rollback);
+    uint32_t open = (uint32_t)open_tokens(o->ctx, o->rollback);
     html_begin(to, "What the cache does to a model",
                "Next-token distributions with compressed caches, beside those with an exact one.");
     eval_print_charts(to, r);
     html_section(to, "What was measured");
-    html_text(to, "%s on %s: %u chunks of %u tokens, of which the second half is compared: %zu positions. Perplexity with "
-              "the exact cache, f32: %.4f.", r->model, r->text, quality_chunks(o), o->ctx, any->positions,
+    html_text(to, "%s on %s: %u chunks of %u tokens, of which %s compared: %zu positions. Perplexity with "
+              "the exact cache, f32: %.4f.", r->model, r->text, quality_chunks(o), o->ctx,
+              o->by_depth ? "the last 128 positions before each depth are" : "the second half is", any->positions,
               any->ppl.value / any->ppl_ratio.value);
     html_text(to, "Every query attends to keys and values as a full cache returns them: codes, but for the first 4 tokens of "
-              "a chunk, which stay in f16%s. Profile: %s%s.", open ? ", and the open ones at its end" : "",
+              "a chunk, which stay in f16%s. Profile: %s%s.",
+              o->decode ? ", and the newest ones, which are open: tokens came one by one" :
+              open ? ", and the open ones at its end" : "",
               r->profile ? r->profile : "none", o->learn ? "; caches of ours learn" : "");
-    html_text(to, "Caches with * are llama.cpp's, as stored values behind its rotation. What its attention rounds besides, "
-              "queries to 8 bits and sums to f16, is not in them. ±: standard errors, as if positions were independent.");
+    html_text(to, "Taken: how many of the tokens that a model with this cache proposes the exact one would take.");
+    html_text(to, "Caches with * are llama.cpp's and those of papers, as stored values. What attention rounds besides, in "
+              "llama.cpp queries to 8 bits and sums to f16, is not in them. ±: standard errors, as if positions were independent.");
     for (size_t i = 0; i < r->count; i++)
         if (r->caches[i].codec)
             html_text(to, "%s, with +, is a codec: %s.", r->caches[i].name, r->caches[i].codec);

@@ -30,10 +30,13 @@ struct divergence_row divergence_row(const float *exact, const float *logits, ui
         gap += p * ((double)exact[i] - (double)logits[i]);
         sum_q += exp(logits[i] - max_q);
     }
-    double log_p = max_p + log(sum_p), log_q = max_q + log(sum_q), kld = gap / sum_p - log_p + log_q;
+    double log_p = max_p + log(sum_p), log_q = max_q + log(sum_q), kld = gap / sum_p - log_p + log_q, accepted = 0;
+    for (uint32_t i = 0; i < vocab; i++)
+        accepted += exp(fmin(exact[i] - log_p, logits[i] - log_q));
     struct divergence_row row = {.nll = log_q - logits[next], .exact_nll = log_p - exact[next], .finite = 1};
     row.kld = kld > 0 ? kld : 0; /* only rounding makes it negative */
     row.same_top = top_p == top_q;
+    row.accepted = accepted < 1 ? accepted : 1;
     return row;
 }
 
@@ -49,12 +52,12 @@ int divergence_add(struct divergence *d, const struct divergence_row *row)
 {
     if (d->positions == d->room) {
         size_t room = d->room ? 2 * d->room : 1024;
-        if (grow(&d->kld, room) || grow(&d->nll, room) || grow(&d->excess, room))
+        if (grow(&d->kld, room) || grow(&d->nll, room) || grow(&d->excess, room) || grow(&d->accepted, room))
             return -1;
         d->room = room;
     }
     d->kld[d->positions] = row->kld, d->nll[d->positions] = row->nll;
-    d->excess[d->positions] = row->nll - row->exact_nll;
+    d->excess[d->positions] = row->nll - row->exact_nll, d->accepted[d->positions] = row->accepted;
     d->positions++;
     d->same_top += (size_t)(row->same_top != 0);
     return 0;
@@ -62,7 +65,7 @@ int divergence_add(struct divergence *d, const struct divergence_row *row)
 
 void divergence_free(struct divergence *d)
 {
-    free(d->kld), free(d->nll), free(d->excess);
+    free(d->kld), free(d->nll), free(d->excess), free(d->accepted);
     memset(d, 0, sizeof *d);
 }
 
@@ -75,6 +78,15 @@ struct estimate estimate_mean(const double *x, size_t n)
     for (size_t i = 0; i < n; i++)
         squares += (x[i] - mean) * (x[i] - mean);
     return (struct estimate){mean, n > 1 ? sqrt(squares / (double)(n - 1) / (double)n) : NAN};
+}
+
+struct estimate estimate_ratio(const double *x, const double *y, size_t n)
+{
+    const double mean = estimate_mean(y, n).value, ratio = estimate_mean(x, n).value / mean;
+    double squares = 0;
+    for (size_t i = 0; i < n; i++)
+        squares += (x[i] - ratio * y[i]) * (x[i] - ratio * y[i]);
+    return (struct estimate){ratio, n > 1 ? sqrt(squares / (double)(n - 1) / (double)n) / mean : NAN};
 }
 
 static double at_rank(const double *sorted, size_t n, double rank)
@@ -107,7 +119,7 @@ static struct estimate estimate_exp(struct estimate e)
 struct divergence_summary divergence_sum_up(struct divergence *d)
 {
     size_t n = d->positions;
-    struct divergence_summary s = {.positions = n, .kld_mean = estimate_mean(d->kld, n)};
+    struct divergence_summary s = {.positions = n, .kld_mean = estimate_mean(d->kld, n), .accepted = estimate_mean(d->accepted, n)};
     qsort(d->kld, n, sizeof *d->kld, ascending);
     s.kld_median = estimate_quantile(d->kld, n, 0.5);
     s.kld_p99 = estimate_quantile(d->kld, n, 0.99);

@@ -10,6 +10,7 @@ struct divergence_row {
     double kld;       /* sum of p ln(p / q): p from the exact logits, q from the others */
     double nll;       /* -ln q of the next token of the text */
     double exact_nll; /* -ln p of the same token */
+    double accepted;  /* sum of min(p, q): the chance that the exact model takes a token that the other one proposes */
     int same_top;     /* both have the same most likely token, the first of equals */
     int finite;       /* 0: some logit is NaN or Inf, and nothing above means anything */
 };
@@ -18,8 +19,8 @@ struct divergence_row divergence_row(const float *exact, const float *logits, ui
 /* All positions of a text, in order. A struct of zeros has none. */
 struct divergence {
     size_t positions, room, same_top;
-    double *kld, *nll; /* [positions] */
-    double *excess;    /* [positions] nll - exact_nll */
+    double *kld, *nll, *accepted; /* [positions] */
+    double *excess;               /* [positions] nll - exact_nll */
 };
 
 /* 0 when good; otherwise there is no memory. */
@@ -35,6 +36,7 @@ struct divergence_summary {
     size_t positions;
     struct estimate kld_mean, kld_median, kld_p99, kld_p999;
     double kld_max;
+    struct estimate accepted;  /* mean */
     struct estimate same_top;  /* share of positions */
     struct estimate ppl;       /* exp of the mean nll */
     struct estimate ppl_ratio; /* to the exact logits' ppl; its error comes from pairs of positions, so it is much smaller */
@@ -45,6 +47,9 @@ struct divergence_summary divergence_sum_up(struct divergence *d);
 
 /* The mean of n numbers, and its standard error. */
 struct estimate estimate_mean(const double *x, size_t n);
+
+/* The quotient of the means of x and y, which were measured in pairs: what both have in common is not in its error. */
+struct estimate estimate_ratio(const double *x, const double *y, size_t n);
 
 /* The q-quantile of n sorted numbers, interpolated between neighbours. Its error: the rank has a binomial standard deviation; half
  * the distance between the numbers one such deviation below and above the rank, where both exist. */

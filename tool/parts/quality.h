@@ -6,16 +6,22 @@
  * tokens are always open. As in llama.cpp's perplexity, the second half of a chunk is compared: positions ctx / 2 to ctx - 2,
  * each of which predicts the token after it.
  *
- * A cache of llama.cpp is an exact cache whose keys and values are replaced by what llama.cpp would store (peer_quant.h). So is a
- * codec, with what a command makes of them (codec.h). */
+ * With `decode` the model reads the tokens up to the first that is compared in one call, and every other one in a call of its own,
+ * as if it wrote them: so each query sees the open tokens that a user's query would see.
+ *
+ * With `by_depth` the 128 positions before 512, 1024, 2048 ... tokens are compared instead of the second half.
+ *
+ * A cache of others is an exact one whose keys and values are replaced by what it would return (baseline.h). */
 #ifndef AURA_QUALITY_H
 #define AURA_QUALITY_H
 
 #include "../../include/aura.h"
 #include "../../model/llm.h"
 #include "base_logits.h"
+#include "baseline.h"
 #include "divergence.h"
-#include "peer_quant.h"
+
+enum { QUALITY_DEPTHS = 12, QUALITY_FIRST_DEPTH = 512, QUALITY_DEPTH_ROWS = 128 };
 
 struct quality_cache {
     char name[16];
@@ -24,6 +30,8 @@ struct quality_cache {
     const char *codec;                /* a command of codec.h; NULL: none */
     double bits;                      /* per value; for one of ours set by quality_measure() */
     struct divergence_summary result; /* of quality_measure() */
+    struct estimate depth[QUALITY_DEPTHS]; /* with by_depth: the mean divergence before 512 << i tokens */
+    struct estimate ratio;            /* with `against`: the quotient of the mean divergences, in pairs of positions */
 };
 
 /* The list of caches that `aura eval` measures by itself, ours and llama.cpp's, from many bits to few. */
@@ -56,7 +64,11 @@ struct quality_options {
     const uint32_t *tokens;      /* [count] of the whole text */
     size_t count;
     uint32_t ctx;                /* at least 4 */
+    uint32_t first;              /* position that is compared first; 0: ctx / 2 */
     uint32_t chunks;             /* 0: as many as there are tokens for */
+    int decode, by_depth;
+    int equal;                   /* caches of others keep in f16 what ours keep: see baseline.h */
+    const char *against;         /* the name of one of the caches, for `ratio`; NULL: none */
     int64_t begin;               /* replaces the first token of each chunk, for models that want one there; -1: none */
     uint32_t threads, rollback;  /* rollback 0: none */
     uint64_t seed;
@@ -76,10 +88,11 @@ struct quality_options {
 uint32_t quality_chunks(const struct quality_options *options);
 
 /* Positions of a chunk that are compared. */
-uint32_t quality_rows(uint32_t ctx);
+uint32_t quality_rows(const struct quality_options *options);
 
-/* Open tokens at the end of a chunk: our caches have not encoded them yet, and hold them in f16. */
-uint32_t quality_open_tokens(uint32_t ctx, uint32_t rollback);
+/* How many depths by_depth compares: those that are not above ctx. */
+uint32_t quality_depths(uint32_t ctx);
+
 
 /* Fills in the results of all caches, chunk by chunk. 0 when good; otherwise 1, with a text. */
 int quality_measure(const struct quality_options *options, struct quality_cache *caches, size_t count,

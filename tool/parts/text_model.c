@@ -50,7 +50,9 @@ int text_model_open(struct text_model *m, const char *model, const char *text, u
     if (gguf_open(model, &m->file, why) || tokenizer_create(m->file, &m->tokenizer, why) ||
         (rounded ? llm_open : llm_open_exact)(m->file, threads, &m->llm, why))
         return snprintf(error, LLM_ERROR_BYTES, "%.100s: %.150s", model, why), 1;
-    return read_tokens(m, text, error);
+    if (text)
+        return read_tokens(m, text, error);
+    return find_begin(m) ? (snprintf(error, LLM_ERROR_BYTES, "out of memory"), 1) : 0;
 }
 
 void text_model_close(struct text_model *m)

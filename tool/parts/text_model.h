@@ -14,8 +14,8 @@ struct text_model {
     int64_t begin;    /* the token that the model wants a text to begin with; -1: none */
 };
 
-/* rounded: 1 for llm_open(), 0 for llm_open_exact(). 0 when good; otherwise 1, with a text. In both cases the caller calls
- * text_model_close(). */
+/* text NULL: none. rounded: 1 for llm_open(), 0 for llm_open_exact(). 0 when good; otherwise 1, with a text. In both cases the
+ * caller calls text_model_close(). */
 int text_model_open(struct text_model *m, const char *model, const char *text, uint32_t threads, int rounded,
                     char error[LLM_ERROR_BYTES]);
 void text_model_close(struct text_model *m);
