@@ -157,7 +157,7 @@ static int labels_cover(const char *svg)
 static void no_label_is_left_out(void)
 {
     enum { CROWD = 40 };
-    char names[CROWD][8], text[32];
+    char names[CROWD][16], text[32];
     struct plot_point points[CROWD];
     for (int i = 0; i < CROWD; i++) { /* in twos and threes at nearly the same place */
         snprintf(names[i], sizeof names[i], "n%03d", i);
