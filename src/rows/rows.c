@@ -201,21 +201,28 @@ static void check_item(void *user, size_t i)
 }
 
 /* Says which row is the first that cannot be encoded. */
-static aura_status fail_with_value(struct aura_call call, const struct encoder *e)
+static aura_status say_what_is_bad(struct aura_call call, const struct encoder *e)
 {
     const aura_encode_args *a = e->args;
     float number = 0;
     size_t row = 0;
     uint32_t d;
-    uint64_t mode = aura_fpmode_enter();
     while ((d = wrong_with(e, row, &number)) == a->dim)
         row++;
-    aura_fpmode_leave(mode);
     if (d > a->dim)
         return aura_fail(call.ctx, AURA_BAD_VALUE, "%s: the scale of row %zu, %g, does not fit in f16", call.name, row,
                          (double)number);
     return aura_fail(call.ctx, AURA_BAD_VALUE, "%s: in[%zu][%u] is %g%s; coordinates must be within 2^40", call.name, row, d,
                      (double)number, a->rotation && a->rotation->balance ? " before balance" : "");
+}
+
+/* The text, too, is written in this mode: to make a double of a signalling NaN is an exception. */
+static aura_status fail_with_value(struct aura_call call, const struct encoder *e)
+{
+    uint64_t mode = aura_fpmode_enter();
+    aura_status status = say_what_is_bad(call, e);
+    aura_fpmode_leave(mode);
+    return status;
 }
 
 static void encode_item(void *user, size_t i)
