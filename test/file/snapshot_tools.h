@@ -104,6 +104,7 @@ static inline struct state state_of(const aura_cache *cache, aura_seq seq)
 {
     struct state s = {AURA_CACHE_INFO_INIT, NULL, 0};
     EXPECT(!aura_cache_get_info(cache, &s.info), "%s", aura_last_error());
+    s.info.append_s = s.info.attend_s = s.info.step_s = 0; /* to look takes time */
     s.bytes = ask(cache, seq, 2, &s.out);
     return s;
 }
