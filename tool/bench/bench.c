@@ -244,7 +244,7 @@ static const struct option options[] = {
     ISA(isa, "as if the machine had no better than NAME"),
     FLAG(prefill, "--prefill", "many queries at once, beside the machine's int8 products"),
     FLAG(targets, "--targets", "what the cache is meant to reach here, and if it does"),
-    FLAG(codec, "--codec", "append, decode and the page codec, one thread: every width, or --k and --v"),
+    FLAG(codec, "--codec", "append, decode, pages: one thread, all widths or --k --v"),
     FLAG(mpi, "--mpi", "under mpirun: one context over all ranks, up to --tokens"),
     CHOICE(device, "--device", "cpu cuda", "NAME", "cuda: the GPU, beside a plain read of the same bytes"),
     PATH(model, "--model", "FILE", "decode with a model, GGUF, instead"),
