@@ -313,8 +313,8 @@ AURA_API void aura_extents_destroy(aura_extents *extents);
 typedef struct aura_page_codec aura_page_codec;
 
 /* Makes a codec for `layers` layers of one configuration, of which format, heads, dim, flags, seed and balance count; k_dim and
- * v_dim are equal, and there is no window, slots, budget, metric or v_balance. AURA_NO_SEARCH makes encoding three times as
- * fast. The caller owns *codec.
+ * v_dim are equal, and there is no window, slots, budget, metric or v_balance. AURA_NO_SEARCH makes encoding 2.4 times as
+ * fast, and at 8 bits the error is the same. The caller owns *codec.
  * Fails: as aura_cache_create(); AURA_BAD_ARGUMENT also for another configuration than that, and for no or too many layers. */
 AURA_API aura_status aura_page_codec_create(aura_ctx *ctx, const aura_config *config, uint32_t layers, aura_page_codec **codec);
 
