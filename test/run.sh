@@ -794,6 +794,7 @@ sys.exit(not (len(same) == 2 and all(r["output_error"] < 1e-6 and r["bits_per_va
     says 2 'no multiple of 4' $aura eval $model --text $text --drift 6
     says 2 'one at a time' $aura eval $model --text $text --drift 8 --depths
     says 2 'whole chunks' $aura eval $model --text $text --decode --codec cp
+    says 2 'are not for --records' $aura eval $model --records 8 --base $out/none.base
     says 2 'two hops take pairs' $aura eval $model --records 3
     says 1 'places whose names are one token' $aura eval $model --records 8
     command -v python3 >/dev/null || { echo 'skip attend: examples/codec.py: there is no python3'; return; }

@@ -72,8 +72,8 @@ static int check(const struct command *self, const struct arguments *a, struct q
         return usage_error(self, "--records, --drift and --depths are measured one at a time");
     if (a->codecs.count && (a->records || a->drift || a->decode))
         return usage_error(self, "a codec gets whole chunks: --decode, --records and --drift are not for it");
-    if (a->html && (a->records || a->drift))
-        return usage_error(self, "--records and --drift have no page: --json and --csv");
+    if ((a->records || a->drift) && (a->html || a->base || a->positions || a->against))
+        return usage_error(self, "--html, --base, --positions and --against are not for --records and --drift");
     if (a->records % 2)
         return usage_error(self, "--records: %u is odd, and two hops take pairs", a->records);
     if (a->drift % DRIFT_PARTS)
