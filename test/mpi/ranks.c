@@ -644,8 +644,8 @@ static void wait_for_ever(double seconds)
     add_seq(&p, 900);
     if (me == ranks - 1)
         printf("pid %d\n", (int)getpid()), fflush(stdout);
-    for (;;) {
-        struct way w = {1, 1, AURA_ATTEND_OPTIONS_INIT, 0, 0, AURA_F32};
+    for (;;) { /* not everywhere: that compares by a call of MPI's that waits without end for a rank that is stopped */
+        struct way w = {1, 0, AURA_ATTEND_OPTIONS_INIT, 0, 0, AURA_F32};
         expect_like_one(&p, &w, "while others live");
     }
 }
