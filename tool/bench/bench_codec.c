@@ -36,22 +36,24 @@ static void or_exit(aura_status status)
     }
 }
 
-static double pages_in_run(void *what, uint32_t times)
+static double encode_pages(const struct codec *c, const aura_page_codec *by, uint32_t times)
 {
-    struct codec *c = what;
     const double start = now();
     for (uint32_t i = 0; i < times; i++)
-        or_exit(aura_pages_encode(c->pages_of, c->numbers, AURA_F16, TOKENS, c->pages, c->bytes));
+        or_exit(aura_pages_encode(by, c->numbers, AURA_F16, TOKENS, c->pages, c->bytes));
     return seconds_since(start);
+}
+
+static double pages_in_run(void *what, uint32_t times)
+{
+    const struct codec *c = what;
+    return encode_pages(c, c->pages_of, times);
 }
 
 static double plain_in_run(void *what, uint32_t times)
 {
-    struct codec *c = what;
-    const double start = now();
-    for (uint32_t i = 0; i < times; i++)
-        or_exit(aura_pages_encode(c->plain, c->numbers, AURA_F16, TOKENS, c->pages, c->bytes));
-    return seconds_since(start);
+    const struct codec *c = what;
+    return encode_pages(c, c->plain, times);
 }
 
 static double pages_out_run(void *what, uint32_t times)

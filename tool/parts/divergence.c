@@ -5,8 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The index of the largest logit; -1 where a logit is not finite. */
-static int64_t top_of(const float *logits, uint32_t vocab)
+int64_t top_of(const float *logits, uint32_t vocab)
 {
     int64_t top = 0;
     for (uint32_t i = 0; i < vocab; i++) {

@@ -5,6 +5,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* The index of the largest logit, the first of equals; -1 where a logit is not finite. */
+int64_t top_of(const float *logits, uint32_t vocab);
+
 /* One position. All in double, natural logarithms. */
 struct divergence_row {
     double kld;       /* sum of p ln(p / q): p from the exact logits, q from the others */

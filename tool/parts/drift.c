@@ -15,15 +15,6 @@ struct drift {
     size_t part; /* numbers of a part */
 };
 
-static uint32_t top_of(const float *logits, uint32_t vocab)
-{
-    uint32_t top = 0;
-    for (uint32_t i = 1; i < vocab; i++)
-        if (logits[i] > logits[top])
-            top = i;
-    return top;
-}
-
 /* Text i of the exact model: its prompt, and what it writes. tokens: [prompt + steps]. */
 static int write_text(const struct quality_options *o, uint32_t prompt, uint32_t steps, uint32_t text, uint32_t *tokens,
                       char *error)
@@ -39,7 +30,11 @@ static int write_text(const struct quality_options *o, uint32_t prompt, uint32_t
     int bad = reader_open(&r, o, NULL, prompt + steps, error);
     for (uint32_t at = 0, end = prompt; at < prompt + steps - 1 && !bad; at = end, end++) {
         bad = reader_read(&r, tokens + at, end - at, 1, logits);
-        tokens[end] = bad ? 0 : top_of(logits, vocab);
+        const int64_t top = bad ? 0 : top_of(logits, vocab);
+        if (top < 0)
+            bad = 1, snprintf(error, LLM_ERROR_BYTES, "logits of text %u, token %u are not finite", text + 1, end);
+        else
+            tokens[end] = (uint32_t)top;
     }
     reader_close(&r);
     free(logits);
