@@ -403,6 +403,7 @@ static void one_failure_is_everybodys(void)
         ask.q.data = me == who ? ask.q.data : bad;
         EXPECT(aura_mpi_attend(p.many, &ask, 1, NULL, 1) == AURA_NOT_FINITE && isnan(out[5]) && isfinite(out[64 * 3]), "%s: %g",
                aura_last_error(), (double)out[5]);
+        EXPECT(aura_mpi_attend(p.many, &ask, 1, NULL, 0) == AURA_NOT_FINITE, "also where that row is another rank's");
         expect_same_tokens(&p, "after failures");
         if (who == 0) /* under the same id everywhere, also where one was made that others did not make */
             add_seq(&p, 50);
