@@ -3,11 +3,11 @@
  * `make cuda` builds it into libaura_cuda, which needs libaura. Errors, structs, owners and messages are those of aura.h. Every
  * error of the CUDA runtime is AURA_DEVICE with its text.
  *
- * Streams  aura_cuda_append, aura_cuda_attend, aura_cuda_truncate and aura_cuda_unpack only launch kernels on the stream they are
- *          given. They allocate nothing, wait for nothing and read nothing from the device, so a CUDA graph can capture them
- *          and replay them while sequences grow. The streams must order the calls on one sequence. The other calls change or
- *          read the cache from the host and wait for the device; while they run, no call on the cache may be in flight on any
- *          stream.
+ * Streams  aura_cuda_append, aura_cuda_attend, aura_cuda_step, aura_cuda_truncate and aura_cuda_unpack only launch kernels on the
+ *          stream they are given. They allocate nothing, wait for nothing and read nothing from the device, so a CUDA graph can
+ *          capture them and replay them while sequences grow. The streams must order the calls on one sequence. The other calls
+ *          change or read the cache from the host and wait for the device; while they run, no call on the cache may be in flight
+ *          on any stream.
  * Pages    Lengths are on the device; the host hands out pages. An append needs pages that were reserved for its sequence and
  *          that no other sequence shares. aura_cuda_seq_reserve copies the pages that a fork shares. In a cache with a window
  *          the device uses pages again: a few of them serve as many tokens as were reserved.
@@ -213,9 +213,11 @@ typedef struct aura_cuda_append_args {
     uint32_t tokens;           /* of each sequence */
     const uint32_t *counts;    /* [n_seqs] on the device: how many of its `tokens` each sequence takes; NULL: all */
     aura_cuda_view k, v;       /* [n_seqs][tokens][kv_heads][k_dim], [...][v_dim]; only read */
+    const uint32_t *starts;    /* [n_seqs] on the device: the first starts[i] of the `tokens` of seqs[i] are padding, neither read
+                                  nor stored; `counts` says how many follow. NULL: none */
 } aura_cuda_append_args;
 #define AURA_CUDA_APPEND_ARGS_INIT \
-    {sizeof(aura_cuda_append_args), NULL, 0, 0, NULL, AURA_CUDA_VIEW_INIT, AURA_CUDA_VIEW_INIT}
+    {sizeof(aura_cuda_append_args), NULL, 0, 0, NULL, AURA_CUDA_VIEW_INIT, AURA_CUDA_VIEW_INIT, NULL}
 
 /* Appends in one launch; the bytes are those of aura_append(). The device finds what is wrong with the tokens of a sequence: it
  * sets a status bit of that sequence and stores none of its tokens. The other sequences are not affected.
@@ -283,10 +285,14 @@ typedef struct aura_cuda_attend_args {
                                    they are. NULL: all */
     uint32_t long_seqs;         /* 1: most sequences have 16384 tokens or more. The host does not know; for 5 to 16 queries it may
                                    then choose a kernel that costs more to begin with: doc/cuda.md */
+    const uint32_t *starts;     /* [n_seqs] on the device: the first starts[i] queries of seqs[i] are padding, like those beyond
+                                   its count: rows that stay as they are. NULL: none */
+    const uint32_t *from, *until; /* [n_seqs][queries] each, on the device, or NULL: as in aura_attend_job. Padding is no query.
+                                   What is beyond the tokens of the sequence is as if it were its length */
 } aura_cuda_attend_args;
 #define AURA_CUDA_ATTEND_ARGS_INIT                                                                                     \
     {sizeof(aura_cuda_attend_args), NULL, 0, 0, AURA_CUDA_VIEW_INIT, AURA_CUDA_VIEW_INIT, NULL, NULL, 0, 0, 0, 0, NULL, \
-     NULL, 0, 0, NULL, 0}
+     NULL, 0, 0, NULL, 0, NULL, NULL, NULL}
 
 /* Computes attention in one launch; that of more than 16 queries in two, from images of what is cached: as exact as f16 is. The
  * same call over the same sequences gives the same bits. Rows that are not finite are NaN and set AURA_CUDA_NOT_FINITE. A number
@@ -296,6 +302,22 @@ typedef struct aura_cuda_attend_args {
  * AURA_TOO_LARGE (for the workspace), AURA_DEVICE. */
 AURA_API aura_status aura_cuda_attend(const aura_cuda_cache *cache, aura_cuda_workspace *workspace,
                                       const aura_cuda_attend_args *args, struct CUstream_st *stream);
+
+/* The next tokens of a batch of sequences: keys and values are appended, and each token asks, as in aura_step(). */
+typedef struct aura_cuda_step_args {
+    size_t size;
+    aura_cuda_view k, v;          /* [n_seqs][queries][kv_heads][k_dim], [...][v_dim]. data of both NULL: nothing is appended, the
+                                     tokens are there */
+    aura_cuda_attend_args attend; /* seqs (all different), starts and counts are those of the append too; queries are its tokens */
+} aura_cuda_step_args;
+#define AURA_CUDA_STEP_ARGS_INIT \
+    {sizeof(aura_cuda_step_args), AURA_CUDA_VIEW_INIT, AURA_CUDA_VIEW_INIT, AURA_CUDA_ATTEND_ARGS_INIT}
+
+/* aura_cuda_append() and then aura_cuda_attend(), on one stream; then rows of padding are 0, and their lse -inf. Where the device
+ * refuses the tokens of a sequence, its queries see what it had: look at its status.
+ * Fails as both do, with nothing launched. */
+AURA_API aura_status aura_cuda_step(aura_cuda_cache *cache, aura_cuda_workspace *workspace, const aura_cuda_step_args *step,
+                                    struct CUstream_st *stream);
 
 #ifdef __cplusplus
 }

@@ -29,8 +29,9 @@ __device__ __forceinline__ void ask_for(struct numbers<E> &n, const struct dev_a
 {
     const void *data = values ? a.v.data : a.k.data;
     const uint32_t dim = values ? a.c.v_dim : a.c.k_dim;
-    const int64_t at = values ? job * a.v.seq + token * a.v.token + head * a.v.head
-                              : job * a.k.seq + token * a.k.token + head * a.k.head;
+    const uint32_t row = (a.starts ? min(a.starts[job], a.tokens) : 0) + token;
+    const int64_t at = values ? job * a.v.seq + row * a.v.token + head * a.v.head
+                              : job * a.k.seq + row * a.k.token + head * a.k.head;
     if ((values ? a.v.dtype : a.k.dtype) == AURA_F32) {
 #pragma unroll
         for (int i = 0; i < E; i++)
@@ -299,7 +300,8 @@ __device__ __forceinline__ bool begin_block(const struct dev_append &a, uint32_t
 template <int M>
 __device__ __forceinline__ void append_body(const struct dev_append &a)
 {
-    const uint32_t tokens = a.counts ? min(a.counts[blockIdx.y], a.tokens) : a.tokens;
+    const uint32_t most = a.tokens - (a.starts ? min(a.starts[blockIdx.y], a.tokens) : 0);
+    const uint32_t tokens = a.counts ? min(a.counts[blockIdx.y], most) : most;
     const bool good = begin_block<M>(a, tokens);
     const struct dev_seq *state = &space<M>()->state;
     struct append_block b = {space<M>()->seq, state->len, state->closed, 0, 0};
@@ -331,8 +333,10 @@ AURA_CUDA_APPEND(STAMP)
 
 /* ---- the call ------------------------------------------------------------------------------------------------------- */
 
-static aura_status check_args(const aura_cuda_cache *c, const char *call, const aura_cuda_append_args *a)
+aura_status aura_cuda_check_append(const aura_cuda_cache *c, const char *call, const aura_cuda_append_args *a)
 {
+    if (!c || !a)
+        return aura_backend_fail(c ? c->ctx : NULL, AURA_BAD_ARGUMENT, "%s: %s is NULL", call, c ? "args" : "cache");
     if (a->size != sizeof *a)
         return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: args.size is %zu, this library knows %zu", call, a->size,
                                  sizeof *a);
@@ -378,17 +382,15 @@ aura_status aura_cuda_prepare_append(const aura_cuda_cache *c, const char *call)
                        "preparing a kernel");
 }
 
-extern "C" aura_status aura_cuda_append(aura_cuda_cache *c, const aura_cuda_append_args *args, struct CUstream_st *stream)
+aura_status aura_cuda_append_as(const aura_cuda_cache *c, const char *call, const aura_cuda_append_args *args,
+                                struct CUstream_st *stream)
 {
-    const char *call = "aura_cuda_append";
-    if (!c || !args)
-        return aura_backend_fail(c ? c->ctx : NULL, AURA_BAD_ARGUMENT, "%s: %s is NULL", call, c ? "args" : "cache");
-    aura_status status = check_args(c, call, args);
+    aura_status status = aura_cuda_check_append(c, call, args);
     if (status || args->tokens == 0)
         return status;
     struct dev_append d = {};
     d.c = c->dev;
-    d.seqs = args->seqs, d.counts = args->counts, d.tokens = args->tokens;
+    d.seqs = args->seqs, d.counts = args->counts, d.starts = args->starts, d.tokens = args->tokens;
     d.k = view_of(&args->k, args->tokens, c->dev.kv_heads, c->dev.k_dim);
     d.v = view_of(&args->v, args->tokens, c->dev.kv_heads, c->dev.v_dim);
     on_device here(c->device);
@@ -396,4 +398,9 @@ extern "C" aura_status aura_cuda_append(aura_cuda_cache *c, const aura_cuda_appe
     void *params[] = {&d};
     const struct launch how = {dim3(c->dev.kv_heads, args->n_seqs), APPEND_THREADS, k.shared_bytes, stream};
     return aura_cuda_launch(c, call, k.name, k.run, how, params);
+}
+
+extern "C" aura_status aura_cuda_append(aura_cuda_cache *c, const aura_cuda_append_args *args, struct CUstream_st *stream)
+{
+    return aura_cuda_append_as(c, "aura_cuda_append", args, stream);
 }

@@ -78,6 +78,12 @@ static bool has_options(const aura_cuda_attend_args *a)
     return a->softcap > 0 || a->alibi || a->mask;
 }
 
+/* Whether queries say what they see. */
+static bool has_ranges(const aura_cuda_attend_args *a)
+{
+    return a->from || a->until;
+}
+
 /* What decides which kernel a call takes. */
 struct wanted {
     uint32_t planes, rows, seqs; /* rows: of a unit */
@@ -92,7 +98,7 @@ enum { WIDE_ROWS = 17 };
 static struct wanted wanted_of(const aura_cuda_cache *c, const aura_cuda_attend_args *a)
 {
     const uint32_t rows = a->queries * c->dev.ratio;
-    return {aura_planes_of(c->dev.k_kind, a->planes), rows, a->n_seqs, has_options(a),
+    return {aura_planes_of(c->dev.k_kind, a->planes), rows, a->n_seqs, has_options(a) || has_ranges(a),
             a->long_seqs && rows >= WIDE_ROWS && !c->batch_invariant};
 }
 
@@ -158,9 +164,11 @@ static aura_status create_workspace(const char *call, const aura_cuda_cache *c, 
         return aura_backend_fail(c->ctx, AURA_OUT_OF_MEMORY, "%s: no memory for the handle", call);
     on_device here(c->device);
     w->cache = c;
+    w->seqs = seqs;
     plan_workspace(c, w, seqs, queries < FEW_QUERIES ? queries : (uint32_t)FEW_QUERIES);
     const size_t o = (w->partial_floats * 4 + 255) / 256 * 256, ml = (w->partial_rows * 8 + 255) / 256 * 256;
-    const size_t few = (o + ml + w->counters * 4 + 1023) / 1024 * 1024;
+    const size_t counters = (w->counters * 4 + 255) / 256 * 256;
+    const size_t few = (o + ml + counters + seqs * sizeof(uint2) + 1023) / 1024 * 1024;
     const size_t many = queries > FEW_QUERIES ? aura_cuda_plan_prefill(w, seqs, queries, image_bytes) : 0;
     w->bytes = few + many;
     aura_status status = cuda_status(c->ctx, call, cudaMalloc(&w->memory, w->bytes), "allocating a workspace");
@@ -168,6 +176,7 @@ static aura_status create_workspace(const char *call, const aura_cuda_cache *c, 
         w->partial = (float *)w->memory;
         w->partial_ml = (float2 *)(w->memory + o);
         w->counter = (uint32_t *)(w->memory + o + ml);
+        w->seen = (uint2 *)(w->memory + o + ml + counters);
         w->prefill.memory = many ? w->memory + few : NULL;
         status = cuda_status(c->ctx, call, when_done(cudaMemset(w->counter, 0, w->counters * 4)), "clearing a workspace");
     }
@@ -240,12 +249,16 @@ static aura_status check_args(const aura_cuda_cache *c, const char *call, const 
 }
 
 /* All that does not depend on the kernel. */
-static struct dev_attend describe_call(const aura_cuda_cache *c, const aura_cuda_attend_args *a)
+static struct dev_attend describe_call(const aura_cuda_cache *c, const aura_cuda_workspace *w, const aura_cuda_attend_args *a)
 {
     struct dev_attend d = {};
     const float scale = aura_logit_scale(a->scale, c->dev.k_dim);
     d.c = c->dev;
     d.seqs = a->seqs, d.n_seqs = a->n_seqs, d.queries = a->queries, d.counts = a->counts;
+    d.starts = a->starts, d.from = a->from, d.until = a->until;
+    d.seen = has_ranges(a) ? w->seen : NULL;
+    if (a->from)
+        d.c.keep_first = 0; /* that range is all that a query sees */
     d.rows = a->queries * c->dev.ratio;
     d.q = view_of(&a->q, a->queries, c->dev.q_heads, c->dev.k_dim);
     d.out = view_of(&a->out, a->queries, c->dev.q_heads, c->dev.v_dim);
@@ -263,7 +276,8 @@ static struct dev_attend describe_call(const aura_cuda_cache *c, const aura_cuda
 static struct dev_attend describe(const aura_cuda_cache *c, const aura_cuda_workspace *w, const aura_cuda_attend_args *a,
                                   const struct attend_kernel *k)
 {
-    struct dev_attend d = describe_call(c, a);
+    struct dev_attend d = describe_call(c, w, a);
+    d.options |= has_ranges(a); /* kernels then ask of every token whether a row sees it */
     d.row_blocks = row_blocks_of(k, d.rows);
     d.planes = aura_planes_of(c->dev.k_kind, a->planes) + 4 * aura_planes_of(c->dev.v_kind, a->planes);
     d.stage = general_stage(&c->dev);
@@ -278,10 +292,21 @@ static struct dev_attend describe(const aura_cuda_cache *c, const aura_cuda_work
     return d;
 }
 
-extern "C" aura_status aura_cuda_attend(const aura_cuda_cache *c, aura_cuda_workspace *w, const aura_cuda_attend_args *args,
-                                        struct CUstream_st *stream)
+/* A call that was checked: what is launched. */
+struct ready {
+    const struct attend_kernel *kernel; /* NULL: one for many queries */
+    struct dev_attend d;
+};
+
+static aura_status too_small(const aura_cuda_cache *c, const char *call, const aura_cuda_attend_args *a)
 {
-    const char *call = "aura_cuda_attend";
+    return aura_backend_fail(c->ctx, AURA_TOO_LARGE, "%s: the workspace is too small for %u sequences of %u queries", call,
+                             a->n_seqs, a->queries);
+}
+
+static aura_status make_ready(const aura_cuda_cache *c, const aura_cuda_workspace *w, const char *call,
+                              const aura_cuda_attend_args *args, struct ready *r)
+{
     if (!c || !w || !args)
         return aura_backend_fail(c ? c->ctx : NULL, AURA_BAD_ARGUMENT, "%s: %s is NULL", call,
                                  !c ? "cache" : w ? "args" : "workspace");
@@ -290,22 +315,54 @@ extern "C" aura_status aura_cuda_attend(const aura_cuda_cache *c, aura_cuda_work
     aura_status status = check_args(c, call, args);
     if (status)
         return status;
-    if (args->queries > FEW_QUERIES)
-        return aura_cuda_prefill(c, w, call, describe_call(c, args), stream);
-    const struct attend_kernel *k = choose(c, wanted_of(c, args));
+    if (has_ranges(args) && args->n_seqs > w->seqs)
+        return too_small(c, call, args);
+    if (args->queries > FEW_QUERIES) {
+        r->kernel = NULL;
+        r->d = describe_call(c, w, args);
+        const struct prefill_place &t = w->prefill;
+        return !t.memory || args->n_seqs > t.seqs || args->queries > t.queries ? too_small(c, call, args) : AURA_OK;
+    }
+    const struct attend_kernel *k = r->kernel = choose(c, wanted_of(c, args));
     if (!k)
         return aura_backend_fail(c->ctx, AURA_UNSUPPORTED,
                                  "%s: planes %u of this format need the general kernel, which does not fit "
                                  "into this device's shared memory", call, args->planes);
-    struct dev_attend d = describe(c, w, args, k);
-    size_t units = (size_t)d.n_seqs * c->dev.kv_heads * d.row_blocks;
-    const size_t partial_rows = partials_of(c, k, units) * k->rows;
-    if (units > w->counters || partial_rows > w->partial_rows || partial_rows * k->dim > w->partial_floats)
-        return aura_backend_fail(c->ctx, AURA_TOO_LARGE, "%s: the workspace is too small for %u sequences of %u queries", call,
-                                 args->n_seqs, args->queries);
+    r->d = describe(c, w, args, k);
+    const size_t units = (size_t)r->d.n_seqs * c->dev.kv_heads * r->d.row_blocks, rows = partials_of(c, k, units) * k->rows;
+    if (units > w->counters || rows > w->partial_rows || rows * k->dim > w->partial_floats)
+        return too_small(c, call, args);
+    return AURA_OK;
+}
+
+aura_status aura_cuda_check_attend(const aura_cuda_cache *c, const aura_cuda_workspace *w, const char *call,
+                                   const aura_cuda_attend_args *args)
+{
+    struct ready r;
+    return make_ready(c, w, call, args, &r);
+}
+
+aura_status aura_cuda_attend_as(const aura_cuda_cache *c, const aura_cuda_workspace *w, const char *call,
+                                const aura_cuda_attend_args *args, struct CUstream_st *stream)
+{
+    struct ready r;
+    aura_status status = make_ready(c, w, call, args, &r);
+    if (status)
+        return status;
     on_device here(c->device);
-    struct dev_wide wide = {d, c->tiles};
-    void *params[] = {k->tile_rows ? (void *)&wide : (void *)&d};
-    const struct launch how = {dim3(grid_of(c, k)), k->threads, k->shared_bytes + (d.n_seqs + 1) * 4, stream};
+    const struct attend_kernel *k = r.kernel;
+    if (r.d.seen && (status = aura_cuda_find_seen(c, call, r.d, w->seen, stream)))
+        return status;
+    if (!k)
+        return aura_cuda_prefill(c, w, call, r.d, stream);
+    struct dev_wide wide = {r.d, c->tiles};
+    void *params[] = {k->tile_rows ? (void *)&wide : (void *)&r.d};
+    const struct launch how = {dim3(grid_of(c, k)), k->threads, k->shared_bytes + (r.d.n_seqs + 1) * 4, stream};
     return aura_cuda_launch(c, call, k->name, k->run, how, params);
+}
+
+extern "C" aura_status aura_cuda_attend(const aura_cuda_cache *c, aura_cuda_workspace *w, const aura_cuda_attend_args *args,
+                                        struct CUstream_st *stream)
+{
+    return aura_cuda_attend_as(c, w, "aura_cuda_attend", args, stream);
 }

@@ -45,6 +45,8 @@ struct aura_cuda_workspace {
     float *partial;
     float2 *partial_ml;
     uint32_t *counter;
+    uint32_t seqs;
+    uint2 *seen;             /* [seqs]: see dev_attend */
     size_t partial_floats, partial_rows, counters;
     float *trace;            /* for checks: see dev_attend */
     uint32_t trace_tokens;
@@ -73,6 +75,19 @@ cudaError_t aura_cuda_copy_rows(const aura_cuda_cache *cache, aura_cuda_seq seq,
 void aura_cuda_make_encoder(struct dev_encoder *encoder, const struct aura_codec_plan *plan, const struct aura_side *side);
 aura_status aura_cuda_prepare_append(const aura_cuda_cache *cache, const char *call);
 aura_status aura_cuda_prepare_attend(aura_cuda_cache *cache, const char *call);
+
+/* append.cu, attend.cu: that the calls would be launched; the calls, for the public function named call. */
+aura_status aura_cuda_check_append(const aura_cuda_cache *cache, const char *call, const aura_cuda_append_args *args);
+aura_status aura_cuda_append_as(const aura_cuda_cache *cache, const char *call, const aura_cuda_append_args *args,
+                                struct CUstream_st *stream);
+aura_status aura_cuda_check_attend(const aura_cuda_cache *cache, const aura_cuda_workspace *workspace, const char *call,
+                                   const aura_cuda_attend_args *args);
+aura_status aura_cuda_attend_as(const aura_cuda_cache *cache, const aura_cuda_workspace *workspace, const char *call,
+                                const aura_cuda_attend_args *args, struct CUstream_st *stream);
+
+/* step.cu: what the queries of each sequence see, all together. */
+aura_status aura_cuda_find_seen(const aura_cuda_cache *cache, const char *call, const struct dev_attend &a, uint2 *seen,
+                                struct CUstream_st *stream);
 
 /* tile_map.cu: what copy_tile() copies from: `rows` of 128 bytes at a time of the parts of pages that are a KV head's. */
 aura_status aura_cuda_make_tile_map(struct aura_cuda_cache *cache, const char *call, uint32_t rows);

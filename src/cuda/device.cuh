@@ -122,7 +122,9 @@ struct dev_attend {
     struct aura_divider by_splits, by_units, by_row_blocks, by_ratio; /* by_units: those of a sequence */
     uint32_t rows;                    /* of a KV head: queries * ratio */
     uint32_t row_blocks;              /* that the kernel takes one at a time */
-    const uint32_t *counts;           /* queries of each sequence; NULL: `queries` */
+    const uint32_t *counts, *starts;  /* queries of each sequence; NULL: `queries`. The first that is no padding; NULL: 0 */
+    const uint32_t *from, *until;     /* [n_seqs][queries] what queries see; NULL: what window and causality say */
+    const uint2 *seen;                /* [n_seqs] with from or until: the tokens that a sequence's queries see are in [x, y) */
     uint32_t fixed_cut;               /* 1: neither the batch nor the device decides where a unit is cut: cut.h */
     struct dev_cache c;
     struct dev_view q, out;
@@ -145,7 +147,7 @@ struct dev_attend {
 /* One append. */
 struct dev_append {
     struct dev_cache c;
-    const uint32_t *seqs, *counts; /* counts NULL: `tokens` of each */
+    const uint32_t *seqs, *counts, *starts; /* counts NULL: `tokens` of each; starts NULL: none is padding */
     uint32_t tokens;
     struct dev_view k, v;
 };

@@ -29,10 +29,11 @@ __device__ __forceinline__ struct row_info row_at(const struct dev_attend &a, co
     const uint32_t queries = queries_of_job(a, g.job);
     row.there = g.first_row + r < queries * a.c.ratio;
     const uint32_t index = row.there ? g.first_row + r : 0;
-    row.query = aura_divide(index, a.by_ratio);
-    row.head = g.head * a.c.ratio + index - row.query * a.c.ratio;
-    row.end = row.there ? (uint32_t)aura_seen_end(g.reach.len, queries, row.query, a.not_causal) : 0;
-    row.begin = (uint32_t)aura_seen_begin(row.end, a.window);
+    const uint32_t query = aura_divide(index, a.by_ratio);
+    row.query = first_query_of_job(a, g.job) + query;
+    row.head = g.head * a.c.ratio + index - query * a.c.ratio;
+    const uint2 seen = row.there ? tokens_seen(a, g.job, g.reach.len, queries, query) : make_uint2(0, 0);
+    row.begin = seen.x, row.end = seen.y;
     return row;
 }
 

@@ -13,8 +13,10 @@ __device__ __forceinline__ struct prefill_job prefill_job_of(const struct dev_pr
     struct seq_now now = seq_at(a, job);
     struct prefill_job j = {};
     j.count = queries_of_job(a, job);
-    uint32_t begin = (uint32_t)aura_seen_begin(aura_seen_end(now.len, j.count, 0, a.not_causal), a.window);
-    if (j.count && now.top && !aura_window_has(&a.c.window, aura_window_first(&a.c.window, now.top), begin, now.len)) {
+    uint32_t begin = a.seen ? min(a.seen[job].x, now.len)
+                            : (uint32_t)aura_seen_begin(aura_seen_end(now.len, j.count, 0, a.not_causal), a.window);
+    const uint32_t end = a.seen ? a.seen[job].y : now.len;
+    if (j.count && now.top && !aura_window_has(&a.c.window, aura_window_first(&a.c.window, now.top), begin, end)) {
         atomicOr(&a.c.seqs[now.seq].status, (uint32_t)AURA_CUDA_GONE);
         now = {a.c.n_seqs, 0, 0, 0}, begin = 0;
     }

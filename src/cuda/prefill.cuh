@@ -255,10 +255,11 @@ __device__ __forceinline__ struct row_info prefill_row(const struct dev_prefill 
     struct row_info row = {};
     const uint32_t index = w.tile * p.tile_rows + r;
     row.there = index < j.count * p.a.c.ratio;
-    row.query = row.there ? aura_divide(index, p.a.by_ratio) : 0;
-    row.head = w.head * p.a.c.ratio + (row.there ? index - row.query * p.a.c.ratio : 0);
-    row.end = row.there ? (uint32_t)aura_seen_end(j.len, j.count, row.query, p.a.not_causal) : 0;
-    row.begin = (uint32_t)aura_seen_begin(row.end, p.a.window);
+    const uint32_t query = row.there ? aura_divide(index, p.a.by_ratio) : 0;
+    row.query = row.there ? first_query_of_job(p.a, w.job) + query : 0;
+    row.head = w.head * p.a.c.ratio + (row.there ? index - query * p.a.c.ratio : 0);
+    const uint2 seen = row.there ? tokens_seen(p.a, w.job, j.len, j.count, query) : make_uint2(0, 0);
+    row.begin = seen.x, row.end = seen.y;
     return row;
 }
 
@@ -275,10 +276,11 @@ __device__ __forceinline__ struct tile_reach tile_reach_of(const struct dev_pref
     const struct prefill_job &j = p.jobs[w.job];
     const uint32_t ratio = p.a.c.ratio, rows = j.count * ratio, first = w.tile * p.tile_rows;
     const uint32_t low = aura_divide(first, p.a.by_ratio), high = aura_divide(min(first + p.tile_rows, rows) - 1, p.a.by_ratio);
-    const uint32_t low_end = (uint32_t)aura_seen_end(j.len, j.count, low, p.a.not_causal),
-                   high_end = (uint32_t)aura_seen_end(j.len, j.count, high, p.a.not_causal);
+    const uint2 *given = p.a.seen; /* queries say themselves what they see: any row may see any of it */
+    const uint32_t low_end = given ? 0 : (uint32_t)aura_seen_end(j.len, j.count, low, p.a.not_causal),
+                   high_end = given ? min(given[w.job].y, j.len) : (uint32_t)aura_seen_end(j.len, j.count, high, p.a.not_causal);
     struct tile_reach t;
-    const uint32_t begin = (uint32_t)aura_seen_begin(low_end, p.a.window);
+    const uint32_t begin = given ? min(given[w.job].x, j.len) : (uint32_t)aura_seen_begin(low_end, p.a.window);
     t.begin = (uint32_t)aura_seen_begin(high_end, p.a.window), t.end = low_end;
     t.from = begin / IMAGE_TOKENS - j.first_block + j.kept;
     t.to = high_end > j.first_block * IMAGE_TOKENS ? (high_end - 1) / IMAGE_TOKENS + 1 - j.first_block + j.kept : 0;

@@ -25,10 +25,27 @@ __device__ __forceinline__ struct seq_now seq_at(const struct dev_attend &a, uin
     return s;
 }
 
-/* Queries of a sequence of the call. */
+/* Queries of a sequence of the call: so many, from this one of its block on. Those before are padding. */
+__device__ __forceinline__ uint32_t first_query_of_job(const struct dev_attend &a, uint32_t job)
+{
+    return a.starts ? min(a.starts[job], a.queries) : 0;
+}
+
 __device__ __forceinline__ uint32_t queries_of_job(const struct dev_attend &a, uint32_t job)
 {
-    return a.counts ? min(a.counts[job], a.queries) : a.queries;
+    const uint32_t most = a.queries - first_query_of_job(a, job);
+    return a.counts ? min(a.counts[job], most) : most;
+}
+
+/* The tokens that query number `query` of a sequence sees: [x, y). queries: those of the sequence, without padding. */
+__device__ __forceinline__ uint2 tokens_seen(const struct dev_attend &a, uint32_t job, uint32_t len, uint32_t queries,
+                                             uint32_t query)
+{
+    const size_t at = (size_t)job * a.queries + first_query_of_job(a, job) + query;
+    uint32_t end = (uint32_t)aura_seen_end(len, queries, query, a.not_causal);
+    if (a.until)
+        end = min(a.until[at], len);
+    return make_uint2(a.from ? min(a.from[at], end) : (uint32_t)aura_seen_begin(end, a.window), end);
 }
 
 /* What a unit reads, in the order of its visits: the pinned tokens, tiles of open tokens, tiles of codes. */
@@ -41,14 +58,15 @@ struct reach {
     uint32_t gone;                    /* 1: a query would see tokens that are gone */
 };
 
-__device__ __forceinline__ struct reach reach_of(const struct dev_attend &a, const struct seq_now &now)
+__device__ __forceinline__ struct reach reach_of(const struct dev_attend &a, const struct seq_now &now, uint32_t job)
 {
     struct reach s = {};
     s.len = now.len, s.closed = now.closed;
-    /* of the first query */
-    const uint32_t begin = (uint32_t)aura_seen_begin(aura_seen_end(s.len, a.queries, 0, a.not_causal), a.window);
+    /* of the first query, or of the one that sees the oldest token */
+    const uint32_t begin = a.seen ? min(a.seen[job].x, s.len)
+                                  : (uint32_t)aura_seen_begin(aura_seen_end(s.len, a.queries, 0, a.not_causal), a.window);
     const size_t there = aura_window_first(&a.c.window, now.top);
-    if (now.top && !aura_window_has(&a.c.window, there, begin, s.len)) { /* as of no sequence */
+    if (now.top && !aura_window_has(&a.c.window, there, begin, a.seen ? a.seen[job].y : s.len)) { /* as of no sequence */
         s.len = s.closed = 0;
         s.gone = s.visits = 1;
         return s;
@@ -105,7 +123,7 @@ __device__ __forceinline__ uint32_t visits_before(uint32_t *prefix, const struct
 {
     uint32_t other = 0;
     for (uint32_t i = threadIdx.x; i < a.n_seqs; i += blockDim.x)
-        prefix[i + 1] = reach_of(a, seq_at(a, i)).visits * units;
+        prefix[i + 1] = reach_of(a, seq_at(a, i), i).visits * units;
     if (threadIdx.x == 0)
         prefix[0] = 0;
     __syncthreads();
@@ -135,7 +153,7 @@ __device__ __forceinline__ struct piece piece_of(uint32_t *space, const struct d
     uint32_t visits = 0, total;
     if (a.n_seqs <= 32) {
         p.mine = lane_seq(a);
-        visits = lane < a.n_seqs ? reach_of(a, p.mine).visits : 0;
+        visits = lane < a.n_seqs ? reach_of(a, p.mine, lane).visits : 0;
         const uint32_t first = __shfl_sync(~0u, visits, 0);
         p.each = __any_sync(~0u, lane < a.n_seqs && visits != first) ? 0 : first;
     } else {
@@ -203,7 +221,7 @@ __device__ __forceinline__ struct split split_at(const struct dev_attend &a, con
                                                   __shfl_sync(~0u, p.mine.closed, g.job),
                                                   a.c.window.span ? __shfl_sync(~0u, p.mine.top, g.job) : 0};
     g.seq = now.seq;
-    g.reach = reach_of(a, now);
+    g.reach = reach_of(a, now, g.job);
     if (g.reach.gone) {
         if (threadIdx.x == 0)
             atomicOr(&a.c.seqs[g.seq].status, (uint32_t)AURA_CUDA_GONE);

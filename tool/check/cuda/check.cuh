@@ -31,6 +31,8 @@ struct scene {
     bool loud = false; /* keys of some tiles, and some keys of others, are so long that one plane would move their logits */
     uint64_t seed = 1;
     std::vector<uint32_t> counts;   /* queries of each sequence; empty: all have `queries` */
+    std::vector<uint32_t> starts;   /* padding before them; empty: none */
+    std::vector<uint32_t> from, until; /* [sequence][queries] what queries see; empty: what window and causality say */
     size_t image_bytes = 0;         /* of the workspace; 0: as many as it likes */
     bool long_seqs = false;         /* the caller says so */
 };
@@ -237,6 +239,7 @@ void check_unpack();
 void check_append();
 void check_seqs();
 void check_caches();
+void check_step();
 void check_windows();
 void check_batch();
 void check_recording();

@@ -23,7 +23,7 @@ bool is_by_images(const struct scene &s)
 /* How many of a row's queries a sequence has. */
 static uint32_t count_of(const struct scene &s, size_t seq)
 {
-    return s.counts.empty() ? s.queries : s.counts[seq];
+    return s.counts.empty() ? s.queries - (s.starts.empty() ? 0 : s.starts[seq]) : s.counts[seq];
 }
 
 /* Whether the last attention of the case was by warp groups: its weights are f16, not integers, and its logits are computed by
@@ -99,7 +99,7 @@ struct worst compare_call(const struct scene &s, const aura_cache *cache, const 
     const aura_config &c = info.config;
     const uint64_t window = s.window ? s.window : c.window;
     const struct oracle_options o = {s.scale, s.softcap, window, s.sinks ? x.sinks : NULL, s.alibi ? x.alibi : NULL, NULL,
-                                     s.mask_keys, s.not_causal, s.planes, s.queries, is_by_images(s), was_wide()};
+                                     s.mask_keys, s.not_causal, s.planes, s.queries, is_by_images(s), was_wide(), NULL, NULL};
     struct worst w;
     std::mutex lock;
     in_parallel(seqs.size() * c.kv_heads, [&](size_t item) {
@@ -109,11 +109,13 @@ struct worst compare_call(const struct scene &s, const aura_cache *cache, const 
         std::vector<float> logit(x.longest + 1);
         struct oracle_row want;
         want.logit = logit.data();
-        mine.mask = s.mask_keys ? x.mask + (size_t)i * s.queries * s.mask_keys : NULL;
+        const size_t first = (size_t)i * s.queries + (s.starts.empty() ? 0 : s.starts[i]); /* query */
+        mine.mask = s.mask_keys ? x.mask + first * s.mask_keys : NULL;
         mine.queries = count_of(s, i);
+        mine.from = s.from.empty() ? NULL : s.from.data() + first, mine.until = s.until.empty() ? NULL : s.until.data() + first;
         for (uint32_t r = 0; r < mine.queries * ratio; r++) {
             const uint32_t query = r / ratio, q_head = head * ratio + r % ratio;
-            const size_t row = ((size_t)i * s.queries + query) * c.q_heads + q_head;
+            const size_t row = (first + query) * c.q_heads + q_head;
             oracle_attend(&want, h, x.q + row * c.k_dim, query, q_head, &mine);
             std::lock_guard<std::mutex> hold(lock);
             const double before = w.ratio;
@@ -121,7 +123,8 @@ struct worst compare_call(const struct scene &s, const aura_cache *cache, const 
             compare_row(s, want, x.out + row * c.v_dim, x.lse[row], c.v_dim, w);
             if (w.ratio > 1 && before <= 1)
                 first_bad = row;
-            if (x.trace && !is_by_images(s) && c.format.k <= AURA_KIND_B8 && (window == 0 || s.queries == 1)) {
+            if (x.trace && !is_by_images(s) && c.format.k <= AURA_KIND_B8 && (window == 0 || s.queries == 1) && s.from.empty() &&
+                s.until.empty()) {
                 uint64_t begin = window && window < s.tokens[i] ? s.tokens[i] - window : 0;
                 wrong += differing_logits(want, x.trace + row * x.longest, cache, seqs[i], begin, s.tokens[i]);
             }
@@ -159,7 +162,7 @@ static struct inputs_of_call some_inputs(const struct scene &s, const aura_confi
 struct call_of_scene {
     uint32_t n, rows, longest;
     size_t out_bytes;
-    device_array q, sinks, alibi, mask, ids, counts, out, lse, trace;
+    device_array q, sinks, alibi, mask, ids, counts, starts, from, until, out, lse, trace;
     aura_cuda_attend_args args = AURA_CUDA_ATTEND_ARGS_INIT;
     call_of_scene(const struct scene &s, const aura_config &c, const struct inputs_of_call &x, const struct device_side &d)
         : n((uint32_t)s.tokens.size()), rows(n * s.queries * c.q_heads),
@@ -167,7 +170,8 @@ struct call_of_scene {
           out_bytes((size_t)rows * c.v_dim * aura_dtype_bytes(s.out_dtype)), q(x.q_bytes.data(), x.q_bytes.size()),
           sinks(x.sinks.data(), x.sinks.size() * 4), alibi(x.alibi.data(), x.alibi.size() * 4),
           mask(x.mask.data(), x.mask.size() * 4), ids(d.seqs.data(), n * 4),
-          counts(s.counts.data(), s.counts.size() * 4), out(out_bytes), lse(rows * 4),
+          counts(s.counts.data(), s.counts.size() * 4), starts(s.starts.data(), s.starts.size() * 4),
+          from(s.from.data(), s.from.size() * 4), until(s.until.data(), s.until.size() * 4), out(out_bytes), lse(rows * 4),
           trace(is_by_images(s) ? 4 : (size_t)rows * longest * 4)
     {
         args.seqs = (const aura_cuda_seq *)ids.p, args.n_seqs = n, args.queries = s.queries;
@@ -180,6 +184,9 @@ struct call_of_scene {
         args.not_causal = s.not_causal, args.planes = s.planes;
         args.counts = s.counts.empty() ? NULL : (const uint32_t *)counts.p;
         args.long_seqs = s.long_seqs;
+        args.starts = s.starts.empty() ? NULL : (const uint32_t *)starts.p;
+        args.from = s.from.empty() ? NULL : (const uint32_t *)from.p;
+        args.until = s.until.empty() ? NULL : (const uint32_t *)until.p;
     }
 };
 
@@ -307,6 +314,45 @@ void check_formats()
         }
 }
 
+/* Padding on the left, and queries that say what they see: by every family of kernels, as many sequences as a warp has lanes and
+ * more. */
+static void check_ranges(const struct scene &base)
+{
+    struct scene s = base;
+    s.queries = 5, s.starts = {0, 2, 5}, named(s, "5 queries, padding");
+    s.counts = {4, 2, 0}, s.mask_keys = 7, named(s, "5 queries, padding on both sides, mask");
+    for (uint32_t queries : {3u, 40u})
+        for (int which = 1; which < 4; which++) {
+            s = base, s.queries = queries, s.starts = {0, 1, 2}, s.seed = 7, s.window = which == 2 ? 90 : 0;
+            s.alibi = which == 3;
+            s.tokens = {900, 130, 60};
+            uint64_t seed = queries + which;
+            for (uint32_t i = 0; i < 3 * queries; i++) {
+                /* The least that a query then ends at; none sees nothing but where both say so. */
+                const uint32_t len = s.tokens[i / queries], own = len + i % queries + 1 - queries;
+                const uint32_t until = which & 2 ? 1 + pick(&seed, (int)len) : own;
+                if (which & 1)
+                    s.from.push_back(which == 3 && i % 5 == 4 ? until : pick(&seed, (int)until));
+                if (which & 2)
+                    s.until.push_back(until);
+            }
+            const char *what = which == 1 ? " queries, from" : which == 2 ? " queries, until, window 90" : " queries, both, ALiBi";
+            named(s, (std::to_string(queries) + what).c_str());
+        }
+    s = base, s.config.window = 200, s.config.max_queries = 8, s.config.keep_first = 3, s.tokens = {900}, s.queries = 3;
+    s.from = {750, 900, 690}, s.until = {760, 900, 898};
+    named(s, "in a window that keeps 3, from, until"); /* these see the kept ones no more */
+    s.from = {}, s.until = {870, 850, 860};
+    named(s, "in a window that keeps 3, until");
+    s = base, s.tokens.assign(40, 70), s.queries = 2;
+    for (uint32_t i = 0; i < 80; i++)
+        s.from.push_back(i % 60), s.until.push_back(i % 60 + i % 11);
+    named(s, "40 sequences, from, until");
+    s = scene_of(4, 2, 80, 6, 2, {330, 40}), s.queries = 3, s.starts = {1, 0};
+    s.from = {0, 40, 329, 5, 39, 0}, s.until = {330, 41, 330, 20, 40, 1};
+    named(s, "general, from, until, padding");
+}
+
 void check_options()
 {
     struct scene base = scene_of(4, 4, 128, 10, 2, {900, 130, 5}), s;
@@ -330,6 +376,7 @@ void check_options()
         s = base, s.config.flags = f;
         named(s, ("flags " + std::to_string(f)).c_str());
     }
+    check_ranges(base);
     s = base, s.config.q_heads = 40, s.tokens = {513}, named(s, "GQA 20");
     s = base, s.config.q_heads = s.config.kv_heads = 1, s.tokens = {20000}, named(s, "one head, long");
     s = base, s.tokens.assign(100, 40), named(s, "100 sequences");

@@ -174,9 +174,9 @@ static void logits(struct oracle_row *row, const struct oracle_head *h, float *q
     }
 }
 
-static int is_seen(const struct oracle_head *h, uint64_t t, uint64_t begin, uint64_t end)
+static int is_seen(uint32_t keep_first, uint64_t t, uint64_t begin, uint64_t end)
 {
-    return (t >= begin || t < h->facts.config->keep_first) && t < end;
+    return (t >= begin || t < keep_first) && t < end;
 }
 
 static double with_options(double x, const struct oracle_head *h, const struct oracle_options *o, uint32_t query,
@@ -230,7 +230,9 @@ void oracle_attend(struct oracle_row *row, const struct oracle_head *h, const fl
     const aura_config *c = h->facts.config;
     float q[AURA_TILE_DIM], unit = (options->scale != 0 ? options->scale : 1 / sqrtf((float)c->k_dim)) * 1.44269504f;
     int64_t last = options->not_causal ? (int64_t)h->len : (int64_t)h->len - options->queries + query + 1;
-    uint64_t end = last > 0 ? (uint64_t)last : 0, begin = options->window && options->window < end ? end - options->window : 0;
+    uint64_t end = options->until ? options->until[query] : last > 0 ? (uint64_t)last : 0;
+    uint64_t begin = options->from ? options->from[query] : options->window && options->window < end ? end - options->window : 0;
+    const uint32_t keep_first = options->from ? 0 : c->keep_first;
     double o[AURA_TILE_DIM] = {0}, l = 0, m = -INFINITY, sink = options->sinks ? options->sinks[q_head] : -INFINITY;
     for (uint32_t d = 0; d < c->k_dim; d++)
         q[d] = h->facts.inverse_balance ? given[d] * h->facts.inverse_balance[(size_t)h->head * c->k_dim + d] : given[d];
@@ -244,7 +246,7 @@ void oracle_attend(struct oracle_row *row, const struct oracle_head *h, const fl
     double *x = malloc((h->len + 1) * sizeof *x);
     row->size = row->slack = 0;
     for (uint64_t t = 0; t < end; t++) {
-        if (!is_seen(h, t, begin, end))
+        if (!is_seen(keep_first, t, begin, end))
             continue;
         x[t] = with_options(row->logit[t], h, options, query, q_head, t, end);
         m = x[t] > m ? x[t] : m;
@@ -253,7 +255,7 @@ void oracle_attend(struct oracle_row *row, const struct oracle_head *h, const fl
         double p[AURA_TILE];
         uint64_t stop = first + AURA_TILE < h->len ? first + AURA_TILE : h->len;
         for (uint64_t t = first; t < stop; t++)
-            l += p[t - first] = is_seen(h, t, begin, end) && x[t] > -INFINITY ? exp2(x[t] - m) : 0;
+            l += p[t - first] = is_seen(keep_first, t, begin, end) && x[t] > -INFINITY ? exp2(x[t] - m) : 0;
         add_tile(row, o, h, p, first, stop, v_planes);
     }
     m *= 0.69314718055994530942;

@@ -17,6 +17,7 @@ struct oracle_options {
     uint32_t mask_keys, not_causal, planes, queries;
     uint32_t exact; /* 1: no integers: double from the numbers that the cache holds */
     uint32_t smooth; /* 1: weights are not rounded to integers */
+    const uint32_t *from, *until; /* [queries] or NULL: as in aura_attend_job */
 };
 
 /* One row. out, lse: the answer. size: sum of weight * |value|, what errors are relative to. slack: what weights cost that
