@@ -1,7 +1,7 @@
 # The front door. Every target works as the first command typed: it installs what is missing, or says what that is.
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help build run install check bench cuda mpi quick test test-long fuzz fuzz-build fuzz-long model peers llama test-llama wheel test-python picture clean
+.PHONY: help build run install check bench cuda mpi quick test test-long fuzz fuzz-build fuzz-long model peers llama test-llama wheel wheel-cuda test-python picture clean
 
 help:
 	@echo 'make run     build, then show what each format costs and saves: a table, and a page for a browser (aura-demo.html)'
@@ -22,6 +22,7 @@ help:
 	@echo 'make llama   llama.cpp whose cache aura can hold, built outside of this tree: -ctk aura4 -ctv aura4; integrations/llama.cpp'
 	@echo 'make test-llama  its proofs: every architecture, saved states, its programs and server, quality, speed; an hour'
 	@echo 'make wheel   the Python package aura-kv, build/wheel/aura_kv-*.whl, and its source archive; python/README.md'
+	@echo 'make wheel-cuda  what it needs for caches on a GPU, build/wheel/aura_kv_cuda-*.whl (nvcc); it is installed beside the other'
 	@echo 'make test-python  its tests with torch and transformers, which pip installs outside of this tree: 3 GB'
 	@echo 'make picture draw doc/demo.png again, with chromium; the machine should be idle'
 	@echo 'make clean   remove build/'
@@ -112,6 +113,12 @@ test-llama:
 wheel:
 	@tool/setup.sh run
 	@python/wheel.sh build/wheel
+
+wheel-cuda:
+	@tool/setup.sh run
+	@PATH="$$PATH:/usr/local/cuda/bin"; command -v nvcc >/dev/null || { echo 'aura: nvcc is missing; it comes with the CUDA toolkit' >&2; exit 1; }; \
+	cmake -S . -B build/cuda -DAURA_TESTS=OFF -DAURA_CUDA=ON && cmake --build build/cuda --parallel 2 --target aura_cuda_shared
+	@python/wheel_cuda.py build/cuda/libaura_cuda.so build/wheel
 
 # PYTHON_DIR says where torch goes; see python/test/run.sh for the rest.
 test-python: build model

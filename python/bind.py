@@ -91,10 +91,12 @@ def main():
         print('\nclass %s(Structure):\n    _fields_ = [' % name)
         print(''.join("        ('%s', %s),\n" % field for field in fields) + '    ]\n')
         print("\nSTRUCTS['%s'] = %s" % (name, name))
-    print('\nFUNCTIONS = {  # name: (result, arguments)')
-    for name, (result, arguments) in headers.functions.items():
-        print("    '%s': (%s, [%s])," % (name, result, ', '.join(arguments)))
-    print('}')
+    for table, of_cuda in (('FUNCTIONS', False), ('CUDA_FUNCTIONS', True)):
+        print('\n%s = {  # name: (result, arguments)' % table)
+        for name, (result, arguments) in headers.functions.items():
+            if name.startswith('aura_cuda_') == of_cuda:
+                print("    '%s': (%s, [%s])," % (name, result, ', '.join(arguments)))
+        print('}')
 
 
 if __name__ == '__main__':

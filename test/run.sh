@@ -65,6 +65,12 @@ gcc_build() {
         flock "$out/gcc.lock" cmake --build $out/gcc $(targets) "$@"
 }
 
+# device_build TARGET...: the emulated device, as a program and as a library; for two jobs.
+device_build() {
+    flock "$out/device.lock" cmake -S . -B $out/device -DCMAKE_C_COMPILER=gcc -DAURA_EMULATE=ON &&
+        flock "$out/device.lock" cmake --build $out/device --target "$@"
+}
+
 # cpu COMMAND...: runs it for test or step $name of $job, and notes its seconds of CPU time: those of a clock tell of two jobs.
 cpu() {
     local TIMEFORMAT="%U %S $job/$name" status
@@ -206,8 +212,7 @@ job_clang() {
 # The CUDA kernels and their host side, on a device that is emulated: the same checks as on a GPU. Job union looks for every kernel in
 # check-cuda.json.
 job_device() {
-    try configure cmake -S . -B $out/device -DCMAKE_C_COMPILER=gcc -DAURA_EMULATE=ON || return
-    try build cmake --build $out/device --target emulated_device || return
+    try build device_build emulated_device || return
     program device device_check
     ! command -v python3 >/dev/null || try 'device: --json, for a parser' python3 -m json.tool $out/check-cuda.json $out/device.pretty
     $out/device/emulated_device check --device cuda small >$out/device.txt
@@ -929,12 +934,18 @@ job_python() {
     [ $status != 3 ] || { echo 'skip python: pip cannot fetch what builds the wheel'; return; }
     try 'python: make wheel' test $status = 0 || return
     wheel=$(ls "$dir"/aura_kv-*.whl)
+    rm -f "$dir"/aura_kv_cuda-*
     try 'python: the tag of the wheel' bash -c "echo $wheel | grep -E 'py3-none-manylinux_2_[0-9]+_$(uname -m)\.whl$'"
     try 'python: less than 1.5 MB' test "$(stat -c %s "$wheel")" -lt 1500000
     python3 -m venv "$dir/venv" && "$dir/venv/bin/pip" install --quiet numpy ||
         { echo 'skip python: pip cannot fetch numpy'; return; }
     try 'python: pip install' "$dir/venv/bin/pip" install --quiet --no-index "$wheel" || return
     AURA_SOURCE=$PWD program tests env -C "$dir" venv/bin/python "$PWD/python/test/run.py" "$PWD"/python/test/test_{layout,cache}.py
+    # And what is there for a GPU, on the emulated one, which is installed as a GPU's library is.
+    try 'python: the emulated device as a library' device_build emulated_shared || return
+    try 'python: the wheel of a GPU' python/wheel_cuda.py $out/device/emulated/libaura_cuda.so "$dir" || return
+    try 'python: pip install, a GPU' "$dir/venv/bin/pip" install --quiet --no-index --no-deps "$dir"/aura_kv_cuda-*.whl || return
+    AURA_SOURCE=$PWD program device env -C "$dir" venv/bin/python "$PWD/python/test/run.py" "$PWD"/python/test/test_{layout,cuda}.py
 }
 
 # One context over many processes, where there is MPI.

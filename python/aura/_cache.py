@@ -212,12 +212,18 @@ class Cache(Owner):
     balance: [kv_heads, dim] factors on keys, from `aura.calibrate`.
     budget_bytes: what the cache may allocate; 0: no limit.
     threads: how many work on a call (None: all that this process may use), or an `aura.Context`.
+    device: "cuda", "cuda:1": in the memory of that GPU; see `aura.cuda`, which has further arguments.
 
     Calls release the GIL. On one sequence, several threads may read at once, or one may change it. Results do not depend on threads.
     """
 
+    def __new__(cls, *arguments: Any, device: Any = "cpu", **options: Any) -> "Cache":
+        if cls is Cache and str(device) != "cpu":
+            from .cuda import CudaCache as cls
+        return object.__new__(cls)
+
     def __init__(self, q_heads: int, kv_heads: int, dim: int, format: str = "k4v4", *, threads: int | Context | None = None,
-                 **options: Any):
+                 device: Any = "cpu", **options: Any):
         config, kept = config_of(q_heads, kv_heads, dim, format, **options)
         self._context = context(threads)
         parent = self._context._handle
@@ -406,9 +412,12 @@ class Cache(Owner):
         return _written(lib.aura_cache_size, lib.aura_cache_write, self._use(), ctypes.byref(options))
 
     @classmethod
-    def load(cls, file: str | os.PathLike | bytes, *, threads: int | Context | None = None,
-             budget_bytes: int = 0) -> tuple["Cache", list[Sequence]]:
+    def load(cls, file: str | os.PathLike | bytes, *, threads: int | Context | None = None, budget_bytes: int = 0,
+             device: Any = "cpu") -> tuple["Cache", list[Sequence]]:
         """The cache of a file, or of the bytes of one, and its sequences in the order in which they were saved."""
+        if str(device) != "cpu":
+            from .cuda import CudaCache
+            return CudaCache.load(file, device=device, threads=threads, budget_bytes=budget_bytes)
         ctx = context(threads)
         options, kept = _snapshot(None, budget_bytes=budget_bytes)
         if isinstance(file, bytes):

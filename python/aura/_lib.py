@@ -10,10 +10,9 @@ from typing import Any, Callable
 from . import _abi
 
 
-def _load() -> ctypes.CDLL:
-    path = pathlib.Path(__file__).with_name("libaura.so")
+def _bound(path: pathlib.Path, functions: dict) -> ctypes.CDLL:
     lib = ctypes.CDLL(str(path))  # its calls release the GIL
-    for name, (result, arguments) in _abi.FUNCTIONS.items():
+    for name, (result, arguments) in functions.items():
         function = getattr(lib, name)
         function.restype, function.argtypes = result, arguments
     version = lib.aura_version().decode()
@@ -22,7 +21,24 @@ def _load() -> ctypes.CDLL:
     return lib
 
 
-lib = _load()
+def _load() -> tuple[ctypes.CDLL, str]:
+    """libaura_cuda.so where there is one, since all of libaura is in it; otherwise libaura.so, and why it is not the other."""
+    here, given = pathlib.Path(__file__).parent, os.environ.get("AURA_CUDA_LIBRARY")
+    path, why = pathlib.Path(given or here / "libaura_cuda.so"), "AURA_CUDA_LIBRARY is empty"
+    if given or given is None and path.exists():
+        try:
+            return _bound(path, {**_abi.FUNCTIONS, **_abi.CUDA_FUNCTIONS}), ""
+        except (OSError, AttributeError, ImportError) as error:
+            if given:
+                raise ImportError(f"AURA_CUDA_LIBRARY: {error}") from None
+            why = str(error)
+    elif given is None:
+        why = f"there is no {path}; `make wheel-cuda` builds it, or AURA_CUDA_LIBRARY says where it is"
+    return _bound(here / "libaura.so", _abi.FUNCTIONS), why
+
+
+lib, no_cuda = _load()  # no_cuda: why caches cannot be on a GPU; "": they can
+emulated = not no_cuda and hasattr(lib, "aura_cuda_emulated")  # the device of our tests, whose memory is the host's
 version: str = _abi.VERSION
 
 

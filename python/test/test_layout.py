@@ -15,7 +15,7 @@ INTEGERS = {ctypes.c_int: "int", ctypes.c_size_t: "size_t", ctypes.c_uint32: "ui
 
 def program():
     """Prints what C says of every struct and enum that _abi has, and compiles only if every function takes what _abi says."""
-    lines = ['#include "aura.h"', '#include "aura_file.h"', '#include "aura_team.h"', "#include <stdio.h>", "int main(void) {",
+    lines = ['#include "aura.h"', '#include "aura_file.h"', '#include "aura_team.h"', '#include "aura_cuda.h"', "#include <stdio.h>", "int main(void) {",
              'printf("VERSION 0 0 %s\\n", AURA_VERSION_STRING);']
     for name, struct in _abi.STRUCTS.items():
         lines.append(f'printf("{name} - 0 %zu\\n", sizeof({name}));')
@@ -24,7 +24,7 @@ def program():
     for name, value in vars(_abi).items():
         if name.startswith("AURA_") and isinstance(value, int):
             lines.append(f'printf("{name} - 0 %d\\n", (int){name});')
-    for name, (_, arguments) in _abi.FUNCTIONS.items():
+    for name, (_, arguments) in {**_abi.FUNCTIONS, **_abi.CUDA_FUNCTIONS}.items():
         given = ["*(%s *)0" % argument.__name__ if hasattr(argument, "_fields_") else "(%s)0" % INTEGERS.get(argument, "void *")
                  for argument in arguments]
         lines.append(f"(void)sizeof({name}({', '.join(given)}), 0);")
@@ -50,10 +50,11 @@ def test_layout():
     have.update({(name, "-"): ("0", str(value)) for name, value in vars(_abi).items() if name.startswith("AURA_") and isinstance(value, int)})
     wrong = {key: (want.get(key), have.get(key)) for key in want.keys() | have.keys() if want.get(key) != have.get(key)}
     assert not wrong, f"C and ctypes differ: {wrong}"
-    assert len(_abi.STRUCTS) > 20 and len(_abi.FUNCTIONS) > 80
+    assert len(_abi.STRUCTS) > 28 and len(_abi.FUNCTIONS) > 80 and len(_abi.CUDA_FUNCTIONS) > 36
+    assert "aura_cuda_attend_args" in _abi.STRUCTS
 
 
 def test_every_function_is_there():
-    from aura._lib import lib
-    for name in _abi.FUNCTIONS:
+    from aura._lib import lib, no_cuda
+    for name in {**_abi.FUNCTIONS, **({} if no_cuda else _abi.CUDA_FUNCTIONS)}:
         getattr(lib, name)

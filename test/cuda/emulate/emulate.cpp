@@ -20,6 +20,9 @@ enum { MULTIPROCESSORS = 3, SHARED_BYTES = 227 * 1024, PARAM_BYTES = 8192, STACK
 dim3 threadIdx, blockIdx, blockDim, gridDim;
 alignas(128) uint8_t emulate_shared[SHARED_BYTES + 1024];
 
+/* Whoever loads a library with this in it may give addresses of the host to it. */
+extern "C" __attribute__((visibility("default"))) int aura_cuda_emulated = 1;
+
 static cudaError_t lost = cudaSuccess; /* not cudaSuccess: from then on everything fails */
 
 /* ---- fibers ----------------------------------------------------------------------------------------------------------- */

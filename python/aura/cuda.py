@@ -1,0 +1,620 @@
+"""Caches in the memory of a GPU: aura.Cache(..., device="cuda").
+
+Calls work on torch's current stream and return before the device is done, as torch's do; arrays are tensors of torch, or anything with
+DLPack, on that device. What the device finds wrong (a key that is no number) is raised by the next call that waits for it:
+check(), len(), fork(), decode(), save(). Nothing of a bad append is stored. One thread at a time may use a cache.
+"""
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+import weakref
+from typing import Any, Sequence as Many
+
+import numpy as np
+
+from . import _abi
+from ._arrays import Tensor, empty, is_torch, look, shaped
+from ._cache import Array, Cache, Sequence, _snapshot, _source, config_of
+from ._lib import Context, Error, Handle, Status, bad, check, context, emulated, lib, make, no_cuda
+
+__all__ = ["CudaCache", "CudaSequence", "available"]
+
+_PAGE = 256  # tokens
+_FEW = 16  # queries that need no images: aura_cuda.h
+_LONG = 16384  # tokens of sequences that are long: long_seqs
+_WRONG = {  # bits of a sequence, and the error that each is
+    _abi.AURA_CUDA_BAD_VALUE: (Status.BAD_VALUE, "a key or value is NaN, infinite or too long"),
+    _abi.AURA_CUDA_OUT_OF_PAGES: (Status.OUT_OF_PAGES, "tokens beyond what was reserved"),
+    _abi.AURA_CUDA_GONE: (Status.BAD_ARGUMENT, "tokens that have left the window were needed"),
+}
+
+
+def available(device: Any = "cuda") -> bool:
+    """Whether caches can be on that device: there is a libaura_cuda, a driver and a GPU."""
+    return not no_cuda and not lib.aura_cuda_probe(index_of(device))
+
+
+def index_of(device: Any) -> int:
+    """The number of "cuda", "cuda:1" or a torch.device."""
+    kind, _, number = str(device).partition(":")
+    if kind != "cuda" or number and not number.isdigit():
+        raise bad(f'device {str(device)!r}: "cpu", "cuda" and "cuda:N" are there')
+    if not number and "torch" in sys.modules and not emulated and sys.modules["torch"].cuda.is_available():
+        return sys.modules["torch"].cuda.current_device()
+    return int(number or 0)
+
+
+class _Gpu:
+    """Where the small arrays of calls go, and on which stream calls work: torch's. The emulated device has numpy's and none."""
+
+    def __init__(self, index: int):
+        if no_cuda:
+            raise Error(Status.UNSUPPORTED, f"no caches on a GPU: {no_cuda}")
+        check(lib.aura_cuda_probe(index))
+        self.index, self.torch = index, None
+        if not emulated:
+            try:
+                import torch
+            except ImportError:
+                raise Error(Status.UNSUPPORTED, "caches on a GPU need torch, whose memory and stream they use") from None
+            self.torch, self.device = torch, torch.device("cuda", index)
+            self._stream = getattr(torch._C, "_cuda_getCurrentRawStream", None) or (lambda i: torch.cuda.current_stream(i).cuda_stream)
+
+    def stream(self) -> int:
+        return self._stream(self.index) if self.torch else 0
+
+    def wait(self) -> None:
+        if self.torch:
+            self.torch.cuda.synchronize(self.index)
+
+    def ints(self, values: Many[int]) -> tuple[int, Any]:
+        """Numbers on the device: their address, and who keeps them."""
+        if not self.torch:
+            kept = np.array(values, np.uint32)
+            return kept.ctypes.data, kept
+        if len(set(values)) == 1:  # written by the device: nobody waits
+            kept = self.torch.full((len(values),), values[0], dtype=self.torch.int32, device=self.device)
+        else:
+            kept = self.torch.tensor(values, dtype=self.torch.int32, device=self.device)
+        return kept.data_ptr(), kept
+
+    def floats(self, x: Any, what: str, shape: tuple) -> tuple[int, Any]:
+        """float32 in a row on the device; True and False become 0 and -inf."""
+        if not self.torch:
+            kept = np.asarray(x.detach().numpy() if is_torch(x) else x)
+            kept = np.where(kept, np.float32(0), np.float32(-np.inf)) if kept.dtype == bool else kept
+            kept = np.ascontiguousarray(kept, np.float32)
+            address = kept.ctypes.data
+        else:
+            kept = self.torch.as_tensor(x, device=self.device).detach()
+            if kept.dtype == self.torch.bool:
+                kept = self.torch.zeros(kept.shape, device=self.device).masked_fill_(~kept, -float("inf"))
+            kept = kept.float().contiguous()
+            address = kept.data_ptr()
+        if tuple(kept.shape) != shape:
+            raise bad(f"{what} has shape {list(kept.shape)}: {list(shape)} was expected")
+        return address, kept
+
+
+class CudaSequence(Sequence):
+    """A sequence of a cache on a GPU."""
+
+    cache: "CudaCache"
+
+    def __init__(self, cache: "CudaCache", id: int, tokens: int = 0):
+        super().__init__(cache, id)
+        self.tokens, self.reserved = tokens, 0  # what the host knows: the device may have refused some, which is noticed later
+        self.shares = False  # pages with another: until it is reserved again it must not be appended to
+        cache._alive[id] = self
+
+    def __del__(self):
+        cache = getattr(self, "cache", None)
+        if cache is not None:
+            cache._dead.append(self.id)  # released by whoever uses the cache next: the collector may run on any thread
+
+    def _info(self) -> Any:
+        cache, info = self.cache, make(_abi.aura_cuda_seq_info)
+        with cache._lock:
+            cache._settle()
+            check(lib.aura_cuda_seq_get_info(cache._use(), self.id, ctypes.byref(info)))
+            self.tokens = info.tokens
+            for bit, (status, text) in _WRONG.items():
+                if info.status & bit:
+                    check(lib.aura_cuda_seq_clear_status(cache._use(), self.id))
+                    raise Error(status, f"sequence {self.id}, {info.tokens} tokens: {text}")
+        return info
+
+    def check(self) -> None:
+        """Waits for the device, and raises what it has found wrong since the last time."""
+        self._info()
+
+    def decode(self, first: int = 0, tokens: int | None = None, dtype: str = "float32", out: tuple | None = None) -> tuple:
+        """As Sequence.decode(): float16 and bfloat16 are written by the device, on the current stream; float32 takes the way over the
+        host. New arrays are tensors of torch on the device."""
+        cache = self.cache
+        tokens = len(self) - first if tokens is None else tokens
+        if out is None:
+            if dtype not in ("float32", "float16", "bfloat16") or emulated and dtype == "bfloat16":
+                raise bad(f"dtype {dtype}: float32, float16 and bfloat16 are there")
+            kind = {"float32": _abi.AURA_F32, "float16": _abi.AURA_F16, "bfloat16": _abi.AURA_BF16}[dtype]
+            out = tuple(empty(None, kind, (tokens, cache.kv_heads, dim), cache._gpu.index)[0] for dim in (cache.dim, cache.v_dim))
+        views = [None if x is None else cache._look(x, what, (tokens, cache.kv_heads, dim), write=True)
+                 for x, what, dim in zip(out, "kv", (cache.dim, cache.v_dim))]
+        if not tokens:
+            return out
+        if any(view is not None and view.dtype == _abi.AURA_F32 for view in views):
+            return self._decode_on_host(first, tokens, out)
+        with cache._lock:
+            args = make(_abi.aura_cuda_unpack_args, n_seqs=1, tokens=tokens, first=first)
+            args.seqs, kept = cache._ids((self,))
+            for to, view in zip((args.k, args.v), views):
+                if view is not None:
+                    _set(to, view, 0)
+            check(lib.aura_cuda_unpack(cache._use(), ctypes.byref(args), cache._gpu.stream()))
+        return out
+
+    def _decode_on_host(self, first: int, tokens: int, out: tuple) -> tuple:
+        cache = self.cache
+        host = cache._host()
+        twin = host.sequence()
+        self._info()
+        check(lib.aura_cuda_download(cache._use(), self.id, host._use(), twin.id))
+        for x, numbers in zip(out, twin.decode(first, tokens)):
+            if isinstance(x, np.ndarray):
+                x[...] = numbers
+            elif x is not None:
+                x.copy_(cache._tensor_of(numbers))
+        return out
+
+    def fork(self, tokens: int | None = None) -> "CudaSequence":
+        """As Sequence.fork()."""
+        cache = self.cache
+        with cache._lock:
+            return cache._fork(self, self._info().tokens if tokens is None else tokens)
+
+    def truncate(self, tokens: int) -> None:
+        """Cuts the sequence to its first `tokens` tokens."""
+        self.cache.truncate([self], [tokens])
+
+    def remove(self, first: int, tokens: int) -> None:
+        raise Error(Status.UNSUPPORTED, "tokens in the middle of a sequence cannot be removed on a GPU: copy it to a cache of the CPU")
+
+    def reserve(self, tokens: int) -> None:
+        """Takes the memory for `tokens` tokens in all now: appends up to there do not wait for the device."""
+        with self.cache._lock:
+            self.cache._reserve(self, tokens)
+
+    def save(self, path: str | os.PathLike, note: bytes = b"") -> None:
+        """Saves the sequence to a file, with a note of the caller's: the file that a cache of the CPU writes."""
+        options, kept = _snapshot(None, note)
+        self._info()
+        check(lib.aura_cuda_seq_save(self.cache._use(), self.id, os.fsencode(path), ctypes.byref(options)))
+
+    def to_bytes(self) -> bytes:
+        """The bytes of the file that save() would write."""
+        options, kept = _snapshot(None)
+        self._info()
+        count, handle = ctypes.c_size_t(), self.cache._use()
+        check(lib.aura_cuda_seq_size(handle, self.id, ctypes.byref(options), ctypes.byref(count)))
+        data = ctypes.create_string_buffer(count.value)
+        sink = make(_abi.aura_sink, data=ctypes.addressof(data), bytes=count.value)
+        check(lib.aura_cuda_seq_write(handle, self.id, ctypes.byref(sink), ctypes.byref(options)))
+        return data.raw
+
+
+def _set(to: Any, t: Tensor, tokens: int) -> None:
+    """Fills an aura_cuda_view; axis `tokens` is that of tokens, and one before it that of sequences. Over one row any stride will do,
+    and 0 means contiguous."""
+    to.data, to.dtype = t.pointer, t.dtype
+    to.token_stride = t.strides[tokens] if t.shape[tokens] > 1 else 0
+    to.head_stride = t.strides[tokens + 1] if t.shape[tokens + 1] > 1 else 0
+    to.seq_stride = t.strides[0] if tokens and t.shape[0] > 1 else 0
+    if tokens and t.shape[0] > 1 and not to.token_stride:
+        to.token_stride = t.strides[tokens]
+    if t.shape[tokens] > 1 and not to.head_stride:
+        to.head_stride = t.strides[tokens + 1] or t.shape[-1]
+
+
+class CudaCache(Cache):
+    """aura.Cache(..., device="cuda"): as Cache, in the memory of a GPU. q_heads must be given. Besides:
+
+    tokens: of all sequences together, that memory is taken for at once; 0: 16 384. It grows when more come, by way of the host, which
+    waits; with budget_bytes, all the memory that it may have, it does not.
+    seqs: sequences that there can be at once; 0: 64. seq_tokens: that one can have; 0: what there is memory for, or, with a window, 2^20.
+    batch_invariant: the result of a sequence does not depend on the rest of the batch, bit for bit.
+    """
+
+    def __init__(self, q_heads: int, kv_heads: int, dim: int, format: str = "k4v4", *, device: Any = "cuda", tokens: int = 0,
+                 seqs: int = 0, seq_tokens: int = 0, batch_invariant: bool = False, threads: int | Context | None = None, **options: Any):
+        config, kept = config_of(q_heads, kv_heads, dim, format, **options)
+        self._begin(context(threads), config, device, batch_invariant)
+        self._create(-(-(tokens or 16384) // _PAGE), seqs or 64, seq_tokens)
+
+    def _begin(self, ctx: Context, config: Any, device: Any, batch_invariant: bool = False) -> None:
+        self._gpu, self._lock, self._context = _Gpu(index_of(device)), threading.RLock(), ctx
+        self._alive: weakref.WeakValueDictionary[int, CudaSequence] = weakref.WeakValueDictionary()
+        self._dead: list[int] = []
+        self._config = make(_abi.aura_cuda_config, cache=config, device=self._gpu.index, batch_invariant=int(batch_invariant))
+        self._grows, self._moves = not config.budget_bytes, 0
+        self._arrays: dict[tuple, tuple] = {}
+        self._workspaces: dict[int, tuple] = {}
+
+    # ---- memory ------------------------------------------------------------------------------------------------------
+
+    def _create(self, pages: int, seqs: int, seq_tokens: int = 0) -> None:
+        """Makes the device's cache, with so many pages, or with what the budget holds."""
+        config = self._config
+        config.seqs, config.seq_tokens = seqs, seq_tokens or ((1 << 20) if config.cache.window else pages * _PAGE if self._grows else 0)
+        if self._grows:
+            config.cache.budget_bytes = self._bytes_for(pages)
+        self._handle = self._made()
+        self._read_config()
+        self._seqs, self._seq_tokens = seqs, config.seq_tokens or self._get_info().pages * _PAGE
+
+    def _made(self) -> Handle:
+        parent = self._context._handle
+        return Handle(lib.aura_cuda_cache_create, parent.use(), ctypes.byref(self._config), destroy=lib.aura_cuda_cache_destroy,
+                      parent=parent)
+
+    def _bytes_for(self, pages: int) -> int:
+        """What is there beside pages does not depend on their number: a cache with few of them tells."""
+        budget = 1 << 20
+        while True:
+            self._config.cache.budget_bytes = budget
+            try:
+                self._handle = self._made()
+                break
+            except Error as error:
+                if error.status != Status.OUT_OF_PAGES or budget > 1 << 40:
+                    raise
+                budget *= 4
+        info = self._get_info()
+        self._handle.close()
+        return info.bytes - info.pages * info.page_bytes + pages * info.page_bytes + 4096
+
+    def _settle(self) -> None:
+        """Waits for the device, and ends the sequences that nobody holds any more."""
+        self._gpu.wait()
+        while self._dead:
+            lib.aura_cuda_seq_release(self._use(), self._dead.pop())
+
+    def _reserve(self, seq: CudaSequence, tokens: int) -> None:
+        """Memory for `tokens` tokens of a sequence, and some more where there is some: reserving waits for the device."""
+        self._settle()
+        more = min(self._seq_tokens, max(self._seq_tokens if self.window else 0, tokens + max(1024, tokens // 8)))
+        for count in (more, tokens):
+            status = lib.aura_cuda_seq_reserve(self._use(), seq.id, max(count, tokens))
+            if not status:
+                seq.reserved, seq.shares = max(count, tokens), False
+                return
+            if status not in (Status.OUT_OF_PAGES, Status.TOO_LARGE):
+                break
+        if not self._grows or status not in (Status.OUT_OF_PAGES, Status.TOO_LARGE):
+            check(status)
+        self._grow(self._seqs, tokens)
+        self._reserve(seq, tokens)
+
+    def _grow(self, seqs: int, tokens: int) -> None:
+        """Another cache of the device, with at least twice the pages, for so many sequences, one of them of so many tokens."""
+        self._gpu.wait()
+        info, old = self._get_info(), list(self._alive.values())
+        host, twins = self._to_host(old)
+        before, pages = info.pages, max(2 * info.pages, info.pages + 2 * (tokens // _PAGE + 1))
+        self._forget()
+        try:
+            self._create(pages, seqs, max(self._seq_tokens, 2 * tokens) if self.window else 0)
+        except Error:
+            self._create(before, self._seqs, self._seq_tokens)
+            self._from_host(host, twins, old)
+            raise
+        self._from_host(host, twins, old)
+
+    def _forget(self) -> None:
+        """The device's cache, and all that belongs to it, is no more."""
+        self._dead.clear()
+        self._alive.clear()
+        self._arrays.clear()
+        self._workspaces.clear()
+        self._moves += 1
+        self._handle.close()
+
+    def _host(self) -> Cache:
+        """An empty cache of the CPU with this configuration."""
+        config = self._get_info().config
+        config.budget_bytes = 0
+        parent = self._context._handle
+        return Cache._of(self._context, Handle(lib.aura_cache_create, parent.use(), ctypes.byref(config), destroy=lib.aura_cache_destroy,
+                                               parent=parent))
+
+    def _to_host(self, seqs: list[CudaSequence]) -> tuple[Cache, list[Sequence]]:
+        """A cache of the CPU with all sequences; those that are given, in this order. They share what they shared."""
+        self._settle()
+        host, pairs, n = self._host(), (_abi.aura_cuda_pair * self._seqs)(), ctypes.c_size_t()
+        check(lib.aura_cuda_cache_download(self._use(), host._use(), pairs, ctypes.byref(n)))
+        twins = {pair.device: Sequence(host, pair.host) for pair in pairs[: n.value]}
+        return host, [twins[seq.id] for seq in seqs]
+
+    def _from_host(self, host: Cache, twins: list[Sequence], seqs: list[CudaSequence] | None = None) -> list[CudaSequence]:
+        """All sequences of a cache of the CPU: as new ones, or as those that are given."""
+        pairs, n = (_abi.aura_cuda_pair * self._seqs)(), ctypes.c_size_t()
+        lengths = [len(twin) for twin in twins]
+        check(lib.aura_cuda_cache_upload(self._use(), host._use(), pairs, ctypes.byref(n)))
+        ids = {pair.host: pair.device for pair in pairs[: n.value]}
+        if seqs is None:
+            return [CudaSequence(self, ids[twin.id], length) for twin, length in zip(twins, lengths)]
+        for seq, twin in zip(seqs, twins):
+            seq.id, seq.reserved, seq.shares = ids[twin.id], 0, True
+            self._alive[seq.id] = seq
+        return seqs
+
+    # ---- what there is -----------------------------------------------------------------------------------------------
+
+    def _get_info(self) -> Any:
+        info = make(_abi.aura_cuda_cache_info)
+        check(lib.aura_cuda_cache_get_info(self._use(), ctypes.byref(info)))
+        return info
+
+    def __repr__(self) -> str:
+        return f"<aura.Cache {self.format} on cuda:{self._gpu.index}, {self.q_heads}/{self.kv_heads} heads of {self.dim}, {self.bytes} bytes>"
+
+    @property
+    def device(self) -> str:
+        return f"cuda:{self._gpu.index}"
+
+    @property
+    def bytes(self) -> int:
+        """What the cache has allocated on the device, less the workspaces of calls."""
+        return self._get_info().bytes
+
+    @property
+    def bits_per_value(self) -> float:
+        """Of a full page, scales and reference included."""
+        return self._host().bits_per_value
+
+    def sequences(self) -> list[int]:
+        """The ids of the sequences that there are."""
+        return sorted(self._alive)
+
+    def sequence(self) -> CudaSequence:
+        """A new sequence without tokens."""
+        with self._lock:
+            return CudaSequence(self, self._new_id(lib.aura_cuda_seq_create))
+
+    def _new_id(self, create: Any, *arguments: Any) -> int:
+        self._settle()
+        id = ctypes.c_uint32()
+        status = create(self._use(), *arguments, ctypes.byref(id))
+        check(status)
+        return id.value
+
+    def _place(self) -> None:
+        """Room for one more sequence."""
+        self._settle()
+        if len(self._alive) >= self._seqs and self._grows:
+            self._grow(2 * self._seqs, 0)
+
+    def _fork(self, seq: Sequence, tokens: int) -> CudaSequence:
+        self._place()
+        made = CudaSequence(self, self._new_id(lib.aura_cuda_seq_fork, seq.id, tokens), tokens)
+        for one in (seq, made):
+            one.reserved, one.shares = 0, True
+        return made
+
+    # ---- calls -------------------------------------------------------------------------------------------------------
+
+    def _look(self, x: Any, what: str, shape: tuple, write: bool = False) -> Tensor:
+        return shaped(look(x, what, self._gpu.index, self._gpu.stream()), what, shape, write)
+
+    def _tensor_of(self, numbers: np.ndarray) -> Any:
+        import torch
+
+        return torch.from_numpy(numbers)
+
+    def _ids(self, seqs: Many[CudaSequence]) -> tuple[int, Any]:
+        """The numbers of sequences, on the device."""
+        key = tuple(seq.id for seq in seqs)
+        if key not in self._arrays:
+            if len(self._arrays) > 64:
+                self._arrays.clear()
+            self._arrays[key] = self._gpu.ints(key)
+        return self._arrays[key]
+
+    def _room(self, seqs: Many[CudaSequence], tokens: int) -> None:
+        """So that each can take so many more tokens."""
+        for seq in seqs:
+            if seq.tokens + tokens > seq.reserved:
+                self._reserve(seq, seq.tokens + tokens)
+
+    def append(self, seqs: Many[Sequence], k: Array | Many[Array], v: Array | Many[Array]) -> None:
+        """Appends tokens to several sequences: k, v [batch, tokens, kv_heads, dim], one launch; or lists of arrays [tokens, kv_heads,
+        dim], a launch for each."""
+        seqs = self._mine(seqs)
+        with self._lock:
+            if isinstance(k, (list, tuple)) or isinstance(v, (list, tuple)):
+                if len(k) != len(seqs) or len(v) != len(seqs):
+                    raise bad(f"k has {len(k)} arrays, v {len(v)}, for {len(seqs)} sequences")
+                rows = [[self._look(x[i], f"{name}[{i}]", (None, self.kv_heads, dim)) for x, name, dim in (
+                    (k, "k", self.dim), (v, "v", self.v_dim))] for i in range(len(seqs))]
+                for seq, pair in zip(seqs, rows):
+                    self._append([seq], *pair, 0)
+                return
+            n = len(seqs)
+            self._append(seqs, self._look(k, "k", (n, None, self.kv_heads, self.dim)), self._look(v, "v", (n, None, self.kv_heads, self.v_dim)), 1)
+
+    def _append(self, seqs: list[CudaSequence], k: Tensor, v: Tensor, axis: int) -> None:
+        tokens = k.shape[axis]
+        if v.shape[axis] != tokens:
+            raise bad(f"k has {tokens} tokens, v has {v.shape[axis]}")
+        if not tokens or not seqs:
+            return
+        self._room(seqs, tokens)
+        args = make(_abi.aura_cuda_append_args, n_seqs=len(seqs), tokens=tokens)
+        args.seqs, kept = self._ids(seqs)
+        _set(args.k, k, axis)
+        _set(args.v, v, axis)
+        check(lib.aura_cuda_append(self._use(), ctypes.byref(args), self._gpu.stream()))
+        for seq in seqs:
+            seq.tokens += tokens
+
+    def workspace(self, seqs: int, queries: int) -> int:
+        """The place of calls that are no larger, on the current stream. That of many queries is large, and given back by the next call
+        of few."""
+        stream = self._gpu.stream()
+        most, handle = self._workspaces.get(stream, ((0, 0), None))
+        fits = handle is not None and most[0] >= seqs and most[1] >= queries and (queries > _FEW or most[1] <= _FEW)
+        if not fits:
+            want = max(seqs, most[0]), queries if queries > _FEW else _FEW
+            if handle is not None:
+                self._gpu.wait()
+                handle.close()
+            handle = Handle(lib.aura_cuda_workspace_create, self._use(), *want, destroy=lib.aura_cuda_workspace_destroy,
+                            parent=self._handle)
+            self._workspaces[stream] = want, handle
+        return handle.use()
+
+    def attend(self, seqs: Many[Sequence], q: Array | Many[Array], out: Array | Many[Array] | None = None, *, scale: float = 0,
+               softcap: float = 0, window: int = 0, sinks: Array | None = None, alibi: Array | None = None, causal: bool = True,
+               mask: Many[Array] | None = None, since: Any = None, until: Any = None, planes: int = 0, return_lse: bool = False) -> Any:
+        """As Cache.attend(): a batch [batch, tokens, q_heads, dim] in one launch, lists of arrays in one each. There is no `since` and no
+        `until`; mask: for each sequence [tokens, keys], or one array [batch, tokens, keys]. The log-sum-exp is [batch, tokens, q_heads]."""
+        seqs, options = self._mine(seqs), dict(scale=scale, softcap=softcap, window=window, sinks=sinks, alibi=alibi, causal=causal,
+                                               planes=planes, return_lse=return_lse)
+        if since is not None or until is not None:
+            raise Error(Status.UNSUPPORTED, "since and until: not on a GPU; give a mask")
+        with self._lock:
+            if isinstance(q, (list, tuple)):
+                if len(q) != len(seqs):
+                    raise bad(f"q has {len(q)} arrays for {len(seqs)} sequences")
+                got = [self._attend([seq], 0, x, out and out[i], None if mask is None else mask[i], **options)
+                       for i, (seq, x) in enumerate(zip(seqs, q))]
+                return ([one[0] for one in got], [one[1] for one in got]) if return_lse else got
+            return self._attend(seqs, 1, q, out, mask, **options)
+
+    def _attend(self, seqs: list[CudaSequence], axis: int, q: Array, out: Array | None, mask: Any, scale: float, softcap: float,
+                window: int, sinks: Any, alibi: Any, causal: bool, planes: int, return_lse: bool) -> Any:
+        """axis: that of tokens: 1 of a batch, 0 of one sequence."""
+        n, gpu = len(seqs), self._gpu
+        query = self._look(q, "q", (n, None, self.q_heads, self.dim)[1 - axis :])
+        shape = query.shape[:-1]
+        result = empty(q, query.dtype, (*shape, self.v_dim), gpu.index)[0] if out is None else out
+        to = self._look(result, "out", (*shape, self.v_dim), write=True)
+        lse = empty(None, _abi.AURA_F32, shape, gpu.index)[0] if return_lse else None
+        queries = shape[axis]
+        if n and queries:
+            args = make(_abi.aura_cuda_attend_args, n_seqs=n, queries=queries, scale=scale, softcap=softcap, window=window, planes=planes,
+                        not_causal=int(not causal), long_seqs=int(2 * sum(seq.tokens >= _LONG for seq in seqs) > n))
+            args.seqs, kept = self._ids(seqs)
+            _set(args.q, query, axis)
+            _set(args.out, to, axis)
+            keep = self._extras(args, shape[: axis + 1], sinks, alibi, mask)
+            if lse is not None:
+                args.lse = look(lse, "lse", gpu.index).pointer
+            check(lib.aura_cuda_attend(self._use(), self.workspace(n, queries), ctypes.byref(args), gpu.stream()))
+            del keep
+        return (result, lse) if return_lse else result
+
+    def _extras(self, args: Any, rows: tuple, sinks: Any, alibi: Any, mask: Any) -> list:
+        keep = []
+        for name, given in (("sinks", sinks), ("alibi", alibi)):
+            if given is not None:
+                address, kept = self._gpu.floats(given, name, (self.q_heads,))
+                setattr(args, name, address)
+                keep.append(kept)
+        if mask is not None:
+            if isinstance(mask, (list, tuple)):
+                mask = sys.modules["torch"].stack(list(mask)) if is_torch(mask[0]) else np.stack([np.asarray(x) for x in mask])
+            args.mask_keys = np.shape(mask)[-1]
+            args.mask, kept = self._gpu.floats(mask, "mask", (*rows, args.mask_keys))
+            keep.append(kept)
+        return keep
+
+    def step(self, seqs: Many[Sequence], k: Array, v: Array, q: Array, out: Array | None = None, *, starts: Array | None = None,
+             **options: Any) -> Array:
+        """As Cache.step(): append() and attend() of a batch."""
+        seqs = self._mine(seqs)
+        with self._lock:
+            if q.shape[1] != k.shape[1]:
+                raise bad(f"k and q have {k.shape[1]} and {q.shape[1]} tokens")
+            self.append_padded(seqs, k, v, None if starts is None else [int(x) for x in starts])
+            return self._attend(seqs, 1, q, out, None, **{**dict(scale=0, softcap=0, window=0, sinks=None, alibi=None, causal=True, planes=0,
+                                                              return_lse=False), **options})
+
+    def append_padded(self, seqs: list[CudaSequence], k: Array, v: Array, starts: list[int] | None) -> None:
+        """append() of a batch, of whose row i the first starts[i] tokens are padding, and not stored."""
+        if not starts or not any(starts):
+            return self.append(seqs, k, v)
+        tokens = k.shape[1]
+        if len(starts) != len(seqs) or not all(0 <= first <= tokens for first in starts):
+            raise bad(f"starts {starts} for {len(seqs)} sequences and {tokens} tokens")
+        for i, first in enumerate(starts):
+            self.append([seqs[i]], k[i : i + 1, first:], v[i : i + 1, first:])
+
+    def truncate(self, seqs: Many[Sequence], tokens: Many[int]) -> None:
+        """Cuts sequences to their first tokens[i] tokens. Those that share no memory are cut on the stream, and nobody waits."""
+        seqs, tokens = self._mine(seqs), list(tokens)
+        with self._lock:
+            for seq, count in zip(seqs, tokens):
+                if not 0 <= count <= seq.tokens:
+                    raise bad(f"{count} tokens; the sequence has {seq.tokens}")
+            if self.window or any(seq.shares for seq in seqs):
+                self._settle()
+                for seq, count in zip(seqs, tokens):
+                    check(lib.aura_cuda_seq_truncate(self._use(), seq.id, count))
+                    seq.tokens, seq.reserved = count, 0
+                return
+            (ids, kept), (counts, kept_too) = self._ids(seqs), self._gpu.ints(tokens)
+            check(lib.aura_cuda_truncate(self._use(), ids, counts, len(seqs), self._gpu.stream()))
+            for seq, count in zip(seqs, tokens):
+                seq.tokens = count
+
+    # ---- files and copies --------------------------------------------------------------------------------------------
+
+    def save(self, path: str | os.PathLike, seqs: Many[Sequence] | None = None, note: bytes = b"") -> None:
+        """Saves the cache, or some of its sequences, to a file, in one step: the file that a cache of the CPU writes."""
+        options, kept = _snapshot(seqs, note)
+        with self._lock:
+            self._settle()
+            check(lib.aura_cuda_cache_save(self._use(), os.fsencode(path), ctypes.byref(options), None, None))
+
+    def to_bytes(self, seqs: Many[Sequence] | None = None) -> bytes:
+        """The bytes of the file that save() would write."""
+        options, kept = _snapshot(seqs)
+        with self._lock:
+            self._settle()
+            count, handle = ctypes.c_size_t(), self._use()
+            check(lib.aura_cuda_cache_size(handle, ctypes.byref(options), ctypes.byref(count)))
+            data = ctypes.create_string_buffer(count.value)
+            sink = make(_abi.aura_sink, data=ctypes.addressof(data), bytes=count.value)
+            check(lib.aura_cuda_cache_write(handle, ctypes.byref(sink), ctypes.byref(options), None, None))
+        return data.raw
+
+    @classmethod
+    def load(cls, file: str | os.PathLike | bytes, *, device: Any = "cuda", threads: int | Context | None = None, budget_bytes: int = 0,
+             tokens: int = 0, seqs: int = 0) -> tuple["CudaCache", list[CudaSequence]]:
+        """The cache of a file, or of the bytes of one, on a GPU, and its sequences in the order in which they were saved."""
+        host, twins = Cache.load(file, threads=threads)
+        config = host._get_info().config
+        config.budget_bytes = budget_bytes
+        cache = cls.__new__(cls)
+        cache._begin(host._context, config, device)
+        pages = sum(-(-len(twin) // _PAGE) + 4 for twin in twins)
+        cache._create(max(pages, -(-tokens // _PAGE)), max(seqs, len(twins), 64))
+        return cache, cache._from_host(host, twins)
+
+    def load_sequence(self, file: str | os.PathLike | bytes) -> CudaSequence:
+        """A new sequence from a file that Sequence.save() wrote, or from its to_bytes()."""
+        options = make(_abi.aura_snapshot_options)
+        with self._lock:
+            self._place()
+            if isinstance(file, bytes):
+                source, held = _source(file)
+                id = self._new_id(lib.aura_cuda_seq_read, ctypes.byref(source), ctypes.byref(options))
+            else:
+                id = self._new_id(lib.aura_cuda_seq_load, os.fsencode(file), ctypes.byref(options))
+            seq = CudaSequence(self, id)
+            seq.shares = True
+            seq._info()
+            return seq
