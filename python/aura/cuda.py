@@ -212,10 +212,6 @@ def _set(to: Any, t: Tensor, tokens: int) -> None:
     to.token_stride = t.strides[tokens] if t.shape[tokens] > 1 else 0
     to.head_stride = t.strides[tokens + 1] if t.shape[tokens + 1] > 1 else 0
     to.seq_stride = t.strides[0] if tokens and t.shape[0] > 1 else 0
-    if tokens and t.shape[0] > 1 and not to.token_stride:
-        to.token_stride = t.strides[tokens]
-    if t.shape[tokens] > 1 and not to.head_stride:
-        to.head_stride = t.strides[tokens + 1] or t.shape[-1]
 
 
 class CudaCache(Cache):
@@ -238,7 +234,8 @@ class CudaCache(Cache):
         self._alive: weakref.WeakValueDictionary[int, CudaSequence] = weakref.WeakValueDictionary()
         self._dead: list[int] = []
         self._config = make(_abi.aura_cuda_config, cache=config, device=self._gpu.index, batch_invariant=int(batch_invariant))
-        self._grows, self._moves = not config.budget_bytes, 0
+        self._grows, self._moves = not config.budget_bytes, 0  # moves: how often sequences have got other numbers
+        self._away: tuple | None = None
         self._arrays: dict[tuple, tuple] = {}
         self._workspaces: dict[int, tuple] = {}
 
@@ -350,6 +347,21 @@ class CudaCache(Cache):
             self._alive[seq.id] = seq
         return seqs
 
+    def leave(self) -> None:
+        """Gives the device's memory back: what is stored waits in the host's, and comes back with the next call."""
+        with self._lock:
+            if self._away is None:
+                seqs = list(self._alive.values())
+                self._away = (*self._to_host(seqs), seqs, self._get_info().pages)
+                self._forget()
+
+    def _use(self) -> int:
+        if self._away is not None:
+            (host, twins, seqs, pages), self._away = self._away, None
+            self._create(pages, self._seqs, self._seq_tokens)
+            self._from_host(host, twins, seqs)
+        return self._handle.use()
+
     # ---- what there is -----------------------------------------------------------------------------------------------
 
     def _get_info(self) -> Any:
@@ -367,7 +379,7 @@ class CudaCache(Cache):
     @property
     def bytes(self) -> int:
         """What the cache has allocated on the device, less the workspaces of calls."""
-        return self._get_info().bytes
+        return 0 if self._away else self._get_info().bytes
 
     @property
     def bits_per_value(self) -> float:

@@ -4,8 +4,8 @@
     torch.ops.aura.append(batch.state, k, v)            # [batch, tokens, kv_heads, dim] each
     out = torch.ops.aura.attend(batch.state, q, v_dim)  # [batch, tokens, q_heads, dim] -> [batch, tokens, q_heads, v_dim]
 
-The state is a small tensor that append() changes and attend() reads: it tells torch which must come first. Tensors are on the CPU; there
-are no gradients.
+The state is a small tensor of the CPU that append() changes and attend() reads: it tells torch which must come first. The other tensors
+are where the cache is: on the CPU or a GPU. There are no gradients.
 """
 import weakref
 from typing import Optional
@@ -36,14 +36,14 @@ def _batch(state: torch.Tensor) -> Batch:
     return batch
 
 
-@torch.library.custom_op("aura::append", mutates_args=("state",), device_types="cpu")
+@torch.library.custom_op("aura::append", mutates_args=("state",), device_types=("cpu", "cuda"))
 def append(state: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
     batch = _batch(state)
     batch.cache.append(batch.seqs, k.detach(), v.detach())
     state[1] += k.shape[1]
 
 
-@torch.library.custom_op("aura::attend", mutates_args=(), device_types="cpu")
+@torch.library.custom_op("aura::attend", mutates_args=(), device_types=("cpu", "cuda"))
 def attend(state: torch.Tensor, q: torch.Tensor, v_dim: int, scale: float = 0.0, softcap: float = 0.0, window: int = 0,
            sinks: Optional[torch.Tensor] = None, alibi: Optional[torch.Tensor] = None) -> torch.Tensor:
     batch = _batch(state)

@@ -32,7 +32,7 @@ from transformers.masking_utils import causal_mask_function, sdpa_mask
 
 from . import _abi
 from ._cache import Cache as Store, Flags, Profile, Sequence
-from ._lib import Error, Status, bad, check, lib, make
+from ._lib import Error, Status, bad, check, emulated, lib, make
 
 __all__ = ["AuraCache"]
 
@@ -63,6 +63,9 @@ class _Settings:
     planes: int
     profile: Profile | None
     learn: bool
+    device: str | None = None
+    max_tokens: int = 0
+    ratio: int = 1  # query heads to a KV head, as far as the configuration says it
 
     def __deepcopy__(self, memo: dict) -> "_Settings":
         return self
@@ -155,7 +158,7 @@ def _sdpa(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: fl
     if not (type(key) is Lazy and type(value) is Lazy) or type(query) is not torch.Tensor and not isinstance(query, torch.nn.Parameter):
         return None
     layer, tokens = key.layer, query.shape[2]
-    if key.end != layer.length or dropout_p or layer.store is None or query.device.type != "cpu" or len(key.repeat) not in (0, 3):
+    if key.end != layer.length or dropout_p or not layer.is_initialized or query.device != layer.device or len(key.repeat) not in (0, 3):
         return None
     if attn_mask is not None and (attn_mask.dim() != 4 or attn_mask.shape[1] != 1):
         return None
@@ -169,6 +172,8 @@ def _sdpa(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: fl
         layer.teach(query, None)
         return out
     causal = is_causal or attn_mask is None and tokens == 1
+    if attn_mask is not None and not layer.takes_masks:
+        return None
     if is_causal and tokens != key.length or not causal and attn_mask is None:
         return None
     return layer.attend(query, scale, mask=attn_mask, length=key.length).transpose(1, 2)
@@ -278,6 +283,54 @@ class _Step:
         check(lib.aura_step(store, *self.at))
 
 
+class _GpuStep:
+    """The same for a layer on a GPU: two calls, on torch's stream."""
+
+    def __init__(self, store: Any, seqs: list[Any], planes: int):
+        self.store, self.seqs, self.moves = store, seqs, -1
+        self.put = make(_abi.aura_cuda_append_args, n_seqs=len(seqs))
+        self.ask = make(_abi.aura_cuda_attend_args, n_seqs=len(seqs), planes=planes)
+        self.k, self.v, self.q, self.out = self.put.k, self.put.v, self.ask.q, self.ask.out
+        self.at = ctypes.byref(self.put), ctypes.byref(self.ask)
+        self.known: tuple | None = None
+        self.size: tuple = ()
+        self.given: tuple = ()
+
+    def reshape(self, k: torch.Tensor | None, v: torch.Tensor | None, query: torch.Tensor, out: torch.Tensor) -> None:
+        self.put.tokens = self.ask.queries = query.shape[2]
+        if query.shape[1] != self.store.q_heads:
+            raise Error(Status.UNSUPPORTED, f"queries of {query.shape[1]} heads: on a GPU the cache was made for {self.store.q_heads}; "
+                                            "give the model's configuration to AuraCache")
+        _set(self.q, query, 2, 1)
+        _set(self.out, out, 1, 2)
+        self.q.seq_stride, self.out.seq_stride = query.stride(0), out.stride(0)
+        if k is not None:
+            _set(self.k, k, 2, 1)
+            _set(self.v, v, 2, 1)
+            self.k.seq_stride, self.v.seq_stride = k.stride(0), v.stride(0)
+
+    def run(self, handle: int, k: torch.Tensor | None, v: torch.Tensor | None, query: torch.Tensor, out: torch.Tensor, given: tuple) -> None:
+        store, tokens = self.store, self.put.tokens
+        if k is not None:
+            if any(seq.tokens + tokens > seq.reserved for seq in self.seqs):
+                store._room(self.seqs, tokens)
+                handle = store._use()
+            self.k.data, self.v.data = k.data_ptr(), v.data_ptr()
+        if self.moves != store._moves:  # its sequences have other numbers
+            self.put.seqs, self.kept = store._ids(self.seqs)
+            self.ask.seqs, self.moves = self.put.seqs, store._moves
+        self.q.data, self.out.data = query.data_ptr(), out.data_ptr()
+        if given != self.given:
+            self.ask.scale, self.ask.softcap, self.ask.window, self.ask.sinks = self.given = given
+        stream = store._gpu.stream()
+        if k is not None:
+            check(lib.aura_cuda_append(handle, self.at[0], stream))
+            for seq in self.seqs:
+                seq.tokens += tokens
+        self.ask.long_seqs = self.seqs[0].tokens >= 16384
+        check(lib.aura_cuda_attend(handle, store.workspace(len(self.seqs), tokens), self.at[1], stream))
+
+
 def _looks(k: torch.Tensor, v: torch.Tensor, query: torch.Tensor) -> tuple:
     return query.shape, query.stride(), k.stride(), v.stride(), query.dtype, k.dtype, v.dtype
 
@@ -298,6 +351,14 @@ def _rowwise(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
+def _added(mask: torch.Tensor) -> torch.Tensor:
+    """A mask as numbers that are added to logits: 0, or -inf where it is False, or the least number of a dtype."""
+    if mask.dtype == torch.bool:
+        return torch.zeros(mask.shape, device=mask.device).masked_fill_(~mask, -math.inf)
+    mask = mask.float()
+    return mask.masked_fill(mask < -1e30, -math.inf)
+
+
 class AuraLayer(CacheLayerMixin):
     """A layer of an AuraCache: a sequence of an aura.Cache for each row of the batch."""
 
@@ -315,7 +376,9 @@ class AuraLayer(CacheLayerMixin):
         self.store: Store | None = None
         self.seqs: list[Sequence] = []
         self.pads: list[int] = []  # tokens at the beginning of each row that were never stored
-        self.length = 0
+        self.length = self.rows = 0
+        self.gpu: str | None = None  # the device of a cache on a GPU
+        self.leaving = False
         self.pending: tuple | None = None  # keys and values of the last update(), until somebody says which of them are padding
         self.is_initialized = False
         self._step: _Step | None = None
@@ -340,7 +403,7 @@ class AuraLayer(CacheLayerMixin):
         if not self.is_initialized:
             return None
         tokens = min(self.length, self.sliding_window - 1) if self.sliding_window else self.length
-        return Lazy(self, side, tokens, (len(self.seqs), self.kv_heads, tokens, self.k_dim if side == "k" else self.v_dim))
+        return Lazy(self, side, tokens, (self.rows, self.kv_heads, tokens, self.k_dim if side == "k" else self.v_dim))
 
     @property
     def keys(self) -> Lazy | None:
@@ -355,18 +418,35 @@ class AuraLayer(CacheLayerMixin):
         """Whether all there is has been given by the last update()."""
         return self.pending is not None and self.pending[0].shape[2] == self.length
 
+    @property
+    def takes_masks(self) -> bool:
+        """On a GPU a mask has nothing to say about what a window has let go."""
+        return not (self.gpu and self.sliding_window)
+
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        if key_states.device.type != "cpu":
-            raise Error(Status.UNSUPPORTED, f"keys are on {key_states.device}: AuraCache holds those of a model on the CPU")
-        self.dtype, self.device = key_states.dtype, key_states.device
-        self.kv_heads, self.k_dim, self.v_dim = key_states.shape[1], key_states.shape[3], value_states.shape[3]
-        self.store = Store(0, self.kv_heads, self.k_dim, self.settings.format, v_dim=self.v_dim, window=self.sliding_window,
-                           max_queries=_WINDOW_QUERIES if self.sliding_window else 0, rollback=self.settings.rollback,
-                           flags=Flags.LEARN if self.settings.learn else 0,
-                           balance=self.settings.balance(self.index, self.kv_heads, self.k_dim), threads=self.settings.threads)
-        self.seqs = [self.store.sequence() for _ in range(key_states.shape[0])]
-        self.pads = [0] * len(self.seqs)
+        device = key_states.device
+        if device.type not in ("cpu", "cuda"):
+            raise Error(Status.UNSUPPORTED, f"keys are on {device}: AuraCache holds those of a model on the CPU or a GPU of CUDA")
+        self.dtype, self.device, self.gpu = key_states.dtype, device, str(device) if device.type == "cuda" else self.settings.device
+        self.rows, self.kv_heads, self.k_dim, self.v_dim = *key_states.shape[:2], key_states.shape[3], value_states.shape[3]
+        self.pads = [0] * self.rows
         self.is_initialized = True
+        if not self.gpu:  # a GPU must know how many query heads there are: it waits for a query
+            self._open(0, 0)
+
+    def _open(self, q_heads: int, tokens: int) -> None:
+        """Makes the store; tokens: of a row, that there are to begin with."""
+        if self.store is not None:
+            return
+        settings, window, options = self.settings, self.sliding_window, {}
+        if self.gpu:
+            each = window + _WINDOW_QUERIES + 512 if window else max(tokens + max(1024, tokens // 8), settings.max_tokens)
+            options = dict(device=self.gpu, tokens=self.rows * (each + 256), seqs=2 * self.rows + 2)
+        self.store = Store(q_heads, self.kv_heads, self.k_dim, settings.format, v_dim=self.v_dim, window=window,
+                           max_queries=_WINDOW_QUERIES if window else 0, rollback=settings.rollback,
+                           flags=Flags.LEARN if settings.learn and not self.gpu else 0,
+                           balance=settings.balance(self.index, self.kv_heads, self.k_dim), threads=settings.threads, **options)
+        self.seqs = [self.store.sequence() for _ in range(self.rows)]
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[Lazy, Lazy]:
         if self.pending is not None:
@@ -374,8 +454,8 @@ class AuraLayer(CacheLayerMixin):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         batch, heads, tokens, _ = key_states.shape
-        if batch != len(self.seqs) or heads != self.kv_heads:
-            raise bad(f"keys of {batch} rows and {heads} heads for a cache of {len(self.seqs)} and {self.kv_heads}")
+        if batch != self.rows or heads != self.kv_heads:
+            raise bad(f"keys of {batch} rows and {heads} heads for a cache of {self.rows} and {self.kv_heads}")
         length = self.get_mask_sizes(tokens)[0]
         self.pending, self.length = (key_states, value_states), self.length + tokens
         return (Lazy(self, "k", length, (batch, heads, length, self.k_dim)), Lazy(self, "v", length, (batch, heads, length, self.v_dim)))
@@ -387,7 +467,7 @@ class AuraLayer(CacheLayerMixin):
         encodes the rest. The answers do not count."""
         k, v = self.pending
         tokens = min(_TAUGHT, k.shape[2])
-        if not self.settings.learn or self.taught or k.shape[2] != query.shape[2]:
+        if not self.settings.learn or self.gpu or self.taught or k.shape[2] != query.shape[2]:
             self.flush(skip)
             return
         self.taught, self.pending = True, None
@@ -406,6 +486,7 @@ class AuraLayer(CacheLayerMixin):
         """Stores what the last update() was given, less the first skip[i] tokens of row i, which are padding."""
         if self.pending is None:
             return
+        self._open(self.settings.ratio * self.kv_heads, self.pending[0].shape[2])
         (k, v), self.pending = self.pending, None
         k, v = _rowwise(k), _rowwise(v)
         step = _WINDOW_QUERIES if self.sliding_window else k.shape[2]
@@ -419,6 +500,10 @@ class AuraLayer(CacheLayerMixin):
 
     def _append(self, k: torch.Tensor, v: torch.Tensor, skip: list[int] | None) -> None:
         jobs, tokens = (_abi.aura_append_job * len(self.seqs))(), k.shape[2]
+        if self.gpu:
+            self.store.append_padded(self.seqs, k.transpose(1, 2), v.transpose(1, 2), skip)
+            self.pads = [old + new for old, new in zip(self.pads, skip)] if skip else self.pads
+            return
         n = 0
         for i, seq in enumerate(self.seqs):
             first = min(skip[i], tokens) if skip else 0
@@ -440,6 +525,8 @@ class AuraLayer(CacheLayerMixin):
 
         mask: [batch or 1, 1, tokens, length] for the last `length` positions; None: causal."""
         counts["attend"] += 1
+        if self.store is None:
+            self._open(query.shape[1], self.length)
         if self.pending is not None and self.pending[0].shape[2] != query.shape[2]:  # of an encoder: all see all
             self.flush()
         try:
@@ -447,6 +534,9 @@ class AuraLayer(CacheLayerMixin):
         except Error:
             self._recount()
             raise
+        finally:
+            if self.leaving:
+                self._leave()
 
     def _recount(self) -> None:
         """After an error: what is stored counts, and nothing else."""
@@ -454,12 +544,12 @@ class AuraLayer(CacheLayerMixin):
 
     def _attend(self, query: torch.Tensor, scale: float | None, softcap: float, sinks: torch.Tensor | None, skip: list[int] | None,
                 mask: torch.Tensor | None, length: int, window: int) -> torch.Tensor:
-        held = None if sinks is None else sinks.detach().float().contiguous()
+        held = self._sinks = None if sinks is None else sinks.detach().float().contiguous()
         given = (scale or self.k_dim**-0.5, softcap or 0.0, window, None if held is None else held.data_ptr())
         (k, v), self.pending = self.pending or (None, None), None
         step = self._step
         if step is not None and mask is None and skip is None and k is not None and step.known == _looks(k, v, query):
-            out = torch.empty(step.size, dtype=query.dtype)  # all as in the last step: the way of every token that is generated
+            out = torch.empty(step.size, dtype=query.dtype, device=self.device)  # all as in the last step: the way of every token that is generated
             step.run(self.store._use(), k, v, query, out, given)
             return out
         looks = None if k is None else _looks(k, v, query)
@@ -468,7 +558,7 @@ class AuraLayer(CacheLayerMixin):
         if k is not None:
             row_k, row_v = _rowwise(k), _rowwise(v)
             same, k, v = same and row_k is k and row_v is v, row_k, row_v
-        out = torch.empty((len(self.seqs), tokens, query.shape[1], self.v_dim), dtype=rows.dtype)
+        out = torch.empty((len(self.seqs), tokens, query.shape[1], self.v_dim), dtype=rows.dtype, device=self.device)
         most = _WINDOW_QUERIES if self.sliding_window and k is not None else tokens
         if mask is None and tokens <= most:
             self._ask(k, v, rows, out, given, skip)
@@ -481,10 +571,16 @@ class AuraLayer(CacheLayerMixin):
              skip: list[int] | None) -> None:
         """Append and attend in one call. Without k the tokens are there already."""
         if self._step is None:
-            self._step = _Step(self.seqs, self.settings.planes)
+            self._step = _GpuStep(self.store, self.seqs, self.settings.planes) if self.gpu else _Step(self.seqs, self.settings.planes)
         step = self._step
         step.known = None
+        if self.gpu and skip and k is not None:
+            self._append(k, v, skip)
+            k = v = skip = None
         step.reshape(k, v, query, out)
+        if self.gpu:
+            step.run(self.store._use(), k, v, query, out, given)
+            return
         starts = (ctypes.c_uint32 * len(skip))(*skip) if skip else None
         step.args.starts = ctypes.addressof(starts) if skip else None
         step.run(self.store._use(), k, v, query, out, given)
@@ -511,6 +607,9 @@ class AuraLayer(CacheLayerMixin):
 
     def _ask_masked(self, query: torch.Tensor, out: torch.Tensor, given: tuple, mask: torch.Tensor, end: int, length: int) -> None:
         """Positions below `end` are stored. The mask is over the last `length` positions of all."""
+        if self.gpu:
+            self._ask_masked_gpu(query, out, given, mask[:, 0, :, : length - (self.length - end)], end)
+            return
         asks, options, keep = (_abi.aura_attend_job * len(self.seqs))(), make(_abi.aura_attend_options, planes=self.settings.planes), []
         options.scale, options.softcap, options.window, options.sinks = given
         for i, (ask, seq) in enumerate(zip(asks, self.seqs)):
@@ -522,6 +621,17 @@ class AuraLayer(CacheLayerMixin):
             keep.append(self._hide(ask, seq, mask[i if mask.shape[0] > 1 else 0, 0], end - self.pads[i], end, length))
         check(lib.aura_attend(self.store._use(), asks, len(asks), ctypes.byref(options)))
 
+    def _ask_masked_gpu(self, query: torch.Tensor, out: torch.Tensor, given: tuple, mask: torch.Tensor, end: int) -> None:
+        """mask: [batch or 1, tokens, keys] of the last keys that are stored. Every query sees those, less what the mask hides."""
+        counts["masked"] += 1
+        mask = _added(mask)
+        stored = max(end - pad for pad in self.pads)
+        if stored > mask.shape[2]:
+            mask = torch.nn.functional.pad(mask, (stored - mask.shape[2], 0), value=-math.inf)
+        scale, softcap, window, _ = given
+        self.store.attend(self.seqs, query.transpose(1, 2), out, scale=scale, softcap=softcap, window=window, sinks=self._sinks,
+                          causal=False, mask=mask.expand(len(self.seqs), -1, -1), planes=self.settings.planes)
+
     def _hide(self, ask: Any, seq: Sequence, mask: torch.Tensor, stored: int, end: int, length: int) -> Any:
         """A row's mask [queries, length]: what it says of the tokens that are stored. Every query sees those, less what the mask hides."""
         counts["masked"] += 1
@@ -529,12 +639,7 @@ class AuraLayer(CacheLayerMixin):
         if self.sliding_window:
             first = max(first, seq.first)
         mask = mask[:, length - (self.length - end) - (stored - first) : length - (self.length - end)]
-        if mask.dtype == torch.bool:
-            mask = torch.zeros(mask.shape).masked_fill_(~mask, -math.inf)
-        else:
-            mask = mask.float()
-            mask = mask.masked_fill(mask < -1e30, -math.inf)  # the least number of a dtype hides, too
-        mask = mask.contiguous()
+        mask = _added(mask).contiguous()
         since, until = torch.full((len(mask),), first), torch.full((len(mask),), stored)
         ask.mask, ask.mask_keys = mask.data_ptr(), mask.shape[1]
         setattr(ask, "from", since.data_ptr())
@@ -558,7 +663,7 @@ class AuraLayer(CacheLayerMixin):
         counts["decoded"] += 1
         k = side == "k"
         plain = self.dtype if self.dtype in _DTYPES else torch.float32
-        out = torch.zeros(len(self.seqs), self.kv_heads, end - first, self.k_dim if k else self.v_dim, dtype=plain)
+        out = torch.zeros(self.rows, self.kv_heads, end - first, self.k_dim if k else self.v_dim, dtype=plain, device=self.device)
         for i, seq in enumerate(self.seqs):
             begin = max(first - self.pads[i], seq.first if self.sliding_window else 0, 0)
             tokens = end - self.pads[i] - begin
@@ -577,10 +682,13 @@ class AuraLayer(CacheLayerMixin):
             return
         self.flush()
         self.length = max(0, self.length + tokens_to_remove)
-        for i, seq in enumerate(self.seqs):
-            keep = max(0, self.length - self.pads[i])
-            self.pads[i] = min(self.pads[i], self.length)
-            seq.truncate(keep)
+        keep = [max(0, self.length - pad) for pad in self.pads]
+        self.pads = [min(pad, self.length) for pad in self.pads]
+        if self.gpu:
+            self.store.truncate(self.seqs, keep)
+            return
+        for seq, tokens in zip(self.seqs, keep):
+            seq.truncate(tokens)
 
     def _take(self, rows: list[int]) -> None:
         """Row i becomes what row rows[i] was. One that is there several times is forked: its memory stays shared."""
@@ -592,7 +700,7 @@ class AuraLayer(CacheLayerMixin):
         for row in rows:
             seqs.append(self.seqs[row].fork() if row in taken else self.seqs[row])
             taken.add(row)
-        self.seqs, self.pads, self._step = seqs, [self.pads[row] for row in rows], None
+        self.seqs, self.pads, self._step, self.rows = seqs, [self.pads[row] for row in rows], None, len(seqs)
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         if self.length:
@@ -610,17 +718,27 @@ class AuraLayer(CacheLayerMixin):
         self._clear()
 
     def offload(self) -> None:
-        """It is in the memory of the CPU."""
+        """On a GPU: what is stored goes to the memory of the host, as it is, once the attention of this step is done."""
+        self.leaving = bool(self.gpu)
+        if self.leaving and self.pending is None:
+            self._leave()
 
     def prefetch(self) -> None:
-        """It is in the memory of the CPU."""
+        """Brings it back, if it was there."""
+        if self.gpu and self.store is not None:
+            self.store._use()
+
+    def _leave(self) -> None:
+        self.leaving = False
+        if self.store is not None:
+            self.store.leave()
 
     def __deepcopy__(self, memo: dict) -> "AuraLayer":
         self.flush()
         twin = AuraLayer(self.settings, self.sliding_window, self.index)
         memo[id(self)] = twin
         if self.is_initialized:
-            for name in ("store", "dtype", "device", "kv_heads", "k_dim", "v_dim", "length", "is_initialized"):
+            for name in ("store", "dtype", "device", "gpu", "rows", "kv_heads", "k_dim", "v_dim", "length", "is_initialized"):
                 setattr(twin, name, getattr(self, name))
             twin.seqs, twin.pads = [seq.fork() for seq in self.seqs], list(self.pads)
         return twin
@@ -639,41 +757,49 @@ class AuraLayer(CacheLayerMixin):
     def _loaded(cls, settings: _Settings, about: dict, data: bytes) -> "AuraLayer":
         layer = cls(settings, about["window"], about["index"])
         if data:
-            layer.store, layer.seqs = Store.load(data, threads=settings.threads)
-            layer.length, layer.pads, layer.is_initialized = about["length"], about["pads"], True
+            layer.gpu = settings.device
+            layer.store, layer.seqs = Store.load(data, threads=settings.threads, device=layer.gpu or "cpu")
+            layer.length, layer.pads, layer.rows, layer.is_initialized = about["length"], about["pads"], len(layer.seqs), True
             layer.kv_heads, layer.k_dim, layer.v_dim = about["kv_heads"], about["k_dim"], about["v_dim"]
-            layer.dtype, layer.device = getattr(torch, about["dtype"]), torch.device("cpu")
+            layer.dtype = getattr(torch, about["dtype"])
+            layer.device = torch.device(layer.store.device if layer.gpu and not emulated else "cpu")
         return layer
 
 
 class AuraCache(Cache):
-    """A cache for generate(past_key_values=...) of any decoder model of transformers, on the CPU.
+    """A cache for generate(past_key_values=...) of any decoder model of transformers, on the CPU or a GPU.
 
     config: the model's; it says which layers have a window, whose memory is then given back. None: no layer has.
     format: of `aura.formats()`.
     threads: that attention uses; None: as many as torch.
     prefill: "exact": a prompt attends to its own numbers as they are; "codes": to what is stored.
-    rollback: tokens that crop() takes back without loss, 1 to 32; 0: 16.
+    rollback: tokens that crop() takes back without loss; 0: 16.
     profile: an `aura.Profile`, or the path of one.
     learn: each layer finds out which directions its queries look at, from the first tokens of a prompt, and encodes the keys that
-    follow so that errors there are small. What is stored then depends on what was asked.
+    follow so that errors there are small. What is stored then depends on what was asked. Not on a GPU.
+    device: None: where the keys are. max_tokens: of a row, that a GPU's memory is taken for at once; it takes more when more come.
+    offloading: of a model on a GPU: layers wait in the memory of the host until it is their turn.
     """
 
     def __init__(self, config: Any = None, format: str = "k4v4", *, threads: int | None = None, prefill: str = "exact", rollback: int = 0,
-                 planes: int = 0, profile: Profile | str | os.PathLike | None = None, learn: bool = True):
+                 planes: int = 0, profile: Profile | str | os.PathLike | None = None, learn: bool = True, device: Any = None,
+                 max_tokens: int = 0, offloading: bool = False, offload_only_non_sliding: bool = True):
         if prefill not in ("exact", "codes"):
             raise bad(f'prefill is {prefill!r}: "exact" and "codes" are there')
         if profile is not None and not isinstance(profile, Profile):
             profile = Profile.load(profile)
-        self.settings = _Settings(format, threads or torch.get_num_threads(), prefill, rollback, planes, profile, learn)
+        device = None if device is None or str(device) == "cpu" else str(device)
+        self.settings = _Settings(format, threads or torch.get_num_threads(), prefill, rollback, planes, profile, learn, device, max_tokens,
+                                  _ratio_of(config))
         Store(1, 1, 64, format, threads=1)  # a format that is none says so here
         layers = [] if config is None else list(map(self._layer, *zip(*enumerate(_plain_layers(config)))))
         if layers:
-            super().__init__(layers=layers)
+            super().__init__(layers=layers, offloading=offloading, offload_only_non_sliding=offload_only_non_sliding)
             if not any(isinstance(layer, AuraLayer) for layer in layers):
                 _say_once(f"no layer of this model can be held: they are {', '.join(sorted({type(x).__name__ for x in layers}))}")
         else:
-            super().__init__(layer_class_to_replicate=functools.partial(AuraLayer, self.settings))
+            super().__init__(layer_class_to_replicate=functools.partial(AuraLayer, self.settings), offloading=offloading,
+                             offload_only_non_sliding=offload_only_non_sliding)
 
     def _layer(self, index: int, layer: Any) -> Any:
         """Layers of keys and values alone are ours; those with other states stay what transformers made them."""
@@ -727,6 +853,12 @@ class AuraCache(Cache):
 def _plain_layers(config: Any) -> list:
     """The layers that transformers would make for this model: it knows best, and versions differ."""
     return _DynamicCache(config=config).layers
+
+
+def _ratio_of(config: Any) -> int:
+    config = config.get_text_config(decoder=True) if hasattr(config, "get_text_config") else config
+    heads = getattr(config, "num_attention_heads", None) or 1
+    return max(1, heads // (getattr(config, "num_key_value_heads", None) or heads))
 
 
 _DynamicCache = DynamicCache  # tests put AuraCache in its place
@@ -783,8 +915,10 @@ def attention(module: Any, query: torch.Tensor, key: Any, value: Any, attention_
             return exact, None
     if plain:
         return layer.attend(query, scaling, softcap, s_aux, skip, window=window), None
+    if not layer.takes_masks:
+        return _decode(module, query, key, value, mask, scaling, softcap, s_aux, kwargs)
     if mask is None:
-        mask = torch.ones((1, 1, tokens, key.length), dtype=torch.bool)
+        mask = torch.ones((1, 1, tokens, key.length), dtype=torch.bool, device=query.device)
     return layer.attend(query, scaling, softcap, s_aux, mask=mask.real() if made else mask, length=key.length), None
 
 

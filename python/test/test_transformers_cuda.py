@@ -1,0 +1,180 @@
+"""AuraCache on a GPU, under generate(). With AURA_CUDA_LIBRARY at the emulated device, tensors of the CPU are its memory."""
+import copy
+import pathlib
+import tempfile
+
+import torch
+import transformers
+
+import aura
+import aura.torch
+import aura.transformers as ours
+from aura import cuda
+from aura._lib import emulated, no_cuda
+from aura.transformers import AuraCache
+from models import FAMILIES, model, prompts
+from run import Skip
+from test_cache import refused
+from test_transformers import generate, plain, same
+
+WHERE = "cpu" if emulated else "cuda"
+CLOSE, MANY = 2e-5, 5e-3  # up to 16 queries; more, which are multiplied in f16
+
+
+def need():
+    if no_cuda:
+        raise Skip(f"no CUDA in this package: {no_cuda}")
+    if not cuda.available():
+        raise Skip("there is no GPU")
+
+
+def there(name, attention="aura", **options):
+    need()
+    return model(name, attention, **options).to(WHERE)
+
+
+def given(*arguments):
+    return {key: x.to(WHERE) for key, x in prompts(*arguments).items()}
+
+
+def cache(m, format="kf32vf32", **options):
+    return AuraCache(m.config, format, device="cuda", **options)
+
+
+def on_cpu(got):
+    return tuple(x.cpu() for x in got)
+
+
+def test_families():
+    """Padding on the left, windows, sinks, caps, chunks, hybrids: which way attention took."""
+    for name in FAMILIES:
+        if any(word in name for word in ("dim 32", "bloom", "gpt2")):
+            continue  # their dims are not a GPU's
+        want = plain(name)
+        for attention in ("aura", "sdpa", "eager"):
+            if attention == "sdpa" and ("softcap" in name or "sinks" in name):
+                continue  # transformers refuses it there
+            for prefill in ("exact", "codes") if attention == "aura" else ("exact",):
+                m = there(name, attention)
+                got = on_cpu(generate(m, cache(m, prefill=prefill), given()))
+                many = prefill == "codes" or "softcap" in name or "sinks" in name or "chunks" in name
+                same(got, want, f"{name} {attention} {prefill}", MANY if many else CLOSE)
+                went = dict(ours.counts)
+                if attention == "eager":
+                    assert went["decoded"] and not went["attend"], f"{name} {attention}: {went}"
+                else:
+                    assert went["attend"] or "chunks" in name or "mistral" in name and attention == "sdpa", f"{name} {attention}: {went}"
+                    assert bool(went["decoded"]) == (attention == "sdpa" and "window" in name or "chunks" in name), f"{name} {attention}: {went}"
+
+
+def test_beams_and_crops():
+    for name in ("llama", "mistral, window"):
+        m = there(name)
+        got = generate(m, cache(m), given(), num_beams=3)
+        assert torch.equal(got[0].cpu(), plain(name, num_beams=3)[0]), f"{name}: beams"
+        again = given(1, 60, (0,))
+        again["input_ids"][0, 30:] = again["input_ids"][0, :30]
+        want = plain(name, {key: x.cpu() for key, x in again.items()}, max_new_tokens=24)
+        got = generate(m, cache(m), again, max_new_tokens=24, prompt_lookup_num_tokens=5)
+        assert torch.equal(got[0].cpu(), want[0]), f"{name}: prompt lookup"
+
+
+def test_turns_copies_and_files():
+    m, whole = there("llama"), given(2, 60, (7, 0))
+    want = plain("llama", prompts(2, 60, (7, 0)))
+    first = cache(m)
+    part = {key: x[:, :40] for key, x in whole.items()}
+    m(**part, past_key_values=first)
+    twin = copy.deepcopy(first)
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "cache")
+        first.save(path)
+        third = AuraCache.load(path, m.config, device="cuda")
+    for one in (first, twin, third):
+        got = on_cpu(generate(m, one, whole))
+        same(got, want, "a prompt in two parts", MANY)
+    assert twin.layers[0].seqs[0].to_bytes() == third.layers[0].seqs[0].to_bytes()
+    first.reset()
+    same(on_cpu(generate(m, first, whole)), want, "after reset()", CLOSE)
+
+
+def test_bytes_and_growth():
+    m = there("llama")
+    small, large = cache(m, "k4v4"), cache(m, "k4v4", max_tokens=8000)
+    for one in (small, large):
+        m(**given(1, 40, (0,)), past_key_values=one)
+    assert small.bytes < large.bytes / 2
+    before = small.layers[0].store._moves
+    for layer in small.layers:
+        layer.update(torch.randn(1, 2, 1500, 64, device=WHERE), torch.randn(1, 2, 1500, 64, device=WHERE))
+    m(**given(1, 3, (0,)), past_key_values=small)
+    assert small.layers[0].store._moves > before and small.get_seq_length() == 1543 == len(small.layers[1].seqs[0])
+
+
+def test_offload():
+    """Layers wait in the memory of the host, and attention finds them."""
+    m, want = there("llama"), plain("llama")
+    one = cache(m)
+    with torch.no_grad():
+        out = m(**given(), past_key_values=one)
+        for layer in one.layers:
+            layer.offload()
+        assert one.bytes == 0, "given back"
+        ids, mask = out.logits[:, -1:].argmax(-1), given()["attention_mask"]
+        for step in range(3):
+            mask = torch.nn.functional.pad(mask, (0, 1), value=1)
+            one.layers[0].prefetch()
+            assert one.layers[0].store._away is None
+            out = m(input_ids=ids, attention_mask=mask, past_key_values=one)
+            error = float((out.logits[:, -1].cpu() - want[1][step + 1]).abs().max() / want[1].abs().max())
+            assert error <= CLOSE, error
+            for layer in one.layers:
+                layer.offload()
+            ids = out.logits[:, -1:].argmax(-1)
+    if not emulated:
+        got = generate(m, AuraCache(m.config, "kf32vf32", offloading=True), given())
+        same(on_cpu(got), want, "offloading=True", CLOSE)
+
+
+def test_refused():
+    m = there("llama", head_dim=72)
+    refused(aura.Status.UNSUPPORTED, lambda: m(**given(), past_key_values=cache(m, "k4v4", prefill="codes")), "72")
+    if not emulated:
+        m = model("llama")
+        refused(aura.Status.UNSUPPORTED, lambda: m(**prompts(), past_key_values=cache(m)), "cpu")
+
+
+def test_operators():
+    need()
+    store = aura.Cache(4, 2, 64, "kf32vf32", device="cuda")
+    seqs = [store.sequence() for _ in range(2)]
+    batch = aura.torch.Batch(store, seqs)
+    k, v, q = (torch.randn(2, n, h, 64, device=WHERE) for n, h in ((5, 2), (5, 2), (1, 4)))
+    torch.ops.aura.append(batch.state, k, v)
+    assert torch.equal(torch.ops.aura.attend(batch.state, q, 64), store.attend(seqs, q))
+
+    def model(state, k, v, q):
+        torch.ops.aura.append(state, k * 2, v + 1)
+        return torch.relu(torch.ops.aura.attend(state, q * 0.5, 64)).sum(1)
+
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    twin = aura.torch.Batch(store, [seq.fork() for seq in seqs])
+    for _ in range(3):
+        assert torch.allclose(compiled(batch.state, k[:, :1], v[:, :1], q), model(twin.state, k[:, :1], v[:, :1], q), atol=1e-5)
+    assert len(seqs[0]) == 8
+
+
+def test_bfloat16():
+    for name in ("llama", "mistral, window"):
+        m = there(name, dtype=torch.bfloat16)
+        one = cache(m, "k8v8")
+        out = m(**given(), past_key_values=one)
+        assert out.logits.dtype == torch.bfloat16 and one.layers[0].dtype == torch.bfloat16
+        ids = out.logits[:, -1:].argmax(-1)
+        mask = torch.nn.functional.pad(given()["attention_mask"], (0, 1), value=1)
+        got = m(input_ids=ids, attention_mask=mask, past_key_values=one).logits[:, -1].float()
+        m.set_attn_implementation("eager")
+        want = m(input_ids=torch.cat([given()["input_ids"], ids], 1), attention_mask=mask).logits[:, -1].float()
+        assert float((got - want).abs().max() / want.abs().max()) < 4e-2, name
+        keys = one.layers[0].keys
+        assert keys.real().dtype == torch.bfloat16 and keys.real().device.type == WHERE
