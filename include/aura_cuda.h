@@ -28,6 +28,17 @@ typedef struct aura_cuda_cache aura_cuda_cache;
 typedef struct aura_cuda_workspace aura_cuda_workspace;
 typedef uint32_t aura_cuda_seq; /* a sequence of one device cache: 0, 1, 2 ... below `seqs` of its configuration */
 
+/* Where memory of the device comes from: that of caches, models and workspaces. Give both functions or neither; neither means
+ * cudaMalloc(). alloc returns memory of the current device, aligned to 256, that work on `stream` may use, or NULL. free gets the
+ * same bytes, when no work on them is left. Functions that create, destroy or resize call them, and wait for `stream`. They must
+ * not call the library. */
+typedef struct aura_cuda_allocator {
+    void *(*alloc)(void *user, size_t bytes, struct CUstream_st *stream);
+    void (*free)(void *user, void *memory, size_t bytes, struct CUstream_st *stream);
+    void *user;
+    struct CUstream_st *stream;
+} aura_cuda_allocator;
+
 typedef struct aura_cuda_config {
     size_t size;
     aura_config cache;   /* as for aura_cache_create; budget_bytes is what may be allocated on the device, and must be given */
@@ -37,8 +48,9 @@ typedef struct aura_cuda_config {
                             each sequence for every 256 tokens, also with a window, where most of the tokens are gone */
     uint32_t batch_invariant; /* 1: the result of a sequence depends on that sequence and its queries alone, bit for bit: not
                                  on the rest of the batch, not on the GPU's multiprocessors. It costs time: doc/cuda.md */
+    aura_cuda_allocator allocator;
 } aura_cuda_config;
-#define AURA_CUDA_CONFIG_INIT {sizeof(aura_cuda_config), AURA_CONFIG_INIT, 0, 0, 0, 0}
+#define AURA_CUDA_CONFIG_INIT {sizeof(aura_cuda_config), AURA_CONFIG_INIT, 0, 0, 0, 0, {NULL, NULL, NULL, NULL}}
 
 /* Whether device `device` can be used. Fails: AURA_DEVICE (no driver, no such device, one older than sm_80: the message says
  * which). */
@@ -58,11 +70,16 @@ typedef struct aura_cuda_cache_info {
     aura_config config;       /* with the defaults filled in */
     size_t bytes;             /* of device memory */
     size_t page_bytes, pages, free_pages;
-    uint32_t seqs, multiprocessors;
+    uint32_t seqs, multiprocessors; /* seqs: that there can be */
+    uint32_t seqs_in_use;
+    size_t shared_pages, holders;   /* these five as in aura_cache_info */
+    uint64_t tokens, token_slots;
+    uint64_t pages_copied, tiles_closed;
 } aura_cuda_cache_info;
-#define AURA_CUDA_CACHE_INFO_INIT {sizeof(aura_cuda_cache_info), AURA_CONFIG_INIT, 0, 0, 0, 0, 0, 0}
+#define AURA_CUDA_CACHE_INFO_INIT {sizeof(aura_cuda_cache_info), AURA_CONFIG_INIT, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
-/* Fills the caller's *info. Fails: AURA_BAD_ARGUMENT. */
+/* Fills the caller's *info. It waits for the device. In a layer of a model, bytes are those of all layers; pages, free_pages and
+ * shared_pages are those of all layers whose pages are as large. Fails: AURA_BAD_ARGUMENT, AURA_OUT_OF_MEMORY, AURA_DEVICE. */
 AURA_API aura_status aura_cuda_cache_get_info(const aura_cuda_cache *cache, aura_cuda_cache_info *info);
 
 /* Makes an empty sequence. Fails: AURA_BAD_ARGUMENT, AURA_OUT_OF_PAGES (as many sequences as there can be), AURA_DEVICE. */
@@ -87,6 +104,21 @@ AURA_API aura_status aura_cuda_seq_release(aura_cuda_cache *cache, aura_cuda_seq
  * Fails, with nothing changed: AURA_OUT_OF_PAGES, AURA_OUT_OF_MEMORY (of the host), AURA_TOO_LARGE (more than seq_tokens),
  * AURA_BAD_ARGUMENT (no such sequence), AURA_DEVICE. */
 AURA_API aura_status aura_cuda_seq_reserve(aura_cuda_cache *cache, aura_cuda_seq seq, uint64_t tokens);
+
+/* The same without waiting: pages are copied and lists written on the stream, after what is on it already and before what follows.
+ * It can be called while work on the cache is in flight on that stream, and be captured. The host goes by what it knew of the
+ * sequence when one of the other calls last looked at it: it copies shared pages from the one on to which the next append
+ * would then have written, and gives back no pages of a window. Where aura_cuda_truncate() has cut below that page since, appends
+ * set AURA_CUDA_OUT_OF_PAGES until aura_cuda_seq_reserve(). Fails as that does. */
+AURA_API aura_status aura_cuda_seq_reserve_on(aura_cuda_cache *cache, aura_cuda_seq seq, uint64_t tokens,
+                                              struct CUstream_st *stream);
+
+/* For beams, as aura_model_seqs_select(): to[i] becomes from[which[i]]. A sequence that is chosen keeps its number in the first
+ * place that has it and is forked, whole, for the others; those that nobody chose are released. `to` may be `from`. Reserve before
+ * the next append.
+ * Fails, with nothing changed, as aura_cuda_seq_fork() does; AURA_BAD_ARGUMENT also where `from` has one twice. */
+AURA_API aura_status aura_cuda_seqs_select(aura_cuda_cache *cache, const aura_cuda_seq *from, size_t n_from, const uint32_t *which,
+                                           size_t n, aura_cuda_seq *to);
 
 /* Cuts a sequence to its first `tokens` tokens, as aura_truncate() does. All pages that these do not need go back to the
  * cache, reserved or not: reserve again before the next append.
@@ -117,6 +149,68 @@ AURA_API aura_status aura_cuda_seq_get_info(const aura_cuda_cache *cache, aura_c
 
 /* Clears the status bits of a sequence. Fails: AURA_BAD_ARGUMENT (no such sequence), AURA_DEVICE. */
 AURA_API aura_status aura_cuda_seq_clear_status(aura_cuda_cache *cache, aura_cuda_seq seq);
+
+/* ---- models -------------------------------------------------------------------------------------------------------
+ *
+ * aura_cuda_model_cache is the caches of all layers of a model on a device, as aura_model_cache is on the CPU: each has its own
+ * format and window; all share one budget. A sequence is in all of them under one number. Append, attend and the other calls on
+ * a stream work on the layers, which are caches like any other, with one exception: only the functions here create, fork, select
+ * and release sequences. Those of one cache fail with AURA_BAD_ARGUMENT, and so do those that load or upload new ones. */
+typedef struct aura_cuda_model_cache aura_cuda_model_cache;
+
+typedef struct aura_cuda_model_config {
+    size_t size;
+    uint32_t layers;             /* 1 to 65536 */
+    const aura_config *configs;  /* [layers]; budget_bytes and slots must be 0 */
+    const aura_profile *profile; /* as in aura_model_config, of which the device takes the balance of keys alone. NULL: none */
+    size_t budget_bytes;         /* what all layers may allocate on the device; must be given */
+    int device;
+    uint32_t seqs;               /* as in aura_cuda_config, for all layers, like the next two */
+    uint64_t seq_tokens;         /* 0: as many as the budget holds, with a page of each layer for 256 tokens */
+    uint32_t batch_invariant;
+    aura_cuda_allocator allocator;
+} aura_cuda_model_config;
+#define AURA_CUDA_MODEL_CONFIG_INIT {sizeof(aura_cuda_model_config), 0, NULL, NULL, 0, 0, 0, 0, 0, {NULL, NULL, NULL, NULL}}
+
+/* Makes the caches of a model, without sequences, and takes all their memory. The caller owns *model.
+ * Fails: as aura_cuda_cache_create(); AURA_BAD_ARGUMENT also where the profile has other layers, heads or dims. */
+AURA_API aura_status aura_cuda_model_cache_create(aura_ctx *ctx, const aura_cuda_model_config *config,
+                                                  aura_cuda_model_cache **model);
+
+/* Frees a model's caches and all its sequences; NULL is allowed. Workspaces of its layers are destroyed before. Never fails. */
+AURA_API void aura_cuda_model_cache_destroy(aura_cuda_model_cache *model);
+
+typedef struct aura_cuda_model_cache_info {
+    size_t size;
+    uint32_t layers;
+    size_t bytes, budget_bytes; /* of device memory */
+    size_t seqs;                /* that there are */
+    size_t pages, free_pages;   /* of all layers. The bytes of a page differ from layer to layer: aura_cuda_cache_get_info() */
+    size_t free_bytes;          /* that are no layer's pages yet: any may take them */
+    uint64_t tokens;            /* of all layers, as the next two */
+    uint64_t pages_copied, tiles_closed;
+} aura_cuda_model_cache_info;
+#define AURA_CUDA_MODEL_CACHE_INFO_INIT {sizeof(aura_cuda_model_cache_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+
+/* Fills the caller's *info. It waits for the device. Fails: AURA_BAD_ARGUMENT, AURA_OUT_OF_MEMORY, AURA_DEVICE. */
+AURA_API aura_status aura_cuda_model_cache_get_info(const aura_cuda_model_cache *model, aura_cuda_model_cache_info *info);
+
+/* The cache of a layer. The model owns it: do not destroy it. NULL where there is no such layer. Never fails. */
+AURA_API aura_cuda_cache *aura_cuda_model_cache_layer(const aura_cuda_model_cache *model, uint32_t layer);
+
+/* These do in all layers what aura_cuda_seq_create(), _fork(), _release(), _truncate(), _reserve(), _reserve_on() and
+ * aura_cuda_seqs_select() do in one. Fail as those do, then in no layer; AURA_BAD_ARGUMENT also where one layer has fewer than
+ * `tokens` tokens, for fork and truncate; AURA_OUT_OF_MEMORY also of the host. */
+AURA_API aura_status aura_cuda_model_seq_create(aura_cuda_model_cache *model, aura_cuda_seq *seq);
+AURA_API aura_status aura_cuda_model_seq_fork(aura_cuda_model_cache *model, aura_cuda_seq from, uint64_t tokens,
+                                              aura_cuda_seq *seq);
+AURA_API aura_status aura_cuda_model_seq_release(aura_cuda_model_cache *model, aura_cuda_seq seq);
+AURA_API aura_status aura_cuda_model_seq_truncate(aura_cuda_model_cache *model, aura_cuda_seq seq, uint64_t tokens);
+AURA_API aura_status aura_cuda_model_seq_reserve(aura_cuda_model_cache *model, aura_cuda_seq seq, uint64_t tokens);
+AURA_API aura_status aura_cuda_model_seq_reserve_on(aura_cuda_model_cache *model, aura_cuda_seq seq, uint64_t tokens,
+                                                    struct CUstream_st *stream);
+AURA_API aura_status aura_cuda_model_seqs_select(aura_cuda_model_cache *model, const aura_cuda_seq *from, size_t n_from,
+                                                 const uint32_t *which, size_t n, aura_cuda_seq *to);
 
 /* ---- copies and files -------------------------------------------------------------------------------------------- */
 

@@ -239,31 +239,52 @@ void aura_list_undo(struct aura_page_pool *pool, const struct aura_page_window *
 
 /* ---- tables ---------------------------------------------------------------------------------------------------------- */
 
-aura_status aura_page_table_make(struct aura_page_table *t, uint32_t seqs, uint32_t pages, const struct aura_page_window *window)
+/* All but the pages. */
+static aura_status make_lists(struct aura_page_table *t, uint32_t seqs, const struct aura_page_window *window)
 {
     memset(t, 0, sizeof *t);
     if (window)
         t->window = *window;
     t->window.mask = SIZE_MAX; /* the device finds a page by its number in the sequence */
-    t->page = calloc(pages ? pages : 1, sizeof *t->page);
     t->seq = calloc(seqs ? seqs : 1, sizeof *t->seq);
     t->used = calloc(seqs ? seqs : 1, sizeof *t->used);
-    if (!t->page || !t->seq || !t->used)
+    if (!t->seq || !t->used)
         return AURA_OUT_OF_MEMORY;
     t->n_seqs = seqs;
-    t->n_pages = pages;
-    for (uint32_t i = pages; i-- > 0;)
-        aura_page_free(&t->pool, &t->page[i]);
     for (uint32_t i = 0; i < seqs; i++)
         t->seq[i].first = t->window.kept;
     return AURA_OK;
+}
+
+aura_status aura_page_table_make(struct aura_page_table *t, uint32_t seqs, uint32_t pages, const struct aura_page_window *window)
+{
+    const aura_status status = make_lists(t, seqs, window);
+    t->page = calloc(pages ? pages : 1, sizeof *t->page);
+    if (status || !t->page)
+        return AURA_OUT_OF_MEMORY;
+    t->n_pages = pages;
+    for (uint32_t i = pages; i-- > 0;)
+        aura_page_free(&t->pool, &t->page[i]);
+    return AURA_OK;
+}
+
+aura_status aura_page_table_make_in(struct aura_page_table *t, uint32_t seqs, struct aura_page *page, uint32_t pages,
+                                    struct aura_page_pool *pool, const struct aura_page_window *window)
+{
+    const aura_status status = make_lists(t, seqs, window);
+    t->of = pool;
+    t->page = page;
+    t->n_pages = pages;
+    return status;
 }
 
 void aura_page_table_unmake(struct aura_page_table *t)
 {
     for (uint32_t i = 0; i < t->n_seqs; i++)
         free((void *)t->seq[i].page);
-    free(t->page), free(t->seq), free(t->used);
+    if (!t->of)
+        free(t->page);
+    free(t->seq), free(t->used);
     memset(t, 0, sizeof *t);
 }
 
@@ -301,7 +322,7 @@ static aura_status reserve_list(const struct aura_page_table *t, struct aura_pag
 
 void aura_page_table_cut(struct aura_page_table *t, uint32_t seq, size_t pages)
 {
-    aura_list_cut(&t->pool, &t->window, &t->seq[seq], pages);
+    aura_list_cut(aura_page_table_pool(t), &t->window, &t->seq[seq], pages);
 }
 
 void aura_page_table_slide(struct aura_page_table *t, uint32_t seq, uint64_t top)
@@ -309,14 +330,14 @@ void aura_page_table_slide(struct aura_page_table *t, uint32_t seq, uint64_t top
     const size_t first = aura_window_first(&t->window, top);
     if (first < t->seq[seq].first) /* it was empty in between */
         aura_page_table_cut(t, seq, t->window.kept);
-    aura_list_slide(&t->pool, &t->window, &t->seq[seq], first);
+    aura_list_slide(aura_page_table_pool(t), &t->window, &t->seq[seq], first);
 }
 
 aura_status aura_page_table_share(struct aura_page_table *t, uint32_t from, size_t pages, uint32_t to)
 {
     aura_status status = reserve_list(t, &t->seq[to], pages);
     if (!status)
-        aura_list_share(&t->pool, &t->window, &t->seq[from], pages, &t->seq[to]);
+        aura_list_share(aura_page_table_pool(t), &t->window, &t->seq[from], pages, &t->seq[to]);
     return status;
 }
 
@@ -324,9 +345,9 @@ aura_status aura_page_table_add(struct aura_page_table *t, uint32_t seq, size_t 
 {
     struct aura_page_list *list = &t->seq[seq];
     const int is_new = *page == AURA_NO_PAGE;
-    aura_status status = is_new && !t->pool.n_free ? AURA_OUT_OF_PAGES : reserve_list(t, list, i + 1);
+    aura_status status = is_new && !aura_page_table_pool(t)->n_free ? AURA_OUT_OF_PAGES : reserve_list(t, list, i + 1);
     if (!status)
-        *page = (uint32_t)(aura_list_add(&t->pool, &t->window, list, i, is_new ? NULL : &t->page[*page]) - t->page);
+        *page = (uint32_t)(aura_list_add(aura_page_table_pool(t), &t->window, list, i, is_new ? NULL : &t->page[*page]) - t->page);
     return status;
 }
 
@@ -351,20 +372,20 @@ aura_status aura_page_table_begin(struct aura_page_table *t, uint32_t seq, size_
     c->own_end = end < list->end ? end : list->end;
     *taken = aura_change_takes(&t->window, list, c);
     aura_change_forget(&t->window, list, c);
-    if (*taken > t->pool.n_free)
+    if (*taken > aura_page_table_pool(t)->n_free)
         return AURA_OUT_OF_PAGES;
     if (reserve_list(t, list, c->end))
         return AURA_OUT_OF_MEMORY;
-    aura_list_begin(&t->pool, &t->window, list, c);
+    aura_list_begin(aura_page_table_pool(t), &t->window, list, c);
     return AURA_OK;
 }
 
 void aura_page_table_commit(struct aura_page_table *t, uint32_t seq, const struct aura_page_change *c)
 {
-    aura_list_commit(&t->pool, &t->window, &t->seq[seq], c);
+    aura_list_commit(aura_page_table_pool(t), &t->window, &t->seq[seq], c);
 }
 
 void aura_page_table_undo(struct aura_page_table *t, uint32_t seq, const struct aura_page_change *c)
 {
-    aura_list_undo(&t->pool, &t->window, &t->seq[seq], c);
+    aura_list_undo(aura_page_table_pool(t), &t->window, &t->seq[seq], c);
 }

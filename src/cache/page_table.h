@@ -216,6 +216,7 @@ struct aura_page_table {
     uint32_t n_seqs, n_pages;
     struct aura_page *page;     /* [n_pages] */
     struct aura_page_pool pool;
+    struct aura_page_pool *of;  /* not NULL: pages and pool are somebody else's, and `pool` is not used */
     struct aura_page_list *seq; /* [n_seqs] */
     uint8_t *used;              /* [n_seqs] 1: there is such a sequence */
     struct aura_page_window window;
@@ -224,7 +225,16 @@ struct aura_page_table {
 /* No sequences, all pages free, page 0 to go first. window NULL: none. Fails: AURA_OUT_OF_MEMORY, with a table that may be
  * unmade. */
 aura_status aura_page_table_make(struct aura_page_table *t, uint32_t seqs, uint32_t pages, const struct aura_page_window *window);
+/* The same for tables that share pages and the pool that has the free ones among them. These are the caller's. */
+aura_status aura_page_table_make_in(struct aura_page_table *t, uint32_t seqs, struct aura_page *page, uint32_t pages,
+                                    struct aura_page_pool *pool, const struct aura_page_window *window);
 void aura_page_table_unmake(struct aura_page_table *t); /* one of zeros is allowed */
+
+/* Where the free pages are. */
+static inline struct aura_page_pool *aura_page_table_pool(struct aura_page_table *t)
+{
+    return t->of ? t->of : &t->pool;
+}
 
 /* The first place without a sequence; AURA_NO_PAGE: there is none. */
 uint32_t aura_page_table_place(const struct aura_page_table *t);

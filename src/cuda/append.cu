@@ -263,6 +263,7 @@ __device__ __forceinline__ void append_tokens(const struct dev_append &a, append
 __device__ __forceinline__ void arrive(const struct dev_cache &c, struct dev_seq *seq, uint32_t len, uint32_t closed,
                                        uint32_t tokens, uint32_t mark)
 {
+    const uint32_t before = closed;
     if (atomicAdd(&seq->arrived, 1u) != gridDim.x - 1)
         return;
     seq->arrived = 0;
@@ -275,6 +276,8 @@ __device__ __forceinline__ void arrive(const struct dev_cache &c, struct dev_seq
     }
     seq->len = len;
     seq->closed = closed;
+    if (closed > before)
+        seq->tiles += closed / AURA_TILE - before / AURA_TILE;
 }
 
 /* Checks all vectors; true where they are surely good. One warp reads the state of the sequence for the others: it starts the

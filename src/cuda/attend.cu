@@ -171,7 +171,9 @@ static aura_status create_workspace(const char *call, const aura_cuda_cache *c, 
     const size_t few = (o + ml + counters + seqs * sizeof(uint2) + 1023) / 1024 * 1024;
     const size_t many = queries > FEW_QUERIES ? aura_cuda_plan_prefill(w, seqs, queries, image_bytes) : 0;
     w->bytes = few + many;
-    aura_status status = cuda_status(c->ctx, call, cudaMalloc(&w->memory, w->bytes), "allocating a workspace");
+    void *memory;
+    aura_status status = aura_cuda_alloc(c->store, call, w->bytes, "allocating a workspace", &memory);
+    w->memory = (uint8_t *)memory;
     if (!status) {
         w->partial = (float *)w->memory;
         w->partial_ml = (float2 *)(w->memory + o);
@@ -210,7 +212,7 @@ extern "C" void aura_cuda_workspace_destroy(aura_cuda_workspace *w)
     if (!w)
         return;
     on_device here(w->cache->device);
-    cudaFree(w->memory);
+    aura_cuda_free(w->cache->store, w->memory, w->bytes);
     delete w;
 }
 

@@ -14,6 +14,35 @@ struct prefill_ready {
     uint32_t blocks;
 };
 
+/* Pages of one size, of the layers that have such. A page of B bytes has the bytes [n B, (n + 1) B) of the arena, n being its
+ * number; so layers with pages of other sizes have other numbers for the same bytes. */
+struct page_class {
+    size_t page_bytes;
+    struct aura_page *page;     /* [n_pages] */
+    uint32_t n_pages;           /* as many as the arena could hold */
+    size_t given;               /* that are in slabs which the class has */
+    struct aura_page_pool pool; /* those of them that are free */
+};
+
+/* The memory of a cache, or of all layers of a model: what they have once and for all, and the arena with the pages. The arena is
+ * cut into slabs. A class of pages takes a slab when it has no free page left; where there is none, one of another class in which
+ * every page is free. With a single class, one slab is all of it. */
+struct aura_cuda_store {
+    aura_ctx *ctx;
+    int device;
+    aura_cuda_allocator allocator;
+    uint8_t *fixed, *arena;
+    size_t fixed_bytes, arena_bytes, slab_bytes, budget;
+    std::vector<struct page_class> classes;
+    std::vector<uint32_t> slabs;           /* whose it is: the number of a class, or NO_CLASS */
+    std::vector<aura_cuda_cache *> layers;
+};
+enum { NO_CLASS = UINT32_MAX };
+
+struct aura_cuda_model_cache {
+    struct aura_cuda_store store;
+};
+
 struct aura_cuda_cache {
     aura_ctx *ctx;
     aura_cache *shape;       /* an empty CPU cache of the same configuration: checks it, and has the layout and the plans */
@@ -21,8 +50,12 @@ struct aura_cuda_cache {
     int device;
     uint32_t multiprocessors, seqs, table_pages;
     size_t shared_limit;     /* bytes of shared memory that a block can have */
-    size_t bytes, n_pages;
-    uint8_t *memory;         /* all of it */
+    size_t n_pages;          /* numbers that pages can have */
+    struct aura_cuda_store *store;
+    uint32_t page_class;     /* of the store */
+    uint32_t is_layer;       /* 1: of a model, which makes and ends sequences, and owns the store */
+    struct dev_seq *known;   /* [seqs] what the host has last read or written */
+    uint64_t pages_copied, tiles_of_released;
     struct dev_cache dev;
     std::vector<struct attend_kernel> kernels; /* those that take this cache; the general ones last */
     std::vector<struct prefill_ready> prefill; /* the same for many queries */
@@ -56,7 +89,42 @@ struct aura_cuda_workspace {
 /* device.cu: that a configuration is one that the device has. */
 aura_status aura_cuda_check_kind(const aura_ctx *ctx, const char *call, const aura_config *config);
 
-/* seq.cu: that there is such a sequence; what the device knows of it. */
+/* device.cu: a cache without memory; what it must have beside pages, with a base where it is; what it can do once it has memory. */
+aura_status aura_cuda_cache_begin(aura_ctx *ctx, const char *call, const aura_config *config, const aura_cuda_config *with,
+                                  aura_cuda_cache **cache);
+aura_status aura_cuda_check_config(aura_ctx *ctx, const char *call, const aura_cuda_config *config);
+uint32_t aura_cuda_table_pages(const aura_cuda_config *config, size_t page);
+size_t aura_cuda_cache_carve(aura_cuda_cache *cache, uint8_t *base);
+aura_status aura_cuda_cache_finish(aura_cuda_cache *cache, const char *call);
+
+/* store.cu: memory for the layers of a store; which are begun, and whose table_pages are set. Frees it, and the layers. */
+aura_status aura_cuda_store_make(struct aura_cuda_store *store, const char *call);
+void aura_cuda_store_unmake(struct aura_cuda_store *store);
+/* Memory of the device, by the allocator; NULL is allowed in free. */
+aura_status aura_cuda_alloc(const struct aura_cuda_store *store, const char *call, size_t bytes, const char *what, void **memory);
+void aura_cuda_free(const struct aura_cuda_store *store, void *memory, size_t bytes);
+/* The free pages of a cache, after it has been seen to that there are `wanted`, if that can be. */
+size_t aura_cuda_want_pages(const aura_cuda_cache *cache, size_t wanted);
+
+/* The caches that a call changes together: one, or all layers of a model. A sequence has the same number in all of them. */
+struct cache_group {
+    aura_cuda_cache *const *layer;
+    uint32_t n;
+};
+
+/* seq.cu: what the functions of sequences do, in all caches of a group or in none. */
+aura_status aura_cuda_group_create(const struct cache_group &g, const char *call, aura_cuda_seq *seq);
+aura_status aura_cuda_group_fork(const struct cache_group &g, const char *call, aura_cuda_seq from, uint64_t tokens,
+                                 aura_cuda_seq *seq);
+aura_status aura_cuda_group_release(const struct cache_group &g, const char *call, aura_cuda_seq seq);
+aura_status aura_cuda_group_truncate(const struct cache_group &g, const char *call, aura_cuda_seq seq, uint64_t tokens);
+aura_status aura_cuda_group_reserve(const struct cache_group &g, const char *call, aura_cuda_seq seq, uint64_t tokens,
+                                    struct CUstream_st *stream, bool waits);
+aura_status aura_cuda_group_select(const struct cache_group &g, const char *call, const aura_cuda_seq *from, size_t n_from,
+                                   const uint32_t *which, size_t n, aura_cuda_seq *to);
+
+/* seq.cu: that there is such a sequence; that the cache is no layer; what the device knows of a sequence. */
+aura_status aura_cuda_check_alone(const aura_cuda_cache *cache, const char *call);
 aura_status aura_cuda_check_seq(const aura_cuda_cache *cache, const char *call, aura_cuda_seq seq);
 aura_status aura_cuda_read_seq(const aura_cuda_cache *cache, const char *call, aura_cuda_seq seq, struct dev_seq *state);
 aura_status aura_cuda_write_seq(const aura_cuda_cache *cache, const char *call, aura_cuda_seq seq, const struct dev_seq *state);

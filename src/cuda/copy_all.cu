@@ -80,9 +80,10 @@ static aura_status check_room(struct arrival &a)
             if (aura_backend_has_page(&c->facts, &facts, p))
                 a.page[page_at(a, i, p)] = AURA_NO_PAGE;
     }
-    if (a.page.size() > c->page_table.pool.n_free)
+    const size_t free_pages = aura_cuda_want_pages(c, a.page.size());
+    if (a.page.size() > free_pages)
         return aura_backend_fail(c->ctx, AURA_OUT_OF_PAGES, "%s: %zu pages are needed; %zu are free", a.call, a.page.size(),
-                                 c->page_table.pool.n_free);
+                                 free_pages);
     a.made.reserve(count_of(a));
     return AURA_OK;
 }
@@ -158,8 +159,8 @@ static aura_status begin_seqs(const struct arrival &a)
 static aura_status arrive(struct arrival &a)
 {
     on_device here(a.c->device);
-    aura_status status = check_room(a);
-    if (status)
+    aura_status status = aura_cuda_check_alone(a.c, a.call);
+    if (status || (status = check_room(a)))
         return status;
     status = with_memory(a.c, a.call, [&] {
         aura_status each = AURA_OK;

@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <new>
+#include <stdlib.h>
 #include <string.h>
 
 extern "C" aura_status aura_cuda_probe(int device)
@@ -103,8 +104,8 @@ static void describe(struct dev_cache *d, const struct aura_backend_cache *r)
     d->k_step = l->k.step, d->v_step = l->v.step, d->reference_step = l->reference_step;
 }
 
-/* The parts of the one allocation, in order; with a NULL base only its size. */
-static size_t carve(aura_cuda_cache *c, uint8_t *base)
+/* The parts, in order; with a NULL base only their size. */
+size_t aura_cuda_cache_carve(aura_cuda_cache *c, uint8_t *base)
 {
     const aura_config *f = c->facts.config;
     size_t rows = (size_t)c->seqs * f->kv_heads * c->facts.rows * sizeof(__half), balance = (size_t)f->kv_heads * f->k_dim * 4;
@@ -112,9 +113,7 @@ static size_t carve(aura_cuda_cache *c, uint8_t *base)
         void **to;
         size_t bytes;
     } parts[] = {
-        {(void **)&c->dev.pages, c->n_pages * c->facts.page_bytes},
         {(void **)&c->dev.table, (size_t)c->seqs * c->table_pages * 4},
-        {(void **)&c->dev.seqs, c->seqs * sizeof(struct dev_seq)},
         {(void **)&c->dev.k_rows, c->facts.k_rotate ? rows * f->k_dim : 0},
         {(void **)&c->dev.v_rows, c->facts.v_rotate ? rows * f->v_dim : 0},
         {(void **)&c->dev.codecs, sizeof(struct dev_codecs)},
@@ -130,33 +129,10 @@ static size_t carve(aura_cuda_cache *c, uint8_t *base)
     return at;
 }
 
-/* As many pages as the budget holds beside all else. */
-static aura_status plan_memory(aura_cuda_cache *c, const char *call, const aura_cuda_config *config)
+static aura_status clear_tables(aura_cuda_cache *c, const char *call)
 {
-    size_t budget = config->cache.budget_bytes, page = c->facts.page_bytes;
-    uint64_t tokens = config->seq_tokens;
-    size_t most = budget / page;
-    c->table_pages = (uint32_t)(tokens ? (tokens + AURA_PAGE - 1) / AURA_PAGE : most < (1u << 23) ? most : 1u << 23);
-    c->n_pages = 0;
-    size_t fixed = carve(c, NULL) + 256;
-    c->n_pages = budget > fixed ? (budget - fixed) / page : 0;
-    if (!c->n_pages)
-        return aura_backend_fail(c->ctx, AURA_OUT_OF_PAGES, "%s: in a budget of %zu bytes no page fits; give %zu or more", call,
-                                 budget, fixed + page);
-    if (c->n_pages >= UINT32_MAX)
-        c->n_pages = UINT32_MAX - 1;
-    c->bytes = carve(c, NULL);
-    return AURA_OK;
-}
-
-static aura_status take_memory(aura_cuda_cache *c, const char *call)
-{
-    cudaError_t error = cudaMalloc(&c->memory, c->bytes);
-    if (error != cudaSuccess)
-        return cuda_status(c->ctx, call, error, "allocating the pages");
-    carve(c, c->memory);
     size_t balance = (size_t)c->facts.config->kv_heads * c->facts.config->k_dim * 4;
-    error = cudaMemset(c->dev.table, 0, (size_t)c->seqs * c->table_pages * 4);
+    cudaError_t error = cudaMemset(c->dev.table, 0, (size_t)c->seqs * c->table_pages * 4);
     if (error == cudaSuccess)
         error = cudaMemset(c->dev.seqs, 0, c->seqs * sizeof(struct dev_seq));
     if (error == cudaSuccess)
@@ -166,6 +142,21 @@ static aura_status take_memory(aura_cuda_cache *c, const char *call)
     if (error == cudaSuccess && c->facts.balance)
         error = cudaMemcpy((void *)c->dev.inverse_balance, c->facts.inverse_balance, balance, cudaMemcpyHostToDevice);
     return cuda_status(c->ctx, call, when_done(error), "clearing the tables");
+}
+
+aura_status aura_cuda_cache_finish(aura_cuda_cache *c, const char *call)
+{
+    c->dev.n_seqs = c->seqs;
+    c->dev.table_stride = c->table_pages;
+    c->known = (struct dev_seq *)calloc(c->seqs, sizeof *c->known);
+    if (!c->known)
+        return aura_backend_fail(c->ctx, AURA_OUT_OF_MEMORY, "%s: no memory for %u sequences", call, c->seqs);
+    aura_status status = clear_tables(c, call);
+    if (!status)
+        status = aura_cuda_prepare_append(c, call);
+    if (!status)
+        status = aura_cuda_prepare_attend(c, call);
+    return status ? status : aura_cuda_prepare_prefill(c, call);
 }
 
 static aura_status open_device(aura_cuda_cache *c, const char *call)
@@ -243,6 +234,51 @@ static aura_status check_keep_first(const aura_cuda_cache *c, const char *call)
     return AURA_OK;
 }
 
+/* What does not depend on the cache itself. */
+aura_status aura_cuda_check_config(aura_ctx *ctx, const char *call, const aura_cuda_config *config)
+{
+    const aura_cuda_allocator *a = &config->allocator;
+    if (!config->cache.budget_bytes || config->seqs > 65536 || config->seq_tokens >= 1ull << 31 || config->batch_invariant > 1)
+        return aura_backend_fail(ctx, AURA_BAD_ARGUMENT,
+                                 "%s: budget_bytes %zu (must be given), seqs %u (at most 65536), seq_tokens %llu (below 2^31) or "
+                                 "batch_invariant %u (0 or 1)", call, config->cache.budget_bytes, config->seqs,
+                                 (unsigned long long)config->seq_tokens, config->batch_invariant);
+    if (!a->alloc != !a->free)
+        return aura_backend_fail(ctx, AURA_BAD_ARGUMENT, "%s: half an allocator: give alloc and free, or neither", call);
+    return AURA_OK;
+}
+
+aura_status aura_cuda_cache_begin(aura_ctx *ctx, const char *call, const aura_config *config, const aura_cuda_config *with,
+                                  aura_cuda_cache **cache)
+{
+    aura_status status = aura_cuda_check_kind(ctx, call, config);
+    if (status)
+        return status;
+    aura_cuda_cache *c = new (std::nothrow) aura_cuda_cache();
+    if (!c)
+        return aura_backend_fail(ctx, AURA_OUT_OF_MEMORY, "%s: no memory for the handle", call);
+    *cache = c;
+    aura_config shape = *config;
+    shape.budget_bytes = 0;
+    c->ctx = ctx;
+    c->device = with->device;
+    c->seqs = with->seqs ? with->seqs : 64;
+    c->batch_invariant = with->batch_invariant;
+    if ((status = aura_cache_create(ctx, &shape, &c->shape)))
+        return status;
+    aura_backend_describe(&c->facts, c->shape);
+    describe(&c->dev, &c->facts);
+    return (status = check_keep_first(c, call)) ? status : open_device(c, call);
+}
+
+/* Tokens that a sequence can have, in pages. page: bytes of one, in all layers together. */
+uint32_t aura_cuda_table_pages(const aura_cuda_config *config, size_t page)
+{
+    const size_t most = config->cache.budget_bytes / page;
+    const uint64_t tokens = config->seq_tokens;
+    return (uint32_t)(tokens ? (tokens + AURA_PAGE - 1) / AURA_PAGE : most < (1u << 23) ? most : 1u << 23);
+}
+
 extern "C" aura_status aura_cuda_cache_create(aura_ctx *ctx, const aura_cuda_config *config, aura_cuda_cache **cache)
 {
     const char *call = "aura_cuda_cache_create";
@@ -251,70 +287,88 @@ extern "C" aura_status aura_cuda_cache_create(aura_ctx *ctx, const aura_cuda_con
     if (config->size != sizeof *config)
         return aura_backend_fail(ctx, AURA_BAD_ARGUMENT, "%s: config.size is %zu, this library knows %zu", call, config->size,
                                  sizeof *config);
-    if (!config->cache.budget_bytes || config->seqs > 65536 || config->seq_tokens >= 1ull << 31 || config->batch_invariant > 1)
-        return aura_backend_fail(ctx, AURA_BAD_ARGUMENT,
-                                 "%s: budget_bytes %zu (must be given), seqs %u (at most 65536), seq_tokens %llu (below 2^31) or "
-                                 "batch_invariant %u (0 or 1)", call, config->cache.budget_bytes, config->seqs,
-                                 (unsigned long long)config->seq_tokens, config->batch_invariant);
-    aura_status status = aura_cuda_check_kind(ctx, call, &config->cache);
-    if (status || (status = aura_cuda_probe(config->device)))
+    aura_status status = aura_cuda_check_config(ctx, call, config);
+    if (status || (status = aura_cuda_check_kind(ctx, call, &config->cache)) || (status = aura_cuda_probe(config->device)))
         return status;
-    aura_cuda_cache *c = new (std::nothrow) aura_cuda_cache();
-    if (!c)
+    struct aura_cuda_store *store = new (std::nothrow) aura_cuda_store();
+    if (!store)
         return aura_backend_fail(ctx, AURA_OUT_OF_MEMORY, "%s: no memory for the handle", call);
-    aura_config shape = config->cache;
-    shape.budget_bytes = 0;
-    c->ctx = ctx;
-    c->device = config->device;
-    c->seqs = config->seqs ? config->seqs : 64;
-    c->batch_invariant = config->batch_invariant;
-    on_device here(c->device);
-    if (!(status = aura_cache_create(ctx, &shape, &c->shape))) {
-        aura_backend_describe(&c->facts, c->shape);
-        describe(&c->dev, &c->facts);
-        if (!(status = check_keep_first(c, call)) && !(status = open_device(c, call)) && !(status = plan_memory(c, call, config)))
-            status = take_memory(c, call);
-        if (!status)
-            status = aura_cuda_prepare_append(c, call);
-        if (!status)
-            status = aura_cuda_prepare_attend(c, call);
-        if (!status)
-            status = aura_cuda_prepare_prefill(c, call);
-        if (!status && aura_page_table_make(&c->page_table, c->seqs, (uint32_t)c->n_pages, &c->dev.window))
-            status = aura_backend_fail(ctx, AURA_OUT_OF_MEMORY, "%s: no memory for a list of %zu pages", call, c->n_pages);
+    on_device here(config->device);
+    aura_cuda_cache *c = NULL;
+    store->ctx = ctx, store->device = config->device, store->budget = config->cache.budget_bytes;
+    store->allocator = config->allocator;
+    status = aura_cuda_cache_begin(ctx, call, &config->cache, config, &c);
+    if (c)
+        store->layers.push_back(c);
+    if (!status) {
+        c->table_pages = aura_cuda_table_pages(config, c->facts.page_bytes);
+        status = aura_cuda_store_make(store, call);
     }
     if (status) {
-        aura_cuda_cache_destroy(c);
+        aura_cuda_store_unmake(store);
+        delete store;
         return status;
     }
-    c->dev.n_seqs = c->seqs;
-    c->dev.table_stride = c->table_pages;
     *cache = c;
     return AURA_OK;
 }
 
 extern "C" void aura_cuda_cache_destroy(aura_cuda_cache *c)
 {
-    if (!c)
+    if (!c || c->is_layer)
         return;
+    struct aura_cuda_store *store = c->store;
+    aura_cuda_store_unmake(store);
+    delete store;
+}
+
+/* What all sequences of a cache have. It waits for the device. */
+static aura_status count_tokens(const aura_cuda_cache *c, const char *call, aura_cuda_cache_info *info)
+{
+    struct dev_seq *state = (struct dev_seq *)malloc(c->seqs * sizeof *state);
+    if (!state)
+        return aura_backend_fail(c->ctx, AURA_OUT_OF_MEMORY, "%s: no memory for %u sequences", call, c->seqs);
     on_device here(c->device);
-    cudaFree(c->memory);
-    aura_page_table_unmake(&c->page_table);
-    aura_cache_destroy(c->shape);
-    delete c;
+    const aura_status status =
+        cuda_status(c->ctx, call, cudaMemcpy(state, c->dev.seqs, c->seqs * sizeof *state, cudaMemcpyDeviceToHost),
+                    "reading the sequences");
+    uint64_t tiles = c->tiles_of_released;
+    for (uint32_t i = 0; i < c->seqs && !status; i++) {
+        if (!c->page_table.used[i])
+            continue;
+        const struct aura_page_list *list = &c->page_table.seq[i];
+        const uint64_t first = aura_window_first(&c->dev.window, top_of(state[i])), kept = c->dev.window.kept * AURA_PAGE;
+        info->seqs_in_use++;
+        info->tokens += first * AURA_PAGE <= kept || state[i].len <= kept ? state[i].len
+                                                                        : kept + state[i].len - first * AURA_PAGE;
+        info->holders += aura_list_count(&c->page_table.window, list);
+        tiles += state[i].tiles;
+    }
+    info->token_slots = info->holders * AURA_PAGE;
+    info->tiles_closed = tiles * c->dev.kv_heads;
+    free(state);
+    return status;
 }
 
 extern "C" aura_status aura_cuda_cache_get_info(const aura_cuda_cache *c, aura_cuda_cache_info *info)
 {
+    const char *call = "aura_cuda_cache_get_info";
     if (!c || !info || info->size != sizeof *info)
-        return aura_backend_fail(c ? c->ctx : NULL, AURA_BAD_ARGUMENT,
-                                 "aura_cuda_cache_get_info: cache or info is NULL, or info.size is wrong");
-    info->config = *c->facts.config;
-    info->bytes = c->bytes;
-    info->page_bytes = c->facts.page_bytes;
-    info->pages = c->n_pages;
-    info->free_pages = c->page_table.pool.n_free;
-    info->seqs = c->seqs;
-    info->multiprocessors = c->multiprocessors;
+        return aura_backend_fail(c ? c->ctx : NULL, AURA_BAD_ARGUMENT, "%s: cache or info is NULL, or info.size is wrong", call);
+    aura_cuda_cache_info now = AURA_CUDA_CACHE_INFO_INIT;
+    const struct page_class &k = c->store->classes[c->page_class];
+    const aura_status status = count_tokens(c, call, &now);
+    if (status)
+        return status;
+    now.config = *c->facts.config;
+    now.bytes = c->store->fixed_bytes + c->store->arena_bytes;
+    now.page_bytes = c->facts.page_bytes;
+    now.pages = k.given;
+    now.free_pages = k.pool.n_free;
+    now.shared_pages = k.pool.shared;
+    now.pages_copied = c->pages_copied;
+    now.seqs = c->seqs;
+    now.multiprocessors = c->multiprocessors;
+    *info = now;
     return AURA_OK;
 }

@@ -22,6 +22,7 @@ struct alignas(16) dev_seq {
     uint32_t status;        /* AURA_CUDA_... */
     uint32_t arrived;       /* blocks of the append that have read the sequence; 0 between calls */
     uint32_t top;           /* the largest length that it had when it was last cut; 0: it was not cut since it was last empty */
+    uint32_t tiles;         /* that appends have closed, of one KV head */
 };
 
 /* The largest length since the sequence was last empty. It decides which pages have left the window. */

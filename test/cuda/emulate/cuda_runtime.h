@@ -155,6 +155,8 @@ template <class T> static inline cudaError_t cudaMalloc(T **p, size_t bytes) { r
 cudaError_t cudaFree(void *p);
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind);
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream = NULL);
+cudaError_t cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
+                         cudaMemcpyKind kind);
 cudaError_t cudaMemset(void *to, int byte, size_t bytes);
 cudaError_t cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **params, size_t shared_bytes, cudaStream_t stream);
 struct cudaFuncAttributes { int numRegs; };

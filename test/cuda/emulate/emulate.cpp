@@ -401,6 +401,16 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
     return now_or_later([=] { memmove(to, from, bytes); });
 }
 
+cudaError_t cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
+                         cudaMemcpyKind)
+{
+    if (lost || capture || width > to_pitch || width > from_pitch)
+        return lost ? lost : cudaErrorInvalidValue;
+    for (size_t i = 0; i < height; i++)
+        memmove((uint8_t *)to + i * to_pitch, (const uint8_t *)from + i * from_pitch, width);
+    return cudaSuccess;
+}
+
 cudaError_t cudaMemset(void *to, int byte, size_t bytes)
 {
     return lost ? lost : (memset(to, byte, bytes), cudaSuccess);
