@@ -570,8 +570,8 @@ typedef struct aura_model_config {
     size_t size;
     uint32_t layers;             /* 1 to 65536 */
     const aura_config *configs;  /* [layers]; budget_bytes and slots must be 0 */
-    const aura_profile *profile; /* has the balance of layers whose config has none; plain keys take none. It must have as
-                                    many layers. Read during the call only. NULL: none */
+    const aura_profile *profile; /* has the format and the balance of layers whose config has none; plain keys take no balance. It
+                                    must have as many layers. Read during the call only. NULL: none */
     size_t budget_bytes;         /* what all layers may allocate; 0: no limit. With a limit a layer takes its pages in smaller
                                     parts, and a part that one layer does not use goes to another that needs it */
 } aura_model_config;

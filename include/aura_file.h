@@ -79,7 +79,7 @@ AURA_API aura_status aura_calibration_v_balance(const aura_calibration *calibrat
 
 /* ---- profiles ----------------------------------------------------------------------------------------------------
  *
- * What calibration found out about a model: balance and metrics of its layers, in one file. aura.h declares aura_profile.
+ * What calibration found out about a model: balance, metrics and formats of its layers, in one file. aura.h declares aura_profile.
  *
  * Threads: calls that only read a profile (get, save) may run at once, or one call that changes it.
  */
@@ -104,11 +104,13 @@ typedef struct aura_profile_layer {
     const float *balance; /* [kv_heads][k_dim], the profile's until it is set or destroyed; NULL: this layer has none */
     uint32_t v_dim;       /* the rest as in aura_config */
     const float *v_balance, *k_metric, *v_metric;
+    aura_format format;   /* what the layer is best held in; zero: the profile does not say */
 } aura_profile_layer;
-#define AURA_PROFILE_LAYER_INIT {sizeof(aura_profile_layer), 0, 0, 0, NULL, 0, NULL, NULL, NULL}
+#define AURA_PROFILE_LAYER_INIT {sizeof(aura_profile_layer), 0, 0, 0, NULL, 0, NULL, NULL, NULL, {(aura_kind)0, (aura_kind)0}}
 
 /* Copies all that *with has into a layer, which has nothing else then; `layers` is not read.
- * Fails, with nothing changed: as aura_profile_set(), AURA_BAD_VALUE also for a metric that is none. */
+ * Fails, with nothing changed: as aura_profile_set(), AURA_UNSUPPORTED also for a format with one side only or of no cache,
+ * AURA_BAD_VALUE for a metric that is none. */
 AURA_API aura_status aura_profile_put(aura_profile *profile, uint32_t layer, const aura_profile_layer *with);
 
 /* Fills the caller's *info. Fails: AURA_BAD_ARGUMENT (no such layer). */
@@ -376,8 +378,8 @@ AURA_API aura_status aura_listing_get_info(const aura_listing *listing, aura_lis
 
 typedef struct aura_listing_layer {
     size_t size;
-    aura_config config;  /* of a cache that aura_seq_load() could load into; of a profile only kv_heads, k_dim and balance. balance
-                            is the listing's. Where the section that has it is damaged or missing, all is 0 */
+    aura_config config;  /* of a cache that aura_seq_load() could load into; of a profile only kv_heads, dims, format, balances and
+                            metrics. balance is the listing's. Where the section that has it is damaged or missing, all is 0 */
     uint64_t seqs, pages; /* pages: different ones */
     uint64_t bytes;      /* of the layer's sections */
     uint32_t damaged;    /* bit t: the section of type t (doc/snapshot.md) is; bit 31: one of another type */

@@ -44,7 +44,8 @@ typedef void llm_on_layer(void *arg, uint32_t layer, uint64_t first, uint32_t to
 /* Zero means the default in every field. */
 struct llm_options {
     uint32_t threads;            /* 0: 1 */
-    aura_format format;          /* zero: k4v4 */
+    aura_format format;          /* zero: what the profile says; k4v4 where it says nothing */
+    const aura_format *formats;  /* [layers], copied: instead of format. NULL: none */
     uint32_t flags, rollback;    /* as in aura_config */
     const aura_profile *profile; /* copied. NULL: none */
     uint64_t seed;               /* of the cache's signs */
@@ -71,7 +72,7 @@ int llm_forward(struct llm_state *state, const uint32_t *tokens, size_t n, size_
 size_t llm_state_tokens(const struct llm_state *state);   /* in the cache */
 size_t llm_state_capacity(const struct llm_state *state); /* the most that it can hold */
 size_t llm_state_bytes(const struct llm_state *state);    /* that the cache has allocated */
-double llm_state_bits(const struct llm_state *state);     /* per value of a full page */
+double llm_state_bits(const struct llm_state *state);     /* per value of a full page, the mean over the layers */
 aura_model_cache_info llm_state_info(const struct llm_state *state); /* of its cache */
 
 /* Keeps the first `tokens`. 0 when good; otherwise 1, with a text. */

@@ -18,8 +18,11 @@ static int create_cache(struct llm_state *state, const struct llm_options *optio
     config.format = options->format;
     config.q_heads = s->q_heads, config.kv_heads = s->kv_heads, config.k_dim = s->head_dim;
     config.flags = options->flags, config.rollback = options->rollback, config.seed = options->seed;
-    for (uint32_t i = 0; i < s->layers; i++)
+    for (uint32_t i = 0; i < s->layers; i++) {
         configs[i] = config;
+        if (options->formats)
+            configs[i].format = options->formats[i];
+    }
     model.layers = s->layers, model.configs = configs, model.profile = options->profile;
     int failed = aura_model_cache_create(state->ctx, &model, &state->cache) || aura_model_seq_create(state->cache, &state->seq);
     free(configs);
@@ -94,14 +97,19 @@ static int grow_room(struct llm_state *state, size_t n)
     return 0;
 }
 
-/* The workspace grows with the length of the sequence. The length is rounded up, so that not every token makes it grow. */
+/* The workspace grows with the length of the sequence. The length is rounded up, so that not every token makes it grow. Layers of
+ * other formats need another one: all use the largest. */
 static int grow_workspace(struct llm_state *state, size_t n, uint64_t end)
 {
     aura_attend_job job = AURA_ATTEND_JOB_INIT;
     size_t bytes = 0;
     job.seq = state->seq, job.queries = (uint32_t)n;
-    if (aura_attend_workspace(aura_model_cache_layer(state->cache, 0), &job, 1, (end + 4095) / 4096 * 4096, &bytes))
-        return -1;
+    for (uint32_t i = 0; i < state->llm->shape.layers; i++) {
+        size_t needs = 0;
+        if (aura_attend_workspace(aura_model_cache_layer(state->cache, i), &job, 1, (end + 4095) / 4096 * 4096, &needs))
+            return -1;
+        bytes = needs > bytes ? needs : bytes;
+    }
     if (bytes <= state->workspace_bytes)
         return 0;
     free(state->workspace);
@@ -146,8 +154,14 @@ size_t llm_state_bytes(const struct llm_state *state)
 
 double llm_state_bits(const struct llm_state *state)
 {
-    aura_cache_info info = AURA_CACHE_INFO_INIT;
-    return aura_cache_get_info(aura_model_cache_layer(state->cache, 0), &info) ? 0 : info.bits_per_value;
+    const uint32_t layers = state->llm->shape.layers;
+    double sum = 0;
+    for (uint32_t i = 0; i < layers; i++) {
+        aura_cache_info info = AURA_CACHE_INFO_INIT;
+        aura_cache_get_info(aura_model_cache_layer(state->cache, i), &info); /* cannot fail */
+        sum += info.bits_per_value;
+    }
+    return sum / layers;
 }
 
 int llm_state_truncate(struct llm_state *state, size_t tokens, char error[LLM_ERROR_BYTES])

@@ -662,6 +662,16 @@ tool_run() {
     ends 0 'run: --no-learn' $aura run $model -p 'ab c' -n 1 --json --no-learn
     try 'run: learning takes memory' test "$(bytes_of $out/tool.txt)" -lt "$(bytes_of $out/tool.learns)"
 
+    ends 1 'run: formats that nobody gave' $aura run $model -p 'ab c' -n 1 --cache profile
+    ends 0 'calibrate: formats' $aura calibrate $model --text README.md --tokens 96 --bits 3.6 -o $out/tool.profile
+    holds 'calibrate: says which' '^  k[2-8]v[2-8] k[2-8]v[2-8]$'
+    holds 'calibrate: says what they are worth' '^3\.[56][0-9]* bits a value, mean KL divergence [0-9.e-]*; k2v2 has'
+    ends 0 'inspect: formats' $aura inspect --all $out/tool.profile
+    holds 'inspect: says which' 'layer 1: a balance of .*, best as k[2-8]v[2-8]$'
+    ends 0 'run: formats of a profile' $aura run $model -p 'ab c' -n 1 --json --cache profile --profile $out/tool.profile
+    holds 'run: says so' '"cache": "profile", .*"bits_per_value": 3\.[56]'
+    ends 2 'calibrate: too many bits' $aura calibrate $model --text README.md --tokens 96 --bits 9.5 -o $out/tool.profile
+
     ends 0 'run: saved' $aura run $model -p 'ab c' -n 15 --cache f16 --json --save $talk
     cp $out/tool.txt $out/tool.first
     ends 0 'run: loaded' $aura run $model --load $talk -n 25 --cache f16 --json

@@ -5,15 +5,18 @@
 #include <string.h>
 
 #include "../include/aura_file.h"
+#include "parts/allocate.h"
 #include "parts/terminal.h"
 #include "parts/text_model.h"
 #include "tool.h"
 
 enum { LEAST_TOKENS = 64 }; /* of a chunk: two tiles, because the first one has pinned tokens */
+enum { PROBE_TOKENS = 512, PROBES = 2 }; /* of a chunk on which formats are compared, and such chunks */
 
 struct arguments {
     const char *model, *text, *out;
     uint32_t ctx, tokens, threads;
+    double bits;
     int plain, json, csv;
 };
 
@@ -22,6 +25,7 @@ static const struct option options[] = {
     RESULT(out, "-o, --out", "FILE", "the profile to be written"),
     NUMBER(ctx, "--ctx", LEAST_TOKENS, 1 << 20, "N", "tokens that the model reads at a time (2048)"),
     NUMBER(tokens, "--tokens", LEAST_TOKENS, 1 << 30, "N", "at most so many of the text (16384)"),
+    REAL(bits, "--bits", ALLOCATE_LEAST_BITS, ALLOCATE_MOST_BITS, "X", "and formats of X bits a value in all: --cache profile"),
     NUMBER(threads, "--threads", 1, 1024, "N", "(all processors)"),
     FLAG(plain, "--no-feedback", "balance of the keys alone: what a GPU takes"),
     FLAG(json, "--json", "as JSON"),
@@ -131,26 +135,58 @@ static int put_layer(const struct calibrator *c, const struct llm *llm, const st
            aura_calibration_v_balance(c->layer[layer], f->v_metric, f->v_balance) || aura_profile_put(profile, layer, &with);
 }
 
-/* Writes a profile of all layers to a file; *least and *most are the smallest and the largest factor. */
-static int write_profile(const struct calibrator *c, const struct llm *llm, const char *path, float *least, float *most,
-                         char *error)
+/* Makes a profile of all layers; *least and *most are the smallest and the largest factor. */
+static int make_profile(const struct calibrator *c, const struct llm *llm, aura_profile **profile, float *least, float *most,
+                        char *error)
 {
     const size_t n = (size_t)c->kv_heads * c->head_dim, triangles = n * (c->head_dim + 1) / 2;
     float *memory = malloc(2 * (n + triangles) * sizeof *memory);
     const struct found f = {memory, memory + n, memory + 2 * n, memory + 2 * n + triangles};
-    aura_profile *profile = NULL;
-    int bad = !memory || aura_profile_create(c->ctx, c->layers, &profile);
+    int bad = !memory || aura_profile_create(c->ctx, c->layers, profile);
     *least = INFINITY, *most = 0;
     for (uint32_t i = 0; i < c->layers && !bad; i++) {
-        bad = put_layer(c, llm, &f, profile, i);
+        bad = put_layer(c, llm, &f, *profile, i);
         for (size_t j = 0; j < (c->plain ? n : 2 * n) && !bad; j++)
             *least = fminf(*least, memory[j]), *most = fmaxf(*most, memory[j]);
     }
-    bad = bad || aura_profile_save(profile, path);
     if (bad)
         snprintf(error, LLM_ERROR_BYTES, "%.200s", memory && *aura_last_error() ? aura_last_error() : "out of memory");
-    aura_profile_destroy(profile);
     free(memory);
+    return bad;
+}
+
+static void report_probe(void *arg, const struct quality_step *step)
+{
+    char line[80];
+    snprintf(line, sizeof line, "%s: pass %u of %u, chunk %u of %u", step->cache, step->step + 1, step->steps, step->chunk + 1,
+             step->chunks);
+    (void)arg;
+    print_progress(line);
+}
+
+/* Finds the formats of all layers and puts them into the profile. They are compared on the end of what was read: what came first is
+ * in every profile. */
+static int add_formats(const struct arguments *a, const struct text_model *m, size_t read, aura_profile *profile,
+                       struct allocation *found, char *error)
+{
+    const size_t most = (size_t)PROBES * PROBE_TOKENS, count = read < most ? read : most;
+    const struct quality_options o = {.llm = m->llm, .tokens = m->tokens + read - count, .count = count, .begin = m->begin,
+                                      .ctx = (uint32_t)(count < PROBE_TOKENS ? count : PROBE_TOKENS), .seed = 1,
+                                      .threads = a->threads, .profile = profile, .progress = report_probe};
+    const uint32_t layers = llm_shape(m->llm)->layers;
+    found->formats = malloc(layers * sizeof *found->formats);
+    int bad = !found->formats;
+    if (bad)
+        snprintf(error, LLM_ERROR_BYTES, "out of memory");
+    bad = bad || allocate(&o, a->bits, found, error);
+    for (uint32_t i = 0; i < layers && !bad; i++) {
+        aura_profile_layer layer = AURA_PROFILE_LAYER_INIT, with;
+        bad = aura_profile_get(profile, i, &layer);
+        with = layer, with.format = found->formats[i];
+        bad = bad || aura_profile_put(profile, i, &with);
+        if (bad)
+            snprintf(error, LLM_ERROR_BYTES, "%.200s", aura_last_error());
+    }
     return bad;
 }
 
@@ -160,6 +196,7 @@ struct report {
     const struct calibrator *c;
     size_t tokens;
     double least, most;
+    struct allocation found; /* formats NULL: nobody asked for any */
 };
 
 static void report_fields(struct table *t, const void *report)
@@ -171,6 +208,21 @@ static void report_fields(struct table *t, const void *report)
     table_number(t, "head_dim", "%u", r->c->head_dim);
     table_number(t, "least", "%.4g", r->least), table_number(t, "most", "%.4g", r->most);
     table_number(t, "feedback", "%s", r->c->plain ? "false" : "true");
+    if (!r->found.formats)
+        return;
+    table_number(t, "bits", "%.4f", r->found.bits), table_number(t, "kld", "%.5g", r->found.kld);
+    table_number(t, "fewest_bits", "%.4f", r->found.fewest_bits), table_number(t, "fewest_kld", "%.5g", r->found.fewest_kld);
+}
+
+/* The format of each layer, and what they are worth. */
+static void print_formats(const struct report *r)
+{
+    for (uint32_t i = 0; i < r->c->layers; i++) {
+        char name[16];
+        printf("%s%s", i % 10 ? " " : i ? "\n  " : "  ", aura_format_name(r->found.formats[i], name) ? "?" : name);
+    }
+    printf("\n%.3f bits a value, mean KL divergence %.4g; k2v2 has %.3f bits and %.4g. Use it with --cache profile.\n",
+           r->found.bits, r->found.kld, r->found.fewest_bits, r->found.fewest_kld);
 }
 
 static void origin(struct table *t, const void *arguments)
@@ -192,6 +244,8 @@ static void print_report(const struct report *r)
     if (!r->a->csv) {
         printf("%s: %u layers, %u KV heads of %u, from %zu tokens of %s; factors from %.2f to %.2f\n", r->a->out, r->c->layers,
                r->c->kv_heads, r->c->head_dim, r->tokens, r->a->text, r->least, r->most);
+        if (r->found.formats)
+            print_formats(r);
         return;
     }
     table_begin(&table, 1, "profiles", origin, r->a);
@@ -203,16 +257,22 @@ static int calibrate(const struct command *self, const struct arguments *a, cons
 {
     char error[LLM_ERROR_BYTES] = "";
     struct calibrator c = {.plain = a->plain};
-    size_t used = 0;
+    struct report report = {.a = a, .c = &c};
+    aura_profile *profile = NULL;
     float least = 0, most = 0;
     int bad = calibrator_create(&c, llm_shape(m->llm));
     if (bad)
         snprintf(error, sizeof error, "%.200s", c.layer ? aura_last_error() : "out of memory");
-    bad = bad || read_text(&c, a, m, &used, error) || write_profile(&c, m->llm, a->out, &least, &most, error);
+    bad = bad || read_text(&c, a, m, &report.tokens, error) || make_profile(&c, m->llm, &profile, &least, &most, error) ||
+          (a->bits > 0 && add_formats(a, m, report.tokens, profile, &report.found, error));
+    report.least = (double)least, report.most = (double)most;
     print_progress(NULL);
-    const struct report report = {a, &c, used, (double)least, (double)most};
+    if (!bad && aura_profile_save(profile, a->out))
+        bad = snprintf(error, sizeof error, "%.200s", aura_last_error()) > 0;
     if (!bad)
         print_report(&report);
+    aura_profile_destroy(profile);
+    free(report.found.formats);
     calibrator_destroy(&c);
     return bad ? failed(self, "%s", error) : 0;
 }
@@ -240,6 +300,8 @@ static int run(const struct command *self, int argc, char **argv)
 const struct command command_calibrate = {
     "calibrate", "make a model's profile from a text", "MODEL --text FILE -o FILE [OPTIONS]",
     "Reads a text with a model and writes to a profile what errors of keys and values\n"
-    "cost: balance and metrics. `aura run` and `aura eval` take it by --profile.\n",
+    "cost: balance and metrics. `aura run` and `aura eval` take it by --profile. With\n"
+    "--bits also the format in which each layer is best held, so that all together\n"
+    "take so many bits: each layer's errors are measured, which takes a while.\n",
     "MODEL", NULL, options,
     "aura calibrate model.gguf --text data/essay.txt -o model.profile\n", run};

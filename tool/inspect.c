@@ -72,7 +72,8 @@ static void print_layer(const struct file *f, const aura_listing_layer *l)
     if (l->damaged)
         printf(" damaged (sections %#x)", l->damaged);
     if (f->info.held == AURA_HELD_PROFILE)
-        printf(c->balance ? " a balance of %u KV heads, D %u" : " no balance", c->kv_heads, c->k_dim);
+        printf(c->balance ? " a balance of %u KV heads, D %u%s%s" : " no balance%.0u%.0u%s%s", c->kv_heads, c->k_dim,
+               c->format.k ? ", best as " : "", c->format.k ? format_of(c, name) : "");
     else if (c->kv_heads)
         printf(" %s, %u KV heads, D %u%s%s, %" PRIu64 " page%s, %" PRIu64 " bytes", format_of(c, name), c->kv_heads, c->k_dim,
                c->window ? ", a window" : "", c->balance ? ", balanced" : "", l->pages, l->pages == 1 ? "" : "s", l->bytes);

@@ -65,8 +65,8 @@ static aura_status check_config(struct aura_call call, const aura_model_config *
     return AURA_OK;
 }
 
-/* Gives a layer the balance and the metrics that the profile has for it. */
-static aura_status take_numbers(struct aura_call call, const aura_profile *profile, uint32_t layers, uint32_t layer,
+/* Gives a layer the format, the balance and the metrics that the profile has for it. */
+static aura_status take_profile(struct aura_call call, const aura_profile *profile, uint32_t layers, uint32_t layer,
                                 aura_config *config)
 {
     aura_profile_layer p = AURA_PROFILE_LAYER_INIT;
@@ -75,6 +75,8 @@ static aura_status take_numbers(struct aura_call call, const aura_profile *profi
         return status;
     if (p.layers != layers)
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: a profile of %u layers for %u", call.name, p.layers, layers);
+    if (!config->format.k && !config->format.v)
+        config->format = p.format;
     const float *const numbers[AURA_NUMBERS] = {p.balance, p.v_balance, p.k_metric, p.v_metric};
     for (int i = 0; i < AURA_NUMBERS; i++) {
         const int values = aura_numbers_of_values(i);
@@ -105,7 +107,7 @@ aura_status aura_model_cache_create(aura_ctx *ctx, const aura_model_config *conf
         return status;
     aura_config *configs = memcpy(memory, config->configs, bytes);
     for (uint32_t i = 0; !status && config->profile && i < config->layers; i++)
-        status = take_numbers(call, config->profile, config->layers, i, &configs[i]);
+        status = take_profile(call, config->profile, config->layers, i, &configs[i]);
     if (!status)
         status = aura_model_make(call, ctx, configs, config->layers, config->budget_bytes, model);
     aura_give_memory(ctx, configs, bytes);

@@ -354,3 +354,16 @@ aura_status aura_reader_numbers(const struct aura_reader *r, uint32_t layer, int
     *numbers = (const float *)(const void *)(n + 1);
     return AURA_OK;
 }
+
+aura_status aura_reader_format(const struct aura_reader *r, uint32_t layer, aura_format *format)
+{
+    uint64_t bytes;
+    const struct aura_file_format *f = aura_reader_find(r, layer, AURA_SECTION_FORMAT, &bytes);
+    *format = (aura_format){(aura_kind)0, (aura_kind)0};
+    if (!f)
+        return AURA_OK;
+    if (bytes != sizeof *f || !f->k || !f->v)
+        return aura_reader_bad(r, "the format of a layer is none");
+    *format = (aura_format){(aura_kind)f->k, (aura_kind)f->v};
+    return AURA_OK;
+}

@@ -36,6 +36,7 @@ enum {
     AURA_SECTION_V_METRIC = 10,
     AURA_SECTION_LEARNT = 11,
     AURA_SECTION_LAST = 11, /* that a reader must know */
+    AURA_SECTION_FORMAT = 12, /* optional, of profiles */
     AURA_SECTION_NOTE = 64 /* optional, of the last layer: bytes of the caller's */
 };
 
@@ -81,6 +82,12 @@ struct aura_file_learnt {
     uint8_t zero[48];
 };
 _Static_assert(sizeof(struct aura_file_learnt) == 64, "drawn in doc/snapshot.md");
+
+/* The content of AURA_SECTION_FORMAT. */
+struct aura_file_format {
+    uint32_t k, v;
+};
+_Static_assert(sizeof(struct aura_file_format) == 8, "drawn in doc/snapshot.md");
 
 /* The section of numbers i, AURA_K_BALANCE to AURA_V_METRIC. */
 static inline uint32_t aura_section_of_numbers(int i)
@@ -236,6 +243,10 @@ const void *aura_reader_find(const struct aura_reader *r, uint32_t layer, uint32
  * Fails: AURA_BAD_FILE. */
 aura_status aura_reader_numbers(const struct aura_reader *r, uint32_t layer, int i, uint32_t *kv_heads, uint32_t *dim,
                                 const float **numbers);
+
+/* The format of a layer of a profile, zero where the file has none. Whether there is such a cache is not checked.
+ * Fails: AURA_BAD_FILE. */
+aura_status aura_reader_format(const struct aura_reader *r, uint32_t layer, aura_format *format);
 
 /* Returns AURA_BAD_FILE; the message says what is wrong with the file. */
 aura_status aura_reader_bad(const struct aura_reader *r, const char *what);

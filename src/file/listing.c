@@ -197,6 +197,9 @@ aura_status aura_listing_get_layer(const aura_listing *l, uint32_t layer, aura_l
     }
     for (int i = 0; i < AURA_NUMBERS; i++)
         list_numbers(l, layer, f, i, &about.config);
+    uint64_t bytes;
+    if (find(l, layer, AURA_SECTION_FORMAT, &bytes)) /* of a profile; one that is none is listed as none */
+        aura_reader_format(&l->small, layer, &about.config.format);
     *info = about;
     return AURA_OK;
 }

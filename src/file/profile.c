@@ -1,4 +1,4 @@
-/* Profiles: the balance and the metrics of a model. */
+/* Profiles: the balance, the metrics and the formats of a model. */
 #include "../base/exact.h"
 
 #include <string.h>
@@ -10,6 +10,7 @@
 struct layer {
     uint32_t kv_heads, k_dim, v_dim;
     float *numbers[AURA_NUMBERS]; /* NULL: none */
+    aura_format format;           /* zero: none */
 };
 
 struct aura_profile {
@@ -115,11 +116,11 @@ static aura_status check_numbers(struct aura_call call, const struct layer *l, i
     return i < AURA_K_METRIC ? aura_check_balance(call, numbers, l->kv_heads, dim_of(l, i)) : check_metrics(call, l, i, numbers);
 }
 
-/* Copies numbers into a layer of the profile, which then has no others. */
+/* Copies numbers into a layer of the profile, which then has no others, and the format of `with`. */
 static aura_status profile_put(struct aura_call call, aura_profile *profile, uint32_t layer, struct layer with,
                                const float *const numbers[AURA_NUMBERS])
 {
-    aura_status status = AURA_OK;
+    aura_status status = with.format.k || with.format.v ? aura_check_format(call, with.format) : AURA_OK;
     for (int i = 0; !status && i < AURA_NUMBERS; i++) {
         void *memory;
         if (numbers[i] && !(status = check_numbers(call, &with, i, numbers[i])) &&
@@ -138,7 +139,7 @@ static aura_status profile_put(struct aura_call call, aura_profile *profile, uin
 aura_status aura_profile_set(aura_profile *profile, uint32_t layer, uint32_t kv_heads, uint32_t k_dim, const float *balance)
 {
     struct aura_call call = {profile ? profile->ctx : NULL, "aura_profile_set"};
-    const struct layer with = {balance ? kv_heads : 0, balance ? k_dim : 0, 0, {NULL}};
+    const struct layer with = {balance ? kv_heads : 0, balance ? k_dim : 0, 0, {NULL}, {(aura_kind)0, (aura_kind)0}};
     const float *const numbers[AURA_NUMBERS] = {balance};
     aura_status status = check_layer(call, profile, layer);
     return status ? status : profile_put(call, profile, layer, with, numbers);
@@ -152,7 +153,7 @@ aura_status aura_profile_put(aura_profile *profile, uint32_t layer, const aura_p
         return status;
     const float *const numbers[AURA_NUMBERS] = {with->balance, with->v_balance, with->k_metric, with->v_metric};
     const int k = with->balance || with->k_metric, v = with->v_balance || with->v_metric;
-    const struct layer to = {k || v ? with->kv_heads : 0, k ? with->k_dim : 0, v ? with->v_dim : 0, {NULL}};
+    const struct layer to = {k || v ? with->kv_heads : 0, k ? with->k_dim : 0, v ? with->v_dim : 0, {NULL}, with->format};
     return profile_put(call, profile, layer, to, numbers);
 }
 
@@ -171,6 +172,7 @@ aura_status aura_profile_get(const aura_profile *profile, uint32_t layer, aura_p
     info->v_balance = l->numbers[AURA_V_BALANCE];
     info->k_metric = l->numbers[AURA_K_METRIC];
     info->v_metric = l->numbers[AURA_V_METRIC];
+    info->format = l->format;
     return AURA_OK;
 }
 
@@ -180,11 +182,17 @@ static void write_profile(struct aura_writer *w, const void *what)
     struct aura_file_content content = {profile->layers, 0};
     aura_writer_section(w, 0, AURA_SECTION_FILE, 0);
     aura_writer_put(w, &content, sizeof content);
-    for (uint32_t i = 0; i < profile->layers; i++)
+    for (uint32_t i = 0; i < profile->layers; i++) {
+        const struct layer *l = &profile->layer[i];
         for (int n = 0; n < AURA_NUMBERS; n++)
-            if (profile->layer[i].numbers[n])
-                aura_writer_numbers(w, i, n, profile->layer[i].kv_heads, dim_of(&profile->layer[i], n),
-                                    profile->layer[i].numbers[n]);
+            if (l->numbers[n])
+                aura_writer_numbers(w, i, n, l->kv_heads, dim_of(l, n), l->numbers[n]);
+        if (!l->format.k)
+            continue;
+        struct aura_file_format format = {(uint32_t)l->format.k, (uint32_t)l->format.v};
+        aura_writer_section(w, i, AURA_SECTION_FORMAT, AURA_SECTION_OPTIONAL);
+        aura_writer_put(w, &format, sizeof format);
+    }
 }
 
 aura_status aura_profile_save(const aura_profile *profile, const char *path)
@@ -195,21 +203,27 @@ aura_status aura_profile_save(const aura_profile *profile, const char *path)
     aura_status status = check_layer(call, profile, 0);
     if (status)
         return status;
-    for (uint32_t i = 0; i < profile->layers; i++)
+    for (uint32_t i = 0; i < profile->layers; i++) {
+        const struct layer *l = &profile->layer[i];
         for (int n = 0; n < AURA_NUMBERS; n++)
-            if (profile->layer[i].numbers[n]) {
+            if (l->numbers[n]) {
                 plan.sections++;
-                plan.bytes += aura_numbers_section_bytes(n, profile->layer[i].kv_heads, dim_of(&profile->layer[i], n));
+                plan.bytes += aura_numbers_section_bytes(n, l->kv_heads, dim_of(l, n));
             }
+        plan.sections += l->format.k != 0;
+        plan.bytes += l->format.k ? aura_file_padded(sizeof(struct aura_file_format)) : 0;
+    }
     plan.bytes += aura_file_front(plan.sections);
     return aura_write_file(call, &to, &plan);
 }
 
 static aura_status load_layer(struct aura_call call, aura_profile *profile, const struct aura_reader *r, uint32_t layer)
 {
-    struct layer with = {0, 0, 0, {NULL}};
+    struct layer with = {0, 0, 0, {NULL}, {(aura_kind)0, (aura_kind)0}};
     const float *numbers[AURA_NUMBERS];
-    aura_status status;
+    aura_status status = aura_reader_format(r, layer, &with.format);
+    if (status)
+        return status;
     for (int i = 0; i < AURA_NUMBERS; i++) {
         uint32_t heads, dim, *const has = aura_numbers_of_values(i) ? &with.v_dim : &with.k_dim;
         if ((status = aura_reader_numbers(r, layer, i, &heads, &dim, &numbers[i])))

@@ -322,6 +322,35 @@ static void profile_gives_the_balance(void)
     free(own), free(theirs);
 }
 
+/* A layer whose config says nothing is held as the profile says, and one that says something as it says itself. */
+static void profile_gives_the_format(void)
+{
+    aura_config configs[3];
+    aura_model_config config = AURA_MODEL_CONFIG_INIT;
+    aura_model_cache *model = NULL;
+    aura_profile *profile = NULL;
+    aura_profile_layer with = AURA_PROFILE_LAYER_INIT;
+    const aura_format b2f16 = {AURA_KIND_B2, AURA_KIND_F16}, b6b3 = {AURA_KIND_B6, AURA_KIND_B3}, none = {0},
+                      want[3] = {b2f16, b6b3, {AURA_KIND_B4, AURA_KIND_B4}};
+    for (int i = 0; i < 3; i++) {
+        configs[i] = (aura_config)AURA_CONFIG_INIT;
+        configs[i].q_heads = configs[i].kv_heads = 2, configs[i].k_dim = 64;
+        configs[i].format = i == 1 ? b6b3 : none;
+    }
+    EXPECT(!aura_profile_create(ctx, 3, &profile), "%s", aura_last_error());
+    with.format = b2f16;
+    EXPECT(!aura_profile_put(profile, 0, &with) && !aura_profile_put(profile, 1, &with), "%s", aura_last_error());
+    config.layers = 3, config.configs = configs, config.profile = profile;
+    EXPECT(!aura_model_cache_create(ctx, &config, &model), "%s", aura_last_error());
+    for (uint32_t i = 0; i < 3 && model; i++) {
+        aura_cache_info info = AURA_CACHE_INFO_INIT;
+        aura_cache_get_info(aura_model_cache_layer(model, i), &info);
+        EXPECT(info.config.format.k == want[i].k && info.config.format.v == want[i].v, "layer %u has another format", i);
+    }
+    aura_model_cache_destroy(model);
+    aura_profile_destroy(profile);
+}
+
 /* ---- files ------------------------------------------------------------------------------------------------------------ */
 
 static void saved_models(void)
@@ -625,6 +654,7 @@ int main(void)
     RUN(budget_is_not_hoarded);
     RUN(idle_pages_go_to_others);
     RUN(profile_gives_the_balance);
+    RUN(profile_gives_the_format);
     RUN(saved_models);
     RUN(damaged_models);
     RUN(failed_allocations_lose_nothing);

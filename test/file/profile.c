@@ -128,6 +128,50 @@ static void made_up_metrics(void)
     free(file.data);
 }
 
+/* Formats of some layers: saved, loaded, listed, forgotten, and refused where there is no such cache. A library that does not know
+ * the section leaves it out: its flag says so. */
+static void formats_of_layers(void)
+{
+    const char *path = file_path("formats");
+    aura_profile *p = some_profile(ctx, 2), *q = NULL;
+    aura_profile_layer with = AURA_PROFILE_LAYER_INIT, got = AURA_PROFILE_LAYER_INIT;
+    aura_listing *listing = NULL;
+    aura_listing_layer listed = AURA_LISTING_LAYER_INIT;
+    with.format = (aura_format){AURA_KIND_B3, AURA_KIND_BF16};
+    EXPECT(!aura_profile_put(p, 2, &with) && !aura_profile_get(p, 0, &got), "%s", aura_last_error());
+    with = got, with.format = (aura_format){AURA_KIND_B8, AURA_KIND_B2};
+    EXPECT(!aura_profile_put(p, 0, &with) && !aura_profile_save(p, path) && !aura_profile_load(ctx, path, &q), "%s",
+           aura_last_error());
+    EXPECT(same_profile(p, q), "the numbers are others");
+    EXPECT(!aura_profile_get(q, 0, &got) && got.format.k == AURA_KIND_B8 && got.format.v == AURA_KIND_B2 && got.balance, "layer 0");
+    EXPECT(!aura_profile_get(q, 2, &got) && got.format.k == AURA_KIND_B3 && got.format.v == AURA_KIND_BF16 && !got.balance,
+           "layer 2");
+    EXPECT(!aura_profile_get(q, 1, &got) && !got.format.k && !got.format.v, "layer 1 has one");
+    EXPECT(!aura_list_file(ctx, path, &listing) && !aura_listing_get_layer(listing, 2, &listed) &&
+           listed.config.format.k == AURA_KIND_B3 && !aura_listing_get_layer(listing, 1, &listed) && !listed.config.format.k,
+           "listed");
+    with = (aura_profile_layer)AURA_PROFILE_LAYER_INIT, with.format.k = AURA_KIND_B4;
+    EXPECT(aura_profile_put(q, 0, &with) == AURA_UNSUPPORTED, "one side only");
+    with.format.v = (aura_kind)7;
+    EXPECT(aura_profile_put(q, 0, &with) == AURA_UNSUPPORTED && !aura_profile_get(q, 0, &got) && got.format.v == AURA_KIND_B2,
+           "a kind that is none");
+    EXPECT(!aura_profile_set(q, 0, 0, 0, NULL) && !aura_profile_get(q, 0, &got) && !got.format.k, "forgotten");
+    struct bytes file = read_file(path);
+    unlink(path);
+    struct aura_file_section *s = section_of(file, 2, AURA_SECTION_FORMAT);
+    uint32_t *kinds = (uint32_t *)(void *)(file.data + s->offset), was = kinds[1];
+    EXPECT(s->flags == AURA_SECTION_OPTIONAL, "an older library would refuse it");
+    kinds[1] = 0, seal(file);
+    EXPECT(load_bytes(file) == AURA_BAD_FILE, "a side without a kind");
+    kinds[1] = 0x80000007u, seal(file);
+    EXPECT(load_bytes(file) == AURA_UNSUPPORTED, "a kind of a later library");
+    kinds[1] = was, s->bytes = 4, seal(file);
+    EXPECT(load_bytes(file) == AURA_BAD_FILE, "half a format");
+    free(file.data);
+    aura_listing_destroy(listing);
+    aura_profile_destroy(p), aura_profile_destroy(q);
+}
+
 /* A relative path without a directory in it. */
 static void relative_paths(void)
 {
@@ -429,6 +473,7 @@ int main(int argc, char **argv)
     RUN(other_versions);
     RUN(made_up_headers);
     RUN(made_up_metrics);
+    RUN(formats_of_layers);
     RUN(made_up_ends);
     RUN(full_disk_keeps_the_old_file);
     RUN(killed_writer_leaves_a_whole_file);

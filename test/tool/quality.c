@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "../../include/aura_file.h"
 #include "../../src/base/dtype.h"
+#include "../../tool/parts/allocate.h"
 #include "../../tool/parts/drift.h"
 #include "../../tool/parts/quality.h"
 
@@ -574,6 +575,55 @@ static void exact_products(void)
     close_model(&m);
 }
 
+/* ---- bits where they count ------------------------------------------------------------------------------------------- */
+
+enum { MANY = 6 };
+
+/* Never more bits than were asked for, and no step that would still fit is left; better than the same bits on all layers. What is
+ * measured is what a cache with these formats has, and a profile hands them on. */
+static void bits_where_they_count(void)
+{
+    struct model m;
+    struct quality_cache c[16];
+    aura_format formats[MANY];
+    struct allocation a = {.formats = formats}, all = {.formats = formats};
+    aura_ctx *ctx = NULL;
+    aura_profile *profile = NULL;
+    open_layers(&m, 64, MANY);
+    struct quality_options o = options_of(&m);
+    o.chunks = 1;
+    measure(&o, "k2v2,k3v3,k8v8", c);
+    EXPECT(!allocate(&o, c[2].bits, &all, error), "%s", error);
+    for (int i = 0; i < MANY; i++)
+        EXPECT(formats[i].k == AURA_KIND_B8 && formats[i].v == AURA_KIND_B8, "layer %d: bits are left", i);
+    const double third = (c[0].bits + c[1].bits) / 2, step = (c[1].bits - c[0].bits) / (2 * MANY);
+    EXPECT(!allocate(&o, third, &a, error), "%s", error);
+    EXPECT(a.bits <= third + 1e-6 && a.bits > third - 2.01 * step, "%g bits instead of %g", a.bits, third);
+    EXPECT(a.fewest_bits == c[0].bits && a.fewest_kld == c[0].result.kld_mean.value, "not those of k2v2");
+    EXPECT(!aura_ctx_create(NULL, &ctx) && !aura_profile_create(ctx, MANY, &profile), "%s", aura_last_error());
+    for (uint32_t i = 0; i < MANY; i++) {
+        aura_profile_layer layer = AURA_PROFILE_LAYER_INIT;
+        layer.format = formats[i];
+        EXPECT(!aura_profile_put(profile, i, &layer), "%s", aura_last_error());
+    }
+    o.profile = profile;
+    measure(&o, "profile,k3v2,k2v3", c);
+    EXPECT(c[0].bits == a.bits && c[0].result.kld_mean.value == a.kld, "%g bits, %g; measured as %g, %g", c[0].bits,
+           c[0].result.kld_mean.value, a.bits, a.kld);
+    EXPECT(a.kld < c[1].result.kld_mean.value && a.kld < c[2].result.kld_mean.value, "%g: k3v2 has %g, k2v3 %g", a.kld,
+           c[1].result.kld_mean.value, c[2].result.kld_mean.value);
+    EXPECT(allocate(&o, 2.0, &a, error) && strstr(error, "the least is"), "too few bits: %s", error);
+    o.profile = NULL;
+    struct quality_cache *parsed = NULL;
+    size_t count;
+    EXPECT(!quality_parse("profile", &parsed, &count, error) && quality_measure(&o, parsed, count, error) &&
+           strstr(error, "needs --profile"), "no profile: %s", error);
+    free(parsed);
+    aura_profile_destroy(profile);
+    aura_ctx_destroy(ctx);
+    close_model(&m);
+}
+
 int main(void)
 {
     RUN(exact_cache);
@@ -592,5 +642,6 @@ int main(void)
     files_end();
     RUN(refused);
     RUN(exact_products);
+    RUN(bits_where_they_count);
     return test_result();
 }

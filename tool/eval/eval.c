@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../include/aura_file.h"
 #include "../bench/bench.h"
+#include "../parts/profile_file.h"
 #include "../parts/replacement.h"
 #include "../parts/terminal.h"
 #include "../parts/text_model.h"
@@ -24,7 +24,7 @@ struct arguments {
 
 static const struct option options[] = {
     PATH(text, "--text", "FILE", "the text, at least --ctx tokens of it"),
-    FORMATS(cache, "--cache", "k4v4,q4_0 ... (a default of both families)"),
+    FORMATS(cache, "--cache", "k4v4,q4_0 ..., profile (a default of both families)"),
     TEXTS(codecs, "--codec", "COMMAND", "one of your own beside them: doc/codec.md"),
     PATH(profile, "--profile", "FILE", "balance and metrics from `aura calibrate`"),
     FLAG(learn, "--learn", "caches of ours learn metrics from the queries"),
@@ -181,22 +181,20 @@ static int run(const struct command *self, int argc, char **argv)
                           .threads = online_cpus()};
     struct quality_cache *caches = NULL;
     struct text_model m = {0};
-    aura_ctx *ctx = NULL;
-    aura_profile *profile = NULL;
+    struct profile_file profile = {0};
     char error[LLM_ERROR_BYTES] = "";
     size_t count = 0;
     int status = parse_options(self, argc, argv, &a, &a.model);
     if (a.rollback == UINT32_MAX) /* nobody has said */
         a.rollback = a.decode || a.drift || a.records ? DECODE_ROLLBACK : 0;
     status = status ? status : check(self, &a, &caches, &count);
-    if (!status && a.profile && (aura_ctx_create(NULL, &ctx) || aura_profile_load(ctx, a.profile, &profile)))
+    if (!status && profile_file_open(&profile, a.profile))
         status = failed(self, "%s", aura_last_error());
     if (!status && text_model_open(&m, a.model, a.text, a.threads, a.rounded, error))
         status = failed(self, "%s", error);
-    status = status ? status : measure(self, &a, &m, profile, caches, count);
+    status = status ? status : measure(self, &a, &m, profile.profile, caches, count);
     text_model_close(&m);
-    aura_profile_destroy(profile);
-    aura_ctx_destroy(ctx);
+    profile_file_close(&profile);
     free(caches);
     return status;
 }

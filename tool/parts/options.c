@@ -78,6 +78,9 @@ const char *option_word(const struct option *option, size_t i, char word[64])
     case OPTION_CHOICE: return nth_word(option->choices, i, word);
     case OPTION_ISA: return i < aura_isa_count ? aura_isa_list[i].name : NULL;
     case OPTION_FORMAT:
+        if (option->choices && i-- == 0)
+            return option->choices;
+        return format_word(i, word);
     case OPTION_FORMATS: return format_word(i, word);
     default: return NULL;
     }
@@ -195,7 +198,10 @@ static int parse_value(const struct command *command, const struct option *o, co
         return 0;
     case OPTION_CHOICE:
     case OPTION_ISA: return parse_word(command, o, text, to);
-    case OPTION_FORMAT: return parse_format(command, long_name(o), text, to);
+    case OPTION_FORMAT:
+        if (o->choices && !strcmp(text, o->choices))
+            return memset(to, 0, sizeof(aura_format)), 0;
+        return parse_format(command, long_name(o), text, to);
     default: return *(const char **)to = text, 0;
     }
 }

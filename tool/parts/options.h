@@ -19,7 +19,7 @@ enum option_kind {
     OPTION_RESULT,  /* const char *: likewise, a file that is written: none that is read, nor the operand */
     OPTION_CHOICE,  /* const char *: likewise, one of `choices` */
     OPTION_ISA,     /* const char *: likewise, the name of an instruction set */
-    OPTION_FORMAT,  /* aura_format: the name of a format or preset */
+    OPTION_FORMAT,  /* aura_format: the name of a format or preset; or the word `choices`, which is zero */
     OPTION_FORMATS, /* const char *: the argument after it, such names and others, with commas between them */
     OPTION_REST     /* struct option_rest: all arguments after it, paths */
 };
@@ -43,7 +43,7 @@ struct option {
     const char *help;  /* one line; with `--name value` before it, it must fit 80 columns, which test/run.sh checks */
     size_t to;         /* offset in the struct that parse_options() fills */
     double least, most;
-    const char *choices; /* of OPTION_CHOICE, between blanks */
+    const char *choices; /* of OPTION_CHOICE, between blanks; of OPTION_FORMAT a word that is none, or NULL */
     const char *alias;   /* another name, which people bring from elsewhere; NULL: none */
 };
 
@@ -63,6 +63,8 @@ struct option {
     {OPTION_CHOICE, name, value, help, offsetof(struct arguments, field), 0, 0, choices, NULL}
 #define ISA(field, help) {OPTION_ISA, "--isa", "NAME", help, offsetof(struct arguments, field), 0, 0, NULL, NULL}
 #define FORMAT(field, name, help) {OPTION_FORMAT, name, "FORMAT", help, offsetof(struct arguments, field), 0, 0, NULL, NULL}
+#define FORMAT_OR_PROFILE(field, name, help) \
+    {OPTION_FORMAT, name, "FORMAT", help, offsetof(struct arguments, field), 0, 0, "profile", NULL}
 #define FORMATS(field, name, help) {OPTION_FORMATS, name, "LIST", help, offsetof(struct arguments, field), 0, 0, NULL, NULL}
 #define REST(field, name, value, help) {OPTION_REST, name, value, help, offsetof(struct arguments, field), 0, 0, NULL, NULL}
 #define LAST_OPTION {OPTION_END, NULL, NULL, NULL, 0, 0, 0, NULL, NULL}

@@ -8,6 +8,7 @@
 #include "../../src/base/threads.h"
 #include "../../src/file/crc32c.h"
 #include "codec.h"
+#include "profile_file.h"
 #include "reader.h"
 
 const char quality_default_caches[] = "k8v8,k6v6,k5v5,k5v4,k4v4,k4v3,k3v3,k2v2,f16,q8_0,q5_1,q5_0,q4_1,q4_0,iq4_nl";
@@ -37,10 +38,12 @@ static int parse_one(const char *name, struct quality_cache *cache, char *error)
         cache->format = (aura_format){AURA_KIND_F32, AURA_KIND_F32};
         return 0;
     }
+    if (!strcmp(name, "profile"))
+        return snprintf(cache->name, sizeof cache->name, "profile"), 0;
     if (!aura_format_parse(name, &cache->format) && !aura_format_name(cache->format, cache->name))
         return 0;
     snprintf(error, LLM_ERROR_BYTES, "no cache is called %.40s: give formats like k4v4 or kf16v3, presets (max, safe, quality, "
-             "balanced, small), llama.cpp's f16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl, or kivi2, tq4, tq3, tq2",
+             "balanced, small), llama.cpp's f16, q8_0, q5_1, q5_0, q4_1, q4_0, iq4_nl, or kivi2, tq4, tq3, tq2; or profile",
              *name ? name : "\"\"");
     return 2;
 }
@@ -281,7 +284,10 @@ static int check_arguments(const struct quality_options *o, const struct quality
         return snprintf(error, LLM_ERROR_BYTES, "the text has %zu tokens, and a chunk takes %u: give a longer text or a smaller "
                         "--ctx", o->count, o->ctx), 1;
     for (size_t i = 0; i < count; i++)
-        if (caches[i].peer && dim % PEER_BLOCK)
+        if (!caches[i].format.k && !caches[i].formats && !profile_has_formats(o->profile))
+            return snprintf(error, LLM_ERROR_BYTES, "the cache \"profile\" needs --profile and formats in it: "
+                            "`aura calibrate --bits N` finds them"), 1;
+        else if (caches[i].peer && dim % PEER_BLOCK)
             return snprintf(error, LLM_ERROR_BYTES, "%s has blocks of 32 numbers, and heads of this model have %u", caches[i].name,
                             dim), 1;
         else if (caches[i].peer && caches[i].peer->by_channel && o->decode && !o->rollback)

@@ -25,7 +25,8 @@ enum { QUALITY_DEPTHS = 12, QUALITY_FIRST_DEPTH = 512, QUALITY_DEPTH_ROWS = 128 
 
 struct quality_cache {
     char name[16];
-    aura_format format;
+    aura_format format;               /* zero: what the profile says of each layer */
+    const aura_format *formats;       /* [layers] instead of it; NULL: none */
     const struct peer *peer;          /* NULL: one of ours, or a codec */
     const char *codec;                /* a command of codec.h; NULL: none */
     double bits;                      /* per value; for one of ours set by quality_measure() */

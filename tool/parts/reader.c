@@ -10,6 +10,7 @@ int reader_open(struct reader *r, const struct quality_options *o, const struct 
 {
     struct llm_options options = {.threads = o->threads, .tokens = tokens, .seed = o->seed, .profile = o->profile,
                                   .format = cache ? cache->format : (aura_format){AURA_KIND_F32, AURA_KIND_F32},
+                                  .formats = cache ? cache->formats : NULL,
                                   .flags = o->rollback ? 0 : AURA_NO_ROLLBACK, .rollback = o->rollback};
     memset(r, 0, sizeof *r);
     r->error = error;

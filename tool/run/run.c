@@ -17,7 +17,7 @@ static const struct option options[] = {
     FLAG(chat, "--chat", "as a message, in the words of the file's template"),
     TEXT(system, "--system", "TEXT", "what the system says before the first message"),
     NUMBER(n, "-n, --tokens", 0, UNLIMITED, "N", "at most so many new tokens (128)"),
-    FORMAT(cache, "--cache", "k4v4 (the default), f16 ..., or max, safe, balanced, small"),
+    FORMAT_OR_PROFILE(cache, "--cache", "k4v4 (the default), f16 ..., small ..., or profile"),
     PATH(profile, "--profile", "FILE", "balance and metrics, from aura calibrate"),
     FLAG(no_learn, "--no-learn", "learn nothing from queries about encoding keys"),
     NUMBER(ctx, "--ctx", 1, 1 << 30, "N", "room for tokens (what the model was made for)"),
@@ -86,8 +86,8 @@ static void print_summary(const struct run *r, const char *format)
 
 static int finish(struct run *r)
 {
-    char format[16] = "";
-    aura_format_name(r->a->cache, format);
+    char name[16];
+    const char *format = run_cache_name(r, name);
     if (r->a->json)
         print_json(r, format);
     else

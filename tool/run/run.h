@@ -53,6 +53,8 @@ int run_read_on(struct run *r);                        /* all tokens that the ca
 int run_speak(struct run *r);                          /* reads on, and says what comes until something ends it */
 /* Makes an empty state whose cache has this format; the caller owns it. */
 int run_make_state(struct run *r, aura_format format, struct llm_state **state);
+/* What the user calls the cache: a format, or "profile". */
+const char *run_cache_name(const struct run *r, char name[16]);
 struct conversation_model run_model(const struct run *r);
 
 /* Tokens in a second. The first token of an answer comes with the prompt, so n tokens took n - 1 steps. */

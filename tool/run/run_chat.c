@@ -69,11 +69,6 @@ static const char *smaller_from(const struct run *r, size_t bytes, size_t tokens
     return text;
 }
 
-static const char *format_name(const struct run *r, char name[16])
-{
-    return aura_format_name(r->a->cache, name) ? "?" : name;
-}
-
 /* The line after an answer. */
 static void say_rates(const struct run *r)
 {
@@ -82,7 +77,7 @@ static void say_rates(const struct run *r)
     char from[64];
     printf("\n");
     say_dim("%.1f tokens/s, %zu token%s of context, cache %s %.2f MB (f16: %.2f MB%s)%s", run_said_rate(r), tokens,
-            run_plural(tokens), format_name(r, name), (double)bytes / 1e6, (double)f16_bytes(r, tokens) / 1e6,
+            run_plural(tokens), run_cache_name(r, name), (double)bytes / 1e6, (double)f16_bytes(r, tokens) / 1e6,
             smaller_from(r, bytes, tokens, from),
             !strcmp(r->ended, "interrupt") ? ", interrupted" : !strcmp(r->ended, "length") ? ", -n is reached" : "");
     if (!strcmp(r->ended, "context"))
@@ -132,8 +127,12 @@ static void set_cache(struct talk *t, char *argument)
     aura_format format;
     char name[16];
     if (!*argument)
-        return say_dim("The cache is %s; /cache k3v3 makes it another.", format_name(r, name));
-    if (parse_format(r->self, "/cache", argument, &format) || run_make_state(r, format, &state))
+        return say_dim("The cache is %s; /cache k3v3 makes it another.", run_cache_name(r, name));
+    if (!strcmp(argument, "profile"))
+        memset(&format, 0, sizeof format);
+    else if (parse_format(r->self, "/cache", argument, &format))
+        return;
+    if (run_make_state(r, format, &state))
         return;
     r->state = state;
     r->shows_reading = r->words.count > PROMPT_PART;
@@ -143,12 +142,12 @@ static void set_cache(struct talk *t, char *argument)
     if (bad || run_interrupted()) {
         r->state = before;
         llm_state_destroy(state);
-        return say_dim("The cache stays %s.", format_name(r, name));
+        return say_dim("The cache stays %s.", run_cache_name(r, name));
     }
     llm_state_destroy(before);
     r->a->cache = format;
     const size_t tokens = llm_state_tokens(state);
-    say_dim("The cache is %s now, %zu token%s, %.2f MB.", format_name(r, name), tokens, run_plural(tokens),
+    say_dim("The cache is %s now, %zu token%s, %.2f MB.", run_cache_name(r, name), tokens, run_plural(tokens),
             (double)llm_state_bytes(state) / 1e6);
 }
 
@@ -197,7 +196,7 @@ static void load(struct talk *t, char *argument)
     }
     llm_state_destroy(r->state), conversation_free(&r->words);
     r->state = state, r->words = words, r->a->cache = format;
-    say_dim("Loaded: %zu token%s, cache %s.", words.count, run_plural(words.count), format_name(r, name));
+    say_dim("Loaded: %zu token%s, cache %s.", words.count, run_plural(words.count), run_cache_name(r, name));
 }
 
 static void stats(struct talk *t, char *argument)
@@ -210,7 +209,7 @@ static void stats(struct talk *t, char *argument)
     (void)argument;
     printf("model    %s: %s, %u layers, %u query heads, %u KV heads, D %u\n", r->a->model, s->arch, s->layers, s->q_heads,
            s->kv_heads, s->head_dim);
-    printf("cache    %s, %.2f bits per value, %.2f MB; in f16 it would be %.2f MB\n", format_name(r, name),
+    printf("cache    %s, %.2f bits per value, %.2f MB; in f16 it would be %.2f MB\n", run_cache_name(r, name),
            llm_state_bits(r->state), (double)llm_state_bytes(r->state) / 1e6, (double)f16_bytes(r, tokens) / 1e6);
     printf("context  %zu token%s of %zu\n", tokens, run_plural(tokens), room);
     printf("work     %llu tiles encoded, %.2f s in attention and what it appends\n", (unsigned long long)info.tiles_closed,
@@ -338,7 +337,7 @@ static void greet(struct talk *t)
     const struct run *r = t->r;
     const char *slash = strrchr(r->a->model, '/');
     char name[16];
-    say_dim("%s, cache %s, room for %zu tokens; /help shows the commands", slash ? slash + 1 : r->a->model, format_name(r, name),
+    say_dim("%s, cache %s, room for %zu tokens; /help shows the commands", slash ? slash + 1 : r->a->model, run_cache_name(r, name),
             llm_state_capacity(r->state));
     if (!r->a->chat)
         say_dim("The file has no template of conversations that is known here: the model goes on with what you type.");

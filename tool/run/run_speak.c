@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../../include/aura_file.h"
+#include "../parts/profile_file.h"
 #include "../parts/terminal.h"
 
 static volatile sig_atomic_t interrupted;
@@ -48,28 +48,31 @@ static double now(void)
 
 /* ---- what it needs ---------------------------------------------------------------------------------------------------- */
 
-static int load_profile(struct run *r, aura_ctx **ctx, aura_profile **profile)
+static int load_profile(struct run *r, aura_format format, struct profile_file *profile)
 {
-    if (!r->a->profile)
-        return 0;
-    if (aura_ctx_create(NULL, ctx) || aura_profile_load(*ctx, r->a->profile, profile))
+    if (profile_file_open(profile, r->a->profile))
         return failed(r->self, "%s: %s", r->a->profile, aura_last_error());
+    if (!format.k && !profile_has_formats(profile->profile))
+        return failed(r->self, "--cache profile needs --profile and formats in it: `aura calibrate --bits N` finds them");
     return 0;
 }
 
 int run_make_state(struct run *r, aura_format format, struct llm_state **state)
 {
-    aura_ctx *ctx = NULL;
-    aura_profile *profile = NULL;
+    struct profile_file profile;
     struct llm_options options = {.threads = r->a->threads, .format = format, .tokens = r->a->ctx, .isa_mask = r->isa_mask};
-    int status = load_profile(r, &ctx, &profile);
+    int status = load_profile(r, format, &profile);
     options.flags = r->a->no_learn ? 0 : AURA_LEARN;
-    options.profile = profile;
+    options.profile = profile.profile;
     if (!status && llm_state_create(r->llm, &options, state, r->error))
         status = failed(r->self, "%s: %s", r->a->model, r->error);
-    aura_profile_destroy(profile);
-    aura_ctx_destroy(ctx);
+    profile_file_close(&profile);
     return status;
+}
+
+const char *run_cache_name(const struct run *r, char name[16])
+{
+    return r->a->cache.k ? aura_format_name(r->a->cache, name) ? "?" : name : "profile";
 }
 
 struct conversation_model run_model(const struct run *r)
