@@ -456,7 +456,7 @@ class CudaCache(Cache):
             n = len(seqs)
             self._append(seqs, self._look(k, "k", (n, None, self.kv_heads, self.dim)), self._look(v, "v", (n, None, self.kv_heads, self.v_dim)), 1)
 
-    def _append(self, seqs: list[CudaSequence], k: Tensor, v: Tensor, axis: int) -> None:
+    def _append(self, seqs: list[CudaSequence], k: Tensor, v: Tensor, axis: int, starts: list[int] | None = None) -> None:
         tokens = k.shape[axis]
         if v.shape[axis] != tokens:
             raise bad(f"k has {tokens} tokens, v has {v.shape[axis]}")
@@ -467,9 +467,14 @@ class CudaCache(Cache):
         args.seqs, kept = self._ids(seqs)
         _set(args.k, k, axis)
         _set(args.v, v, axis)
+        if starts:
+            args.starts, kept_too = self._gpu.ints(starts)
         check(lib.aura_cuda_append(self._use(), ctypes.byref(args), self._gpu.stream()))
-        for seq in seqs:
-            seq.tokens += tokens
+        self._count(seqs, tokens, starts)
+
+    def _count(self, seqs: list[CudaSequence], tokens: int, starts: list[int] | None) -> None:
+        for i, seq in enumerate(seqs):
+            seq.tokens += tokens - (starts[i] if starts else 0)
 
     def workspace(self, seqs: int, queries: int) -> int:
         """The place of calls that are no larger, on the current stream. That of many queries is large, and given back by the next call
@@ -490,23 +495,21 @@ class CudaCache(Cache):
     def attend(self, seqs: Many[Sequence], q: Array | Many[Array], out: Array | Many[Array] | None = None, *, scale: float = 0,
                softcap: float = 0, window: int = 0, sinks: Array | None = None, alibi: Array | None = None, causal: bool = True,
                mask: Many[Array] | None = None, since: Any = None, until: Any = None, planes: int = 0, return_lse: bool = False) -> Any:
-        """As Cache.attend(): a batch [batch, tokens, q_heads, dim] in one launch, lists of arrays in one each. There is no `since` and no
-        `until`; mask: for each sequence [tokens, keys], or one array [batch, tokens, keys]. The log-sum-exp is [batch, tokens, q_heads]."""
+        """As Cache.attend(): a batch [batch, tokens, q_heads, dim] in one launch, lists of arrays in one each. mask: for each sequence
+        [tokens, keys], or one array [batch, tokens, keys]. The log-sum-exp is [batch, tokens, q_heads]."""
         seqs, options = self._mine(seqs), dict(scale=scale, softcap=softcap, window=window, sinks=sinks, alibi=alibi, causal=causal,
                                                planes=planes, return_lse=return_lse)
-        if since is not None or until is not None:
-            raise Error(Status.UNSUPPORTED, "since and until: not on a GPU; give a mask")
         with self._lock:
             if isinstance(q, (list, tuple)):
                 if len(q) != len(seqs):
                     raise bad(f"q has {len(q)} arrays for {len(seqs)} sequences")
-                got = [self._attend([seq], 0, x, out and out[i], None if mask is None else mask[i], **options)
+                got = [self._attend([seq], 0, x, out and out[i], *(x if x is None else x[i] for x in (mask, since, until)), **options)
                        for i, (seq, x) in enumerate(zip(seqs, q))]
                 return ([one[0] for one in got], [one[1] for one in got]) if return_lse else got
-            return self._attend(seqs, 1, q, out, mask, **options)
+            return self._attend(seqs, 1, q, out, mask, since, until, **options)
 
-    def _attend(self, seqs: list[CudaSequence], axis: int, q: Array, out: Array | None, mask: Any, scale: float, softcap: float,
-                window: int, sinks: Any, alibi: Any, causal: bool, planes: int, return_lse: bool) -> Any:
+    def _attend(self, seqs: list[CudaSequence], axis: int, q: Array, out: Array | None, mask: Any, since: Any, until: Any, scale: float,
+                softcap: float, window: int, sinks: Any, alibi: Any, causal: bool, planes: int, return_lse: bool) -> Any:
         """axis: that of tokens: 1 of a batch, 0 of one sequence."""
         n, gpu = len(seqs), self._gpu
         query = self._look(q, "q", (n, None, self.q_heads, self.dim)[1 - axis :])
@@ -522,6 +525,12 @@ class CudaCache(Cache):
             _set(args.q, query, axis)
             _set(args.out, to, axis)
             keep = self._extras(args, shape[: axis + 1], sinks, alibi, mask)
+            for name, given in (("from", since), ("until", until)):
+                if given is not None:
+                    tokens = np.broadcast_to(np.asarray([x for x in given] if axis else given), (*shape[:axis], queries))
+                    address, kept_too = gpu.ints(tokens.reshape(-1).tolist())
+                    setattr(args, name, address)
+                    keep.append(kept_too)
             if lse is not None:
                 args.lse = look(lse, "lse", gpu.index).pointer
             check(lib.aura_cuda_attend(self._use(), self.workspace(n, queries), ctypes.byref(args), gpu.stream()))
@@ -544,25 +553,50 @@ class CudaCache(Cache):
         return keep
 
     def step(self, seqs: Many[Sequence], k: Array, v: Array, q: Array, out: Array | None = None, *, starts: Array | None = None,
-             **options: Any) -> Array:
-        """As Cache.step(): append() and attend() of a batch."""
-        seqs = self._mine(seqs)
+             scale: float = 0, softcap: float = 0, window: int = 0, sinks: Array | None = None, alibi: Array | None = None,
+             planes: int = 0) -> Array:
+        """As Cache.step(): append() and attend() of a batch in one call."""
+        seqs, gpu = self._mine(seqs), self._gpu
+        n, starts = len(seqs), None if starts is None else [int(x) for x in starts]
+        tensors = [self._look(x, name, (n, None, heads, dim)) for x, name, heads, dim in (
+            (k, "k", self.kv_heads, self.dim), (v, "v", self.kv_heads, self.v_dim), (q, "q", self.q_heads, self.dim))]
+        tokens = tensors[2].shape[1]
+        if any(t.shape[1] != tokens for t in tensors):
+            raise bad(f"k, v and q have {', '.join(str(t.shape[1]) for t in tensors)} tokens")
+        self._check_starts(starts, n, tokens)
+        result = empty(q, tensors[2].dtype, (n, tokens, self.q_heads, self.v_dim), gpu.index)[0] if out is None else out
+        tensors.append(self._look(result, "out", (n, tokens, self.q_heads, self.v_dim), write=True))
+        if not n or not tokens:
+            return result
+        args = make(_abi.aura_cuda_step_args)
+        ask = args.attend
+        ask.size, ask.n_seqs, ask.queries, ask.planes = ctypes.sizeof(ask), n, tokens, planes
+        ask.scale, ask.softcap, ask.window = scale, softcap, window
         with self._lock:
-            if q.shape[1] != k.shape[1]:
-                raise bad(f"k and q have {k.shape[1]} and {q.shape[1]} tokens")
-            self.append_padded(seqs, k, v, None if starts is None else [int(x) for x in starts])
-            return self._attend(seqs, 1, q, out, None, **{**dict(scale=0, softcap=0, window=0, sinks=None, alibi=None, causal=True, planes=0,
-                                                              return_lse=False), **options})
+            self._room(seqs, tokens)
+            ask.seqs, kept = self._ids(seqs)
+            for to, t in zip((args.k, args.v, ask.q, ask.out), tensors):
+                _set(to, t, 1)
+            keep = self._extras(ask, (n, tokens), sinks, alibi, None)
+            if starts:
+                ask.starts, kept_too = gpu.ints(starts)
+            check(lib.aura_cuda_step(self._use(), self.workspace(n, tokens), ctypes.byref(args), gpu.stream()))
+            self._count(seqs, tokens, starts)
+            del keep
+        return result
 
     def append_padded(self, seqs: list[CudaSequence], k: Array, v: Array, starts: list[int] | None) -> None:
         """append() of a batch, of whose row i the first starts[i] tokens are padding, and not stored."""
-        if not starts or not any(starts):
-            return self.append(seqs, k, v)
-        tokens = k.shape[1]
-        if len(starts) != len(seqs) or not all(0 <= first <= tokens for first in starts):
-            raise bad(f"starts {starts} for {len(seqs)} sequences and {tokens} tokens")
-        for i, first in enumerate(starts):
-            self.append([seqs[i]], k[i : i + 1, first:], v[i : i + 1, first:])
+        n = len(seqs)
+        key, value = self._look(k, "k", (n, None, self.kv_heads, self.dim)), self._look(v, "v", (n, None, self.kv_heads, self.v_dim))
+        self._check_starts(starts, n, key.shape[1])
+        with self._lock:
+            self._append(self._mine(seqs), key, value, 1, starts)
+
+    @staticmethod
+    def _check_starts(starts: list[int] | None, n: int, tokens: int) -> None:
+        if starts and (len(starts) != n or not all(0 <= first <= tokens for first in starts)):
+            raise bad(f"starts {starts} for {n} sequences and {tokens} tokens")
 
     def truncate(self, seqs: Many[Sequence], tokens: Many[int]) -> None:
         """Cuts sequences to their first tokens[i] tokens. Those that share no memory are cut on the stream, and nobody waits."""

@@ -284,20 +284,21 @@ class _Step:
 
 
 class _GpuStep:
-    """The same for a layer on a GPU: two calls, on torch's stream."""
+    """The same for a layer on a GPU, on torch's stream."""
 
     def __init__(self, store: Any, seqs: list[Any], planes: int):
         self.store, self.seqs, self.moves = store, seqs, -1
-        self.put = make(_abi.aura_cuda_append_args, n_seqs=len(seqs))
-        self.ask = make(_abi.aura_cuda_attend_args, n_seqs=len(seqs), planes=planes)
-        self.k, self.v, self.q, self.out = self.put.k, self.put.v, self.ask.q, self.ask.out
-        self.at = ctypes.byref(self.put), ctypes.byref(self.ask)
+        self.args = make(_abi.aura_cuda_step_args)
+        self.ask = self.args.attend
+        self.ask.size, self.ask.n_seqs, self.ask.planes = ctypes.sizeof(self.ask), len(seqs), planes
+        self.k, self.v, self.q, self.out = self.args.k, self.args.v, self.ask.q, self.ask.out
+        self.at = ctypes.byref(self.args)
         self.known: tuple | None = None
         self.size: tuple = ()
         self.given: tuple = ()
 
     def reshape(self, k: torch.Tensor | None, v: torch.Tensor | None, query: torch.Tensor, out: torch.Tensor) -> None:
-        self.put.tokens = self.ask.queries = query.shape[2]
+        self.ask.queries = query.shape[2]
         if query.shape[1] != self.store.q_heads:
             raise Error(Status.UNSUPPORTED, f"queries of {query.shape[1]} heads: on a GPU the cache was made for {self.store.q_heads}; "
                                             "give the model's configuration to AuraCache")
@@ -309,26 +310,26 @@ class _GpuStep:
             _set(self.v, v, 2, 1)
             self.k.seq_stride, self.v.seq_stride = k.stride(0), v.stride(0)
 
-    def run(self, handle: int, k: torch.Tensor | None, v: torch.Tensor | None, query: torch.Tensor, out: torch.Tensor, given: tuple) -> None:
-        store, tokens = self.store, self.put.tokens
-        if k is not None:
+    def run(self, handle: int, k: torch.Tensor | None, v: torch.Tensor | None, query: torch.Tensor, out: torch.Tensor, given: tuple,
+            skip: list[int] | None = None) -> None:
+        store, ask, tokens = self.store, self.ask, self.ask.queries
+        if k is None:
+            self.k.data = self.v.data = None
+        else:
+            self.k.data, self.v.data = k.data_ptr(), v.data_ptr()
             if any(seq.tokens + tokens > seq.reserved for seq in self.seqs):
                 store._room(self.seqs, tokens)
                 handle = store._use()
-            self.k.data, self.v.data = k.data_ptr(), v.data_ptr()
         if self.moves != store._moves:  # its sequences have other numbers
-            self.put.seqs, self.kept = store._ids(self.seqs)
-            self.ask.seqs, self.moves = self.put.seqs, store._moves
+            (ask.seqs, self.kept), self.moves = store._ids(self.seqs), store._moves
         self.q.data, self.out.data = query.data_ptr(), out.data_ptr()
         if given != self.given:
-            self.ask.scale, self.ask.softcap, self.ask.window, self.ask.sinks = self.given = given
-        stream = store._gpu.stream()
+            ask.scale, ask.softcap, ask.window, ask.sinks = self.given = given
+        ask.starts, kept = store._gpu.ints(skip) if skip else (None, None)
+        ask.long_seqs = self.seqs[0].tokens >= 16384
+        check(lib.aura_cuda_step(handle, store.workspace(len(self.seqs), tokens), self.at, store._gpu.stream()))
         if k is not None:
-            check(lib.aura_cuda_append(handle, self.at[0], stream))
-            for seq in self.seqs:
-                seq.tokens += tokens
-        self.ask.long_seqs = self.seqs[0].tokens >= 16384
-        check(lib.aura_cuda_attend(handle, store.workspace(len(self.seqs), tokens), self.at[1], stream))
+            store._count(self.seqs, tokens, skip)
 
 
 def _looks(k: torch.Tensor, v: torch.Tensor, query: torch.Tensor) -> tuple:
@@ -574,12 +575,11 @@ class AuraLayer(CacheLayerMixin):
             self._step = _GpuStep(self.store, self.seqs, self.settings.planes) if self.gpu else _Step(self.seqs, self.settings.planes)
         step = self._step
         step.known = None
-        if self.gpu and skip and k is not None:
-            self._append(k, v, skip)
-            k = v = skip = None
         step.reshape(k, v, query, out)
         if self.gpu:
-            step.run(self.store._use(), k, v, query, out, given)
+            step.run(self.store._use(), k, v, query, out, given, skip)
+            if skip and k is not None:
+                self.pads = [old + new for old, new in zip(self.pads, skip)]
             return
         starts = (ctypes.c_uint32 * len(skip))(*skip) if skip else None
         step.args.starts = ctypes.addressof(starts) if skip else None

@@ -105,10 +105,13 @@ def test_options():
     cache, seq, k, v = filled(70)
     q, mask, seen = numbers(5, 4, 64), numbers(5, 20), RNG.random((5, 70)) < 0.5
     for given in (dict(scale=0.3), dict(softcap=2.0), dict(window=9), dict(sinks=np.array([0.5, -1, 2, 0])), dict(causal=False),
-                  dict(alibi=np.array([-0.1, -0.2, -0.3, -0.4])), dict(mask=mask)):
+                  dict(alibi=np.array([-0.1, -0.2, -0.3, -0.4])), dict(mask=mask), dict(until=[70, 60, 50, 40, 1]),
+                  dict(since=[0, 5, 60, 66, 3], until=[1, 70, 61, 66, 40]), dict(since=[0, 10, 20, 30, 69])):
         near(down(seq.attend(up(q), **given)), attention(q, k, v, **given)[0], CLOSE, str(list(given)))
     near(down(seq.attend(up(q), mask=seen)), attention(q, k, v, mask=np.where(seen, 0, -np.inf))[0], CLOSE, "mask of bool")
-    refused(aura.Status.UNSUPPORTED, lambda: seq.attend(up(q), until=[1] * 5), "mask")
+    two = [seq, seq.fork()]
+    got = cache.attend(two, up(np.stack([q, q])), until=[[70, 60, 50, 40, 1], [9, 9, 9, 9, 9]])
+    near(down(got)[1], attention(q, k, v, until=[9] * 5)[0], CLOSE, "until of a batch")
 
 
 def test_views():
