@@ -240,6 +240,7 @@ void check_append();
 void check_seqs();
 void check_caches();
 void check_step();
+void check_models();
 void check_windows();
 void check_batch();
 void check_recording();
