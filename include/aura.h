@@ -80,7 +80,7 @@ AURA_API size_t aura_dtype_bytes(aura_dtype dtype);
 /* ---- context --------------------------------------------------------------------------------------------------- */
 
 /* What the kernels may be built from, as bits of a mask. src/variants.h says which CPU features each name stands for.
- * The last four add kernels to another set, and only where they are faster: a mask with one of them should have that
+ * The last five add kernels to another set, and only where they are faster: a mask with one of them should have that
  * other set too. */
 enum {
     AURA_ISA_REF = 1,  /* plain C, always there */
@@ -90,10 +90,14 @@ enum {
     AURA_ISA_AVXVNNI = 16,    /* adds integer dot products to AVX2 */
     AURA_ISA_AVX512VNNI = 32, /* adds them to AVX512 */
     AURA_ISA_DOTPROD = 64,    /* adds them to NEON */
-    AURA_ISA_I8MM = 128       /* adds integer matrix products to DOTPROD */
+    AURA_ISA_I8MM = 128,      /* adds integer matrix products to DOTPROD */
+    AURA_ISA_AMX = 256        /* adds products of whole matrices to AVX512VNNI, for calls with many query rows */
 };
 
-/* The instruction sets that this CPU and this operating system offer, AURA_ISA_REF included. Never fails. */
+/* The instruction sets that this CPU and this operating system offer, AURA_ISA_REF included. Never fails. Where the CPU has AMX, it
+ * asks Linux to let the process use it, once; a context whose mask has no AURA_ISA_AMX does not ask.
+ * The environment variable AURA_ISA, the name of a set as in `aura list`, leaves out all that are better: with avx512vnni a program
+ * runs without AMX. A name that is none is an error of aura_ctx_create. */
 AURA_API uint32_t aura_cpu_isas(void);
 
 /* Where a handle's memory comes from. Give both functions or neither; neither means the C library.

@@ -1,12 +1,19 @@
 /* CPU and system features, and the table of kernels. No vector code here: this file runs on any CPU. */
+#define _GNU_SOURCE /* syscall */
 #include "base/exact.h"
 #include "dispatch.h"
 
+#include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "ref.h"
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && defined(__linux__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#elif defined(__x86_64__)
 #include <cpuid.h>
 #elif defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
@@ -79,8 +86,13 @@ uint32_t aura_x86_isas(const struct aura_cpuid *cpu)
     if ((cpu->leaf7_ebx & avx512) != avx512 || (cpu->xcr0 & 0xe6) != 0xe6)
         return isas;
     isas |= AURA_ISA_AVX512;
-    if ((cpu->leaf7_ecx & avx512vnni) == avx512vnni)
-        isas |= AURA_ISA_AVX512VNNI;
+    if ((cpu->leaf7_ecx & avx512vnni) != avx512vnni)
+        return isas;
+    isas |= AURA_ISA_AVX512VNNI;
+    const uint32_t amx = 1u << 24 | 1u << 25, names = cpu->leaf1d_ebx >> 16, row_bytes = cpu->leaf1d_ebx & 0xffff;
+    const int tiles = names >= 8 && row_bytes >= 64 && (cpu->leaf1d_ecx & 0xffff) >= 16;
+    if (tiles && (cpu->leaf7_edx & amx) == amx && (cpu->xcr0 & 0x60000) == 0x60000)
+        isas |= AURA_ISA_AMX;
     return isas;
 }
 
@@ -93,8 +105,65 @@ uint32_t aura_arm_isas(uint64_t hwcap, uint64_t hwcap2)
     return isas;
 }
 
-#if defined(__x86_64__)
+uint32_t aura_isas_up_to(const char *name)
+{
+    uint32_t isas = 0;
+    for (size_t i = 0; i < aura_isa_count; i++) { /* the worst comes first */
+        isas |= aura_isa_list[i].flag;
+        if (name && !strcmp(aura_isa_list[i].name, name))
+            return isas;
+    }
+    return name ? 0 : isas;
+}
+
 uint32_t aura_cpu_isas(void)
+{
+    return aura_usable_isas(~0u);
+}
+
+/* What the environment leaves of these. A name that is none leaves all: aura_ctx_create says so. */
+static uint32_t left_of(uint32_t isas)
+{
+    const char *name = getenv("AURA_ISA");
+    const uint32_t up_to = aura_isas_up_to(name && *name ? name : NULL);
+    return up_to ? isas & (up_to | AURA_ISA_REF) : isas;
+}
+
+#if defined(AURA_PLAIN_TILES)
+/* For tests: see cpu/amx.c. */
+static uint32_t with_tiles(uint32_t isas, uint32_t wanted)
+{
+    return isas & AURA_ISA_AVX2 ? isas | (wanted & AURA_ISA_AMX) : isas;
+}
+#elif defined(__x86_64__) && defined(__linux__)
+/* Linux saves tile registers only for a process that has asked. It refuses where a signal stack is too small for them. */
+static int may_use_tiles(void)
+{
+    static atomic_int known; /* 1: no, 2: yes. Two threads that ask at once get the same answer */
+    const long ask = 0x1023, look = 0x1022, tile_data = 18; /* ARCH_REQ_XCOMP_PERM, ARCH_GET_XCOMP_PERM */
+    uint64_t granted = 0;
+    if (!atomic_load(&known)) {
+        const int yes = !syscall(SYS_arch_prctl, ask, tile_data) && !syscall(SYS_arch_prctl, look, &granted) &&
+                        (granted >> tile_data & 1);
+        atomic_store(&known, yes ? 2 : 1);
+    }
+    return atomic_load(&known) == 2;
+}
+
+static uint32_t with_tiles(uint32_t isas, uint32_t wanted)
+{
+    return isas & wanted & AURA_ISA_AMX && may_use_tiles() ? isas : isas & ~(uint32_t)AURA_ISA_AMX;
+}
+#else
+static uint32_t with_tiles(uint32_t isas, uint32_t wanted)
+{
+    (void)wanted;
+    return isas & ~(uint32_t)AURA_ISA_AMX;
+}
+#endif
+
+#if defined(__x86_64__)
+static uint32_t machine_isas(void)
 {
     struct aura_cpuid cpu = {0};
     uint32_t a, b, c, d, last_subleaf, low = 0, high = 0;
@@ -103,25 +172,32 @@ uint32_t aura_cpu_isas(void)
     if (cpu.leaf1_ecx & 1u << 27) /* OSXSAVE: xgetbv may be asked which registers the system saves */
         __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
     cpu.xcr0 = (uint64_t)high << 32 | low;
-    if (!__get_cpuid_count(7, 0, &last_subleaf, &cpu.leaf7_ebx, &cpu.leaf7_ecx, &d))
+    if (!__get_cpuid_count(7, 0, &last_subleaf, &cpu.leaf7_ebx, &cpu.leaf7_ecx, &cpu.leaf7_edx))
         return AURA_ISA_REF;
     if (last_subleaf >= 1)
         __get_cpuid_count(7, 1, &cpu.leaf7_1_eax, &b, &c, &d);
+    __get_cpuid_count(0x1d, 1, &a, &cpu.leaf1d_ebx, &cpu.leaf1d_ecx, &d);
     return aura_x86_isas(&cpu);
 }
 #elif defined(__aarch64__) && defined(__linux__)
-uint32_t aura_cpu_isas(void)
+static uint32_t machine_isas(void)
 {
     return aura_arm_isas(getauxval(AT_HWCAP), getauxval(AT_HWCAP2));
 }
 #elif defined(__aarch64__)
-uint32_t aura_cpu_isas(void)
+static uint32_t machine_isas(void)
 {
     return aura_arm_isas(0, 0); /* what every one has: only Linux is asked for more */
 }
 #else
-uint32_t aura_cpu_isas(void)
+static uint32_t machine_isas(void)
 {
     return AURA_ISA_REF;
 }
 #endif
+
+uint32_t aura_usable_isas(uint32_t wanted)
+{
+    wanted = left_of(wanted | AURA_ISA_REF);
+    return with_tiles(machine_isas(), wanted) & wanted;
+}

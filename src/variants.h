@@ -116,6 +116,7 @@ enum { AURA_N_KINDS = 32 };
     X(avxvnni, AURA_ISA_AVXVNNI, "AVX2, FMA, F16C and AVX-VNNI")                     \
     X(avx512, AURA_ISA_AVX512, "AVX-512 F, BW, DQ, VL and BMI2")                     \
     X(avx512vnni, AURA_ISA_AVX512VNNI, "AVX-512 F, BW, DQ, VL, VNNI, VBMI and BMI2") \
+    X(amx, AURA_ISA_AMX, "AVX-512 VNNI as above, AMX-INT8 and the system's permission") \
     X(neon, AURA_ISA_NEON, "64-bit ARM")                                             \
     X(dotprod, AURA_ISA_DOTPROD, "64-bit ARM with dot products")                     \
     X(i8mm, AURA_ISA_I8MM, "64-bit ARM with dot products and I8MM")
@@ -168,7 +169,9 @@ enum { AURA_N_KINDS = 32 };
     X(row_reduce, avx512)       \
     X(reference, avx512vnni)    \
     X(score, avx512vnni)        \
-    X(value, avx512vnni)
+    X(value, avx512vnni)        \
+    X(score, amx)               \
+    X(value, amx)
 #define AURA_VARIANTS_ARM(X) \
     X(rotate, neon)           \
     X(undo, neon)             \

@@ -78,7 +78,8 @@ static inline uint32_t oracle_unpack(const uint8_t *row, uint32_t bits, uint32_t
 }
 
 /* The context under test. Every test of a program runs once for each instruction set of the machine. A derived set has kernels
- * for integer dot products only: it runs together with the set it extends, and only if `derived` is set. */
+ * for integer dot products only: it runs together with the set it extends, and only if `derived` is set. AURA_TEST_ISA in the
+ * environment leaves only one. */
 static aura_ctx *ctx;
 
 static inline void on_isas(void (*tests)(void), int derived)
@@ -91,13 +92,16 @@ static inline void on_isas(void (*tests)(void), int derived)
                 {AURA_ISA_AVXVNNI, AURA_ISA_AVX2, "avxvnni"},
                 {AURA_ISA_AVX512, 0, "avx512"},
                 {AURA_ISA_AVX512VNNI, AURA_ISA_AVX512, "avx512vnni"},
+                {AURA_ISA_AMX, AURA_ISA_AVX512 | AURA_ISA_AVX512VNNI, "amx"},
                 {AURA_ISA_NEON, 0, "neon"},
                 {AURA_ISA_DOTPROD, AURA_ISA_NEON, "dotprod"},
                 {AURA_ISA_I8MM, AURA_ISA_NEON | AURA_ISA_DOTPROD, "i8mm"}};
     for (size_t i = 0; i < sizeof isas / sizeof *isas; i++) {
         aura_ctx_options options = AURA_CTX_OPTIONS_INIT;
         options.isa_mask = isas[i].flag | isas[i].base;
-        if ((isas[i].base && !derived) || !(aura_cpu_isas() & isas[i].flag) || aura_ctx_create(&options, &ctx))
+        const char *only = getenv("AURA_TEST_ISA");
+        if ((only && strcmp(only, isas[i].name)) || (isas[i].base && !derived) || !(aura_cpu_isas() & isas[i].flag) ||
+            aura_ctx_create(&options, &ctx))
             continue;
         test_suffix = isas[i].name;
         tests();

@@ -16,7 +16,7 @@ cd "$(dirname "$0")/.." || exit 1
 dir=build/test/plant/$1
 top=$PWD
 
-cc=gcc run=
+cc='gcc -DAURA_PLAIN_TILES' run= # amx with plain C for its tile instructions, so that every machine with AVX2 runs what is around them
 if grep -q '__aarch64__' "src/cpu/$1.c"; then
     cc='aarch64-linux-gnu-gcc -static' run=qemu-aarch64
 fi

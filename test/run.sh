@@ -307,6 +307,14 @@ job_isa() {
         fi
     done
 
+    if can_run amx $out/gcc/plain_tiles_aura; then
+        try 'isa amx, with plain C for its tile instructions' $out/gcc/plain_tiles_aura check --isa amx --no-times --strict
+        AURA_QUICK=1 AURA_TEST_ISA=amx program plain_tiles $out/gcc/plain_tiles_same
+    else
+        echo 'skip isa amx, with plain C for its tile instructions: this CPU has no AVX2'
+    fi
+    try 'isa AURA_ISA: nothing better' bash -c "! AURA_ISA=ref $out/gcc/aura list --json | grep -v '\"isa\": \"ref\"' | grep '\"used\": true'"
+
     try 'isa old CPU: list' $old $out/gcc/aura list
     if can_run avx2 $old $out/gcc/aura; then
         echo 'FAIL isa old CPU: claims to have AVX2'
@@ -365,7 +373,7 @@ one_not_run() {
     try 'union: a GPU kernel that did not run is missed' grep -qx "never ran: $name" $out/union-planted.txt
 }
 
-job_plant-x86() { test/plant.sh avx2 avxvnni avx512 avx512vnni; }
+job_plant-x86() { test/plant.sh avx2 avxvnni avx512 avx512vnni amx; }
 job_plant-neon() { test/plant.sh neon dotprod i8mm; }
 
 # ---- the tool's commands --------------------------------------------------------------------------------------------

@@ -122,6 +122,10 @@ static aura_status check_options(const aura_ctx_options *o, uint32_t known_isas)
     if (o->isa_mask & ~known_isas)
         return aura_fail(NULL, AURA_BAD_ARGUMENT, "aura_ctx_create: isa_mask 0x%x has bits beyond 0x%x", o->isa_mask,
                          known_isas);
+    const char *name = getenv("AURA_ISA");
+    if (name && *name && !aura_isas_up_to(name))
+        return aura_fail(NULL, AURA_BAD_ARGUMENT, "aura_ctx_create: AURA_ISA is %.32s in the environment, which names no "
+                         "instruction set; `aura list` shows them", name);
     if (o->threads > AURA_MAX_THREADS)
         return aura_fail(NULL, AURA_BAD_ARGUMENT, "aura_ctx_create: threads is %u, at most %d", o->threads,
                          AURA_MAX_THREADS);
@@ -166,7 +170,7 @@ aura_status aura_ctx_create(const aura_ctx_options *options, aura_ctx **ctx)
     made->log = options->log;
     made->log_user = options->log_user;
     made->executor = options->executor;
-    made->isas = (options->isa_mask ? options->isa_mask | AURA_ISA_REF : known) & aura_cpu_isas();
+    made->isas = aura_usable_isas(options->isa_mask ? options->isa_mask : known);
     aura_kernels_init(&made->kernels, made->isas);
     if ((status = make_workers(made, options->threads))) {
         allocator.free(allocator.user, made, sizeof *made);

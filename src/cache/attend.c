@@ -152,9 +152,12 @@ static void merge(struct aura_partial *into, float *into_acc, const struct aura_
 
 static struct aura_partial row_result(const struct aura_softmax_row *row)
 {
-    struct aura_partial p = {row->max, 0};
-    for (int i = 0; i < AURA_LANES; i++)
-        p.sum += row->sum[i];
+    float sum[AURA_LANES];
+    memcpy(sum, row->sum, sizeof sum);
+    for (int half = AURA_LANES / 2; half; half /= 2) /* one after the other, each would wait for the one before */
+        for (int i = 0; i < half; i++)
+            sum[i] += sum[i + half];
+    struct aura_partial p = {row->max, sum[0]};
     return p;
 }
 

@@ -408,8 +408,10 @@ AURA_INLINE void ivec_store_planes(uint8_t plane[2][32], ivec a, ivec b, const u
     }
     store_bytes(plane[0], first, second);
 }
-/* v * 2^n for whole n; 0 where n <= -126. */
-AURA_INLINE vec vec_scale2(vec v, vec n) { return vec_below(n, -125.5f, vec_exponent(v, n)); }
+/* What is above the whole number below x, and v * 2^(that number): 0 where x < -125, whatever v. */
+AURA_INLINE vec vec_floor(vec x) { return vec_of(_mm256_floor_ps(x.lo), _mm256_floor_ps(x.hi)); }
+AURA_INLINE vec vec_fraction(vec x) { return vec_sub(x, vec_floor(x)); }
+AURA_INLINE vec vec_scale2(vec v, vec x) { return vec_below(x, -125.f, vec_exponent(v, vec_floor(x))); }
 AURA_INLINE vec vec_from_int(ivec v) { return vec_of(_mm256_cvtepi32_ps(v.lo), _mm256_cvtepi32_ps(v.hi)); }
 /* To the nearest whole number, ties to even. */
 AURA_INLINE ivec ivec_from_vec(vec v) { return ivec_of(_mm256_cvtps_epi32(v.lo), _mm256_cvtps_epi32(v.hi)); }

@@ -263,10 +263,12 @@ AURA_INLINE void ivec_store_planes(uint8_t plane[2][32], ivec a, ivec b, const u
         _mm512_storeu_si512(plane, _mm512_permutexvar_epi32(order, _mm512_packus_epi16(hi, lo)));
     }
 }
-/* v * 2^n for whole n; 0 where n <= -126. Not the subnormals that vscalefps would make: each costs it hundreds of cycles. */
-AURA_INLINE vec vec_scale2(vec v, vec n)
+/* What is above the whole number below x, and v * 2^(that number): 0 where x < -125, whatever v. Not the subnormals that vscalefps
+ * would make: each costs it hundreds of cycles. */
+AURA_INLINE vec vec_fraction(vec x) { return _mm512_reduce_ps(x, 1); }
+AURA_INLINE vec vec_scale2(vec v, vec x)
 {
-    return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(n, _mm512_set1_ps(-126.f), _CMP_NLE_UQ), v, n);
+    return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(-125.f), _CMP_NLT_UQ), v, x);
 }
 AURA_INLINE vec vec_from_int(ivec v) { return _mm512_cvtepi32_ps(v); }
 /* To the nearest whole number, ties to even. */

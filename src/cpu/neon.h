@@ -461,8 +461,15 @@ AURA_INLINE void ivec_store_planes(uint8_t plane[2][32], ivec a, ivec b, const u
     }
     ivec_store8(plane[0], a), ivec_store8(plane[0] + 16, b);
 }
-/* v * 2^n for whole n; 0 where n <= -126. */
-AURA_INLINE vec vec_scale2(vec v, vec n) { return vec_below(n, -125.5f, vec_exponent(v, n)); }
+/* What is above the whole number below x, and v * 2^(that number): 0 where x < -125, whatever v. */
+AURA_INLINE vec vec_floor(vec x)
+{
+    for (int i = 0; i < 4; i++)
+        x.val[i] = vrndmq_f32(x.val[i]);
+    return x;
+}
+AURA_INLINE vec vec_fraction(vec x) { return vec_sub(x, vec_floor(x)); }
+AURA_INLINE vec vec_scale2(vec v, vec x) { return vec_below(x, -125.f, vec_exponent(v, vec_floor(x))); }
 AURA_INLINE vec vec_from_int(ivec v)
 {
     return vec_of(from_int_quarter(v.val[0]), from_int_quarter(v.val[1]), from_int_quarter(v.val[2]),

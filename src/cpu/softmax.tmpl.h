@@ -1,23 +1,21 @@
 /* softmax, written once over the words of an instruction set.
  *
- * Needs: vec_load, vec_store, vec_set1, vec_add, vec_sub, vec_mul, vec_fma, vec_max, vec_tops, vec_round, vec_scale2,
+ * Needs: vec_load, vec_store, vec_set1, vec_add, vec_sub, vec_mul, vec_fma, vec_max, vec_tops, vec_fraction, vec_scale2,
  *        vec_load_f16; ivec_from_vec, ivec_store_planes; AURA_ISA. */
 
 enum { WEIGHT_ROWS = 4 }; /* queries side by side */
 
-/* 2^x for x <= 0, relative error below 2e-7; 0 below -125.5, NaN stays NaN. x = n + r with n whole and |r| <= 1/2; the
+/* 2^x for x <= 0, relative error below 2e-7; 0 below -125, NaN stays NaN. x = n + r with n whole and r from 0 to 1; the
  * best polynomial of degree 5 gives 2^r to 7.5e-8. */
 AURA_INLINE vec softmax_exp2(vec x)
 {
-    vec bounded = vec_max(vec_set1(-126.f), x); /* in this order a NaN in x is kept */
-    vec n = vec_round(bounded), r = vec_sub(bounded, n);
-    vec p = vec_set1(1.32764725e-3f);
-    p = vec_fma(p, r, vec_set1(9.67554096e-3f));
-    p = vec_fma(p, r, vec_set1(5.55071309e-2f));
-    p = vec_fma(p, r, vec_set1(0.240221202f));
-    p = vec_fma(p, r, vec_set1(0.693146944f));
-    p = vec_fma(p, r, vec_set1(1.00000012f));
-    return vec_scale2(p, n);
+    vec r = vec_fraction(x), p = vec_set1(1.87757669e-3f);
+    p = vec_fma(p, r, vec_set1(8.98933969e-3f));
+    p = vec_fma(p, r, vec_set1(5.58263175e-2f));
+    p = vec_fma(p, r, vec_set1(0.240153611f));
+    p = vec_fma(p, r, vec_set1(0.693153083f));
+    p = vec_fma(p, r, vec_set1(0.99999994f));
+    return vec_scale2(p, x);
 }
 
 /* A new maximum: what was summed so far counts less. */
@@ -95,7 +93,7 @@ AURA_INLINE void softmax_block(struct aura_weight *weight, float *p, struct aura
         softmax_products(product + i * WEIGHT_ROWS, largest + i * WEIGHT_ROWS, p + i * n_query * AURA_TILE, row, unit, scales[i].v,
                          rows);
     }
-    for (int i = 0; i < AURA_TILES * WEIGHT_ROWS; i++) {
+    for (int i = 0; i < AURA_TILES * WEIGHT_ROWS; i++) { /* one by one: a vector of them would wait for four stores */
         const int none = !(largest[i] >= 0x1p-100f);
         to_integer[i] = none ? 0 : most / largest[i];
         largest[i] = none ? 0 : largest[i] * (1 / most) * scales->step;

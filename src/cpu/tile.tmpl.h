@@ -99,3 +99,22 @@ AURA_INLINE ivec tile_four(const void *bytes, uint32_t flip)
     memcpy(&four, bytes, sizeof four);
     return ivec_set1((int32_t)(four ^ flip));
 }
+
+/* The sum of 32 bytes, eight at a time. */
+AURA_INLINE int32_t tile_byte_sum(const uint8_t *byte)
+{
+    const uint64_t even = 0x00ff00ff00ff00ffu;
+    uint64_t sums = 0, eight;
+    for (int i = 0; i < AURA_TILE; i += 8) {
+        memcpy(&eight, byte + i, sizeof eight);
+        sums += (eight & even) + (eight >> 8 & even);
+    }
+    return (int32_t)(sums * 0x0001000100010001u >> 48);
+}
+
+/* The sum of the integer weights: what a constant in all levels adds. */
+AURA_INLINE int32_t tile_weight_sum(const struct aura_weight *w, const int planes)
+{
+    int32_t hi = tile_byte_sum(w->plane[0]);
+    return planes == 1 ? hi : 256 * hi + tile_byte_sum(w->plane[1]);
+}

@@ -7,25 +7,6 @@
  * Needs: tile.tmpl.h; value_sums and what is with it, of sums.tmpl.h or sums16.tmpl.h; ivec_plus, ivec_set1; vec_from_int,
  *        vec_load, vec_set1, vec_mul, vec_fma, vec_store; AURA_ISA. */
 
-/* The sum of 32 bytes, eight at a time. */
-AURA_INLINE int32_t tile_byte_sum(const uint8_t *byte)
-{
-    const uint64_t even = 0x00ff00ff00ff00ffu;
-    uint64_t sums = 0, eight;
-    for (int i = 0; i < AURA_TILE; i += 8) {
-        memcpy(&eight, byte + i, sizeof eight);
-        sums += (eight & even) + (eight >> 8 & even);
-    }
-    return (int32_t)(sums * 0x0001000100010001u >> 48);
-}
-
-/* The sum of the integer weights: what a constant in all levels adds. */
-AURA_INLINE int32_t tile_weight_sum(const struct aura_weight *w, const int planes)
-{
-    int32_t hi = tile_byte_sum(w->plane[0]);
-    return planes == 1 ? hi : 256 * hi + tile_byte_sum(w->plane[1]);
-}
-
 /* acc[g][d .. d + 16 * vecs) of all tiles. */
 AURA_INLINE void value_part(float *acc, size_t stride, const struct aura_weight *w, size_t apart, const int32_t *shift,
                             const struct ready_weights *ready, struct levels levels, const struct aura_tile *tile, size_t tiles,

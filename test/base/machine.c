@@ -77,15 +77,19 @@ static void float_modes_change_no_byte(void)
 
 static const struct aura_cpuid every_feature = {
     1u << 12 | 1u << 27 | 1u << 28 | 1u << 29, 1u << 5 | 1u << 8 | 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31,
-    1u << 1 | 1u << 11, 1u << 4, 0xe7};
+    1u << 1 | 1u << 11, 1u << 24 | 1u << 25, 1u << 4, 8u << 16 | 64, 16, 0x600e7};
 
 static void cpu_without_the_system_has_nothing(void)
 {
     const uint32_t avx2 = AURA_ISA_REF | AURA_ISA_AVX2 | AURA_ISA_AVXVNNI;
     const uint32_t all_of_it = avx2 | AURA_ISA_AVX512 | AURA_ISA_AVX512VNNI;
-    struct aura_cpuid none = {0}, ones = {~0u, ~0u, ~0u, ~0u, ~0u}, cpu = every_feature;
-    EXPECT(aura_x86_isas(&cpu) == all_of_it && aura_x86_isas(&ones) == all_of_it, "all there");
+    struct aura_cpuid none = {0}, ones = {~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u}, cpu = every_feature;
+    EXPECT(aura_x86_isas(&cpu) == (all_of_it | AURA_ISA_AMX) && aura_x86_isas(&ones) == (all_of_it | AURA_ISA_AMX), "all there");
     EXPECT(aura_x86_isas(&none) == AURA_ISA_REF, "nothing there");
+    for (uint64_t bit = 0x20000; bit <= 0x40000; bit *= 2) {
+        cpu.xcr0 = every_feature.xcr0 ^ bit;
+        EXPECT(aura_x86_isas(&cpu) == all_of_it, "tiles, or how they are laid out, not saved by the system");
+    }
     cpu.xcr0 = 0x07;
     EXPECT(aura_x86_isas(&cpu) == avx2, "zmm not saved by the system");
     cpu.xcr0 = 0x03;
@@ -107,19 +111,48 @@ static void without_a_bit(uint32_t *word, uint32_t asked, const struct aura_cpui
 
 static void every_feature_is_asked_for(void)
 {
-    const uint32_t avx2 = AURA_ISA_REF | AURA_ISA_AVX2, every = AURA_ISA_AVX512 | AURA_ISA_AVX512VNNI | avx2;
-    struct aura_cpuid cpu = {~0u, ~0u, ~0u, ~0u, 0xe7};
+    const uint32_t avx2 = AURA_ISA_REF | AURA_ISA_AVX2, every = AURA_ISA_AVX512 | AURA_ISA_AVX512VNNI | avx2 | AURA_ISA_AMX;
+    const uint32_t no_amx = (every | AURA_ISA_AVXVNNI) & ~(uint32_t)AURA_ISA_AMX;
+    struct aura_cpuid cpu = {~0u, ~0u, ~0u, ~0u, ~0u, 8u << 16 | 64, 16, 0x600e7};
     without_a_bit(&cpu.leaf1_ecx, every_feature.leaf1_ecx, &cpu, AURA_ISA_REF, "leaf 1");
     without_a_bit(&cpu.leaf7_ebx, 1u << 5, &cpu, AURA_ISA_REF, "leaf 7");
     without_a_bit(&cpu.leaf7_ebx, every_feature.leaf7_ebx & ~(1u << 5), &cpu, avx2 | AURA_ISA_AVXVNNI, "leaf 7");
     without_a_bit(&cpu.leaf7_ecx, every_feature.leaf7_ecx, &cpu, avx2 | AURA_ISA_AVXVNNI | AURA_ISA_AVX512,
                   "leaf 7 ecx");
     without_a_bit(&cpu.leaf7_1_eax, every_feature.leaf7_1_eax, &cpu, every, "leaf 7.1");
+    without_a_bit(&cpu.leaf7_edx, every_feature.leaf7_edx, &cpu, no_amx, "leaf 7 edx");
+    without_a_bit(&cpu.leaf1d_ebx, every_feature.leaf1d_ebx, &cpu, no_amx, "leaf 1d ebx: registers, bytes of a row");
+    without_a_bit(&cpu.leaf1d_ecx, every_feature.leaf1d_ecx, &cpu, no_amx, "leaf 1d ecx: rows");
 
     const uint32_t neon = AURA_ISA_REF | AURA_ISA_NEON;
     EXPECT(aura_arm_isas(0, 0) == neon && aura_arm_isas(~(1u << 20), ~0u) == neon, "no dot products, so no I8MM");
     EXPECT(aura_arm_isas(1u << 20, ~(1u << 13)) == (neon | AURA_ISA_DOTPROD), "dot products");
     EXPECT(aura_arm_isas(1u << 20, 1u << 13) == (neon | AURA_ISA_DOTPROD | AURA_ISA_I8MM), "I8MM");
+}
+
+/* AURA_ISA leaves out what is better than what it names: the way to run without AMX a program that has no option for it. */
+static void the_environment_leaves_out(void)
+{
+    aura_ctx_options o = AURA_CTX_OPTIONS_INIT;
+    aura_ctx *made = NULL;
+    const char *before = getenv("AURA_ISA");
+    uint32_t had = aura_cpu_isas(), allowed = 0;
+    for (size_t i = 0; i < aura_isa_count; i++) {
+        allowed |= aura_isa_list[i].flag;
+        setenv("AURA_ISA", aura_isa_list[i].name, 1);
+        EXPECT(aura_cpu_isas() == (had & allowed), "AURA_ISA=%s: 0x%x", aura_isa_list[i].name, aura_cpu_isas());
+        EXPECT(!aura_ctx_create(NULL, &made) && aura_ctx_isas(made) == (had & allowed), "%s", aura_last_error());
+        aura_ctx_destroy(made);
+    }
+    setenv("AURA_ISA", "avx1024", 1);
+    EXPECT(aura_ctx_create(&o, &made) == AURA_BAD_ARGUMENT && strstr(aura_last_error(), "avx1024"), "%s", aura_last_error());
+    setenv("AURA_ISA", "", 1);
+    EXPECT(aura_cpu_isas() == had && !aura_ctx_create(&o, &made), "%s", aura_last_error());
+    aura_ctx_destroy(made);
+    if (before)
+        setenv("AURA_ISA", before, 1);
+    else
+        unsetenv("AURA_ISA");
 }
 
 static void *thread_body(void *user)
@@ -161,6 +194,7 @@ int main(void)
     RUN(float_modes_change_no_byte);
     RUN(cpu_without_the_system_has_nothing);
     RUN(every_feature_is_asked_for);
+    RUN(the_environment_leaves_out);
     RUN(threads_share_a_context);
     aura_ctx_destroy(ctx);
     return test_result();

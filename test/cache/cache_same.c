@@ -592,7 +592,7 @@ int main(void)
     RUN(float_modes_change_no_bit);
     RUN(workspaces);
     RUN(workspaces_grow_with_the_work);
-    on_every_isa(in_place);
+    on_every_tile_isa(in_place);
     isas_close();
     return test_result();
 }

@@ -71,6 +71,29 @@ __attribute__((target("avx512f,avx512vnni"))) static void peak_avx512vnni(uint32
     UNROLL for (int k = 0; k < SUMS; k++) sink += (uint32_t)_mm512_reduce_add_epi32(sum[k]);
 }
 
+#if defined(__clang__) /* gcc's assembler knows them anyway */
+#define AMX_TARGET __attribute__((target("amx-tile,amx-int8")))
+#else
+#define AMX_TARGET
+#endif
+/* Four sums of 16 x 16: 16 x 16 x 64 products each. */
+AMX_TARGET static void peak_amx(uint32_t products)
+{
+    static const uint8_t bytes[64] = {3};
+    struct {
+        uint8_t palette, start, none[14];
+        uint16_t bytes[16];
+        uint8_t rows[16];
+    } shape = {.palette = 1, .bytes = {64, 64, 64, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 16}};
+    __asm__ volatile("ldtilecfg %0" : : "m"(shape));
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm4\n\ttileloadd (%0,%1,1), %%tmm5" : : "r"(bytes), "r"((size_t)0) : "memory");
+    __asm__ volatile("tilezero %tmm0\n\ttilezero %tmm1\n\ttilezero %tmm2\n\ttilezero %tmm3");
+    for (uint32_t n = 0; n < products / (16 * 16 * 64 * 4); n++)
+        __asm__ volatile("tdpbssd %tmm5, %tmm4, %tmm0\n\ttdpbssd %tmm5, %tmm4, %tmm1\n\t"
+                         "tdpbssd %tmm5, %tmm4, %tmm2\n\ttdpbssd %tmm5, %tmm4, %tmm3");
+    __asm__ volatile("tilerelease");
+}
+
 __attribute__((target("avx2,avxvnni"))) static void peak_avxvnni(uint32_t products)
 {
     __m256i a = _mm256_set1_epi8((char)(3 + sink)), b = _mm256_set1_epi8((char)(5 + sink)), sum[SUMS];
@@ -124,7 +147,8 @@ static void peak_neon(uint32_t products)
 static void once(uint32_t isas)
 {
 #if defined(__x86_64__)
-    (isas & AURA_ISA_AVX512VNNI ? peak_avx512vnni
+    (isas & AURA_ISA_AMX        ? peak_amx
+     : isas & AURA_ISA_AVX512VNNI ? peak_avx512vnni
      : isas & AURA_ISA_AVX512   ? peak_avx512
      : isas & AURA_ISA_AVXVNNI  ? peak_avxvnni
      : isas & AURA_ISA_AVX2     ? peak_avx2
@@ -142,7 +166,8 @@ static void once(uint32_t isas)
 
 const char *peak_name(uint32_t isas)
 {
-    return isas & AURA_ISA_AVX512VNNI                    ? "vpdpbusd zmm"
+    return isas & AURA_ISA_AMX                           ? "tdpbssd"
+           : isas & AURA_ISA_AVX512VNNI                  ? "vpdpbusd zmm"
            : isas & AURA_ISA_AVX512                      ? "vpmaddubsw + vpmaddwd + vpaddd zmm"
            : isas & AURA_ISA_AVXVNNI                     ? "vpdpbusd ymm"
            : isas & AURA_ISA_AVX2                        ? "vpmaddubsw + vpmaddwd + vpaddd ymm"

@@ -22,6 +22,13 @@ static const struct set {
     const char *name;
     double target[N_ROWS];
 } sets[] = {
+    {AURA_ISA_AMX,
+     "AMX",
+     {[READ_K4] = 0.85, [READ_K4_LONGER] = 0.85, [READ_K8] = 0.85, [READ_K3] = 0.6, [READ_ONE_HEAD] = 0.85, [READ_F16] = 0.85,
+      [K4_OVER_F16] = 3, [K8_OVER_F16] = 1.6, [QUERIES_4] = 1.3, [QUERIES_16] = 3.5, [HOT_K4] = 2.3, [BOTH_PLANES] = 1.7,
+      [HOT_K6] = 1.45, [HOT_K5] = 1.45, [HOT_K3] = 1.1, [HOT_K4V2] = 1, [HOT_K2] = 0.9, [DIM_64] = 1.3, [DIM_256] = 1.3,
+      [GQA_3] = 0.85, [GQA_8] = 1.5, [AVX2_OVER_AVX512] = 2.2, [APPEND] = 2e6, [APPEND_8] = 4e6,
+      [DECODE_8] = 4, [PAGES_IN] = 1, [PAGES_OUT] = 4, [PREFILL] = 0.15}},
     {AURA_ISA_AVX512VNNI,
      "AVX-512 VNNI",
      {[READ_K4] = 0.85, [READ_K4_LONGER] = 0.85, [READ_K8] = 0.85, [READ_K3] = 0.6, [READ_ONE_HEAD] = 0.85, [READ_F16] = 0.85,
