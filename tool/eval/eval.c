@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "../bench/bench.h"
-#include "../parts/profile_file.h"
+#include "../parts/own_profile.h"
 #include "../parts/replacement.h"
 #include "../parts/terminal.h"
 #include "../parts/text_model.h"
@@ -192,7 +192,7 @@ static int run(const struct command *self, int argc, char **argv)
     if (!status && !makes_one && profile_file_open(&profile, a.profile))
         status = failed(self, "%s", aura_last_error());
     if (!status && (text_model_open(&m, a.model, a.text, a.threads, a.rounded, error) ||
-                    (makes_one && profile_file_make(&profile, &m, a.threads, 0, error))))
+                    (makes_one && own_profile_make(&profile, &m, a.threads, 0, error))))
         status = failed(self, "%s", error);
     status = status ? status : measure(self, &a, &m, profile.profile, caches, count);
     text_model_close(&m);
