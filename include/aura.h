@@ -176,7 +176,10 @@ typedef enum aura_kind {
     AURA_KIND_B8 = 8,
     AURA_KIND_F32 = 9,
     AURA_KIND_F16 = 10,
-    AURA_KIND_BF16 = 11
+    AURA_KIND_BF16 = 11,
+    AURA_KIND_T2 = 12, /* codes of 2, 3 and 4 bits along a trellis: smaller errors than B2, B3 and B4 in the same bytes */
+    AURA_KIND_T3 = 13,
+    AURA_KIND_T4 = 14
 } aura_kind;
 
 /* The kinds of keys and values. Every pair is a format. */
@@ -184,8 +187,8 @@ typedef struct aura_format {
     aura_kind k, v;
 } aura_format;
 
-/* Reads the name of a format: "k4v4", "k8v4", "kf16v3", "kbf16vf32" ..., or a preset: "max" is k8v8, "safe" k6v6,
- * "quality" k5v5, "balanced" k4v4, "small" k3v3. Fails: AURA_BAD_ARGUMENT (no format of that name). */
+/* Reads the name of a format: "k4v4", "k8v4", "kt3vt3", "kf16v3", "kbf16vf32" ..., or a preset: "max" is k8v8, "safe"
+ * k6v6, "quality" k5v5, "balanced" k4v4, "small" k3v3. Fails: AURA_BAD_ARGUMENT (no format of that name). */
 AURA_API aura_status aura_format_parse(const char *name, aura_format *format);
 
 /* Writes the name of a format, "k4v4", into the caller's name[16]. Fails: AURA_BAD_ARGUMENT (a kind that is none). */

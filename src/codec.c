@@ -7,6 +7,7 @@
 
 #include "base/context.h"
 #include "codebook.h"
+#include "trellis.h"
 
 size_t aura_row_bytes(uint32_t dim, uint32_t bits)
 {
@@ -103,12 +104,13 @@ static int fill_cells(struct aura_codec_plan *plan, float place)
     return 1;
 }
 
+/* The RMS of a rotated vector already suits a Lloyd-Max table; a plain grid is fitted by its largest coordinate, where clipping a
+ * little pays at 5 and 6 bits and hardly at 8. */
+static const float table_fits[9] = {0.80f, 0.85f, 0.90f, 0.95f, 1.00f, 1.05f, 1.10f, 1.15f, 1.20f};
+
 void aura_codec_plan_init(struct aura_codec_plan *plan, const aura_codebook *book, uint32_t dim, aura_scale_rule rule,
                           uint32_t search)
 {
-    /* The RMS of a rotated vector already suits a Lloyd-Max table; a plain grid is fitted by its largest coordinate,
-     * where clipping a little pays at 5 and 6 bits and hardly at 8. */
-    static const float table_fits[9] = {0.80f, 0.85f, 0.90f, 0.95f, 1.00f, 1.05f, 1.10f, 1.15f, 1.20f};
     static const float grid_fits[9] = {0.95f, 1.03125f, 1.1125f, 1.19375f, 1.275f, 1.35625f, 1.4375f, 1.51875f, 1.6f};
     static const float grid8_fits[9] = {0.95f,  0.98125f, 1.0125f,  1.04375f, 1.075f,
                                         1.10625f, 1.1375f,  1.16875f, 1.2f};
@@ -134,6 +136,7 @@ void aura_codec_plan_init(struct aura_codec_plan *plan, const aura_codebook *boo
         plan->threshold[i] = i + 1 < book->levels ? book->threshold[i] : INFINITY;
     }
     plan->cells = 0;
+    plan->trellis = 0;
     for (uint32_t i = 0; i < 16; i++)
         plan->cell_threshold[i] = plan->cell_low[i] = plan->cell_high[i] = plan->cell_count[i] = 0;
     plan->mirrored = is_mirrored(plan, book->levels) && book->levels == (book->bits == 8 ? 255u : 1u << book->bits);
@@ -142,4 +145,41 @@ void aura_codec_plan_init(struct aura_codec_plan *plan, const aura_codebook *boo
     else
         for (int i = 0; !(plan->mirrored = (uint32_t)fill_cells(plan, 14.6f + 0.05f * (float)i)) && i < 16; i++)
             ;
+}
+
+void aura_trellis_plan_init(struct aura_codec_plan *plan, uint32_t kind, uint32_t dim, aura_scale_rule rule, uint32_t search)
+{
+    const uint32_t bits = aura_bits_of(kind), each = 1u << (bits - 1); /* levels of a subset */
+    const float step = aura_trellis_of(kind)->step;
+    memset(plan, 0, sizeof *plan);
+    plan->dim = dim;
+    plan->bits = bits;
+    plan->row_bytes = (uint32_t)aura_row_bytes(dim, bits);
+    plan->rule = rule;
+    plan->sigma = 1;
+    plan->tiny = 0x1.fffffep-51f;
+    plan->trellis = 1;
+    plan->n_fits = search ? 9 : 1;
+    plan->fits[0] = 1;
+    if (search)
+        memcpy(plan->fits, table_fits, sizeof plan->fits);
+    for (uint32_t i = 0; i < 256; i++) {
+        plan->centroid[i] = step * (float)aura_trellis_level(kind, i);
+        plan->threshold[i] = INFINITY;
+    }
+    for (uint32_t z = 0; z < 4; z++)
+        for (uint32_t m = 0; m + 1 < each; m++)
+            plan->threshold[8 * z + m] = 0.5f * (plan->centroid[4 * m + z] + plan->centroid[4 * m + 4 + z]);
+    plan->top = plan->centroid[4 * each - 1];
+}
+
+void aura_kind_plan_init(struct aura_codec_plan *plan, uint32_t kind, uint32_t dim, aura_scale_rule rule, uint32_t search)
+{
+    aura_codebook book;
+    if (aura_is_trellis(kind)) {
+        aura_trellis_plan_init(plan, kind, dim, rule, search);
+        return;
+    }
+    aura_codebook_get(AURA_TABLE_GRID, kind, &book);
+    aura_codec_plan_init(plan, &book, dim, rule, search);
 }

@@ -14,7 +14,7 @@ struct aura_feedback_sums {
 };
 
 /* Of the fits of a plan every other is tried, so with feedback each costs dim / 2 times as much as without. */
-enum { AURA_FEEDBACK_FITS = 5, AURA_FEEDBACK_STRIDE = 2 };
+enum { AURA_FEEDBACK_FITS = 5, AURA_FEEDBACK_STRIDE = 2 }; /* of trellis codes as of others */
 
 /* The factor that the numbers of a vector are multiplied by for a fit of 1; 0 for a vector that keeps its codes. */
 static inline float aura_feedback_unit(const struct aura_codec_plan *plan, float size2, float largest)
@@ -31,6 +31,14 @@ static inline float aura_feedback_scale(const struct aura_feedback_sums *s, floa
         return s->dot > 0 ? s->size2 / s->dot : 0;
     const float cc = (gain * gain) * s->yy - ((gain + gain) * s->yr - s->rr);
     return cc > 0 ? sqrtf(s->yy) / sqrtf(cc) : 0;
+}
+
+/* The scale of trellis codes without a metric; cc: c'c. */
+static inline float aura_trellis_scale(const struct aura_codec_plan *plan, float size2, float dot, float cc)
+{
+    if (plan->rule == AURA_SCALE_UNBIASED)
+        return dot > 0 ? size2 / dot : 0;
+    return plan->rule == AURA_SCALE_MATCHED ? sqrtf(size2) / sqrtf(cc) : sqrtf(size2 / (float)plan->dim) / plan->sigma;
 }
 
 /* What the error y - scale * c = (1 - scale * gain) * y + scale * r costs. */

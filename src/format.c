@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "codebook.h"
+#include "trellis.h"
 #include "variants.h"
 
 uint32_t aura_stored_dim(uint32_t dim)
@@ -34,15 +35,21 @@ static void side_init(struct aura_side *s, uint32_t kind, uint32_t dim, int valu
         s->bytes = AURA_TILE * dim * aura_plain_bytes(kind);
         return;
     }
-    const aura_codebook *book = grid(kind);
     s->runs = values ? AURA_TILE / AURA_RUN : aura_padded_run(dim) / AURA_RUN;
     s->lanes = values ? dim : AURA_TILE;
-    s->bytes = s->runs * kind * s->lanes * 4;
+    s->bytes = s->runs * aura_bits_of(kind) * s->lanes * 4;
     s->scale_bytes = AURA_TILE * 2;
-    s->step = book->step;
     s->mul = aura_is_split(kind) ? 2 : 1;
     s->add = aura_is_split(kind) ? 1 - (1 << kind) : 0;
-    for (uint32_t i = 0; kind <= 4 && i < 16; i++)
+    if (aura_is_trellis(kind)) {
+        s->step = aura_trellis_of(kind)->step;
+        for (uint32_t i = 0; i < 32; i++)
+            s->level[i] = aura_trellis_level(kind, i);
+        return;
+    }
+    const aura_codebook *book = grid(kind);
+    s->step = book->step;
+    for (uint32_t i = 0; kind <= 4 && i < 32; i++)
         s->level[i] = (int8_t)lrintf(book->centroid[i % book->levels] / book->step);
 }
 

@@ -25,6 +25,16 @@
  *     5 bits   the low 4 bits as with 4 bits, in words of their own; then one word: byte i, bit k = bit 4 of code 4 k + i
  *     6 bits   the low 4 bits likewise; then two words as with 2 bits
  *
+ * Trellis codes (trellis.h) have words of single bits, byte i, bit k being of code 4 k + i, and pairs of words of two bits, of
+ * which byte i, bits 2 j, 2 j + 1 of word w are of code 8 j + 4 w + i:
+ *
+ *     t2       bit 0; bit 1
+ *     t3       bit 0; bits 1 and 2, a pair
+ *     t4       bit 0; bits 1 and 2, a pair; bit 3
+ *
+ * so that bit 0 of a run is a word, and its neighbours along a path are shifts of it. For that, code 4 k + i of a run of such keys
+ * is channel 8 i + k; everywhere else code c of a run is channel or token c.
+ *
  * The low words of all runs come before the high words of all runs. Columns without an encoded token hold anything. */
 #ifndef AURA_FORMAT_H
 #define AURA_FORMAT_H
@@ -59,7 +69,7 @@ struct aura_side {
     uint32_t scale_bytes; /* 64, or 0 for a plain side */
     float step;          /* packed: a number is scale * step * level */
     int32_t mul, add;    /* packed: level = mul * x + add, where x is the code, or its entry in level[] up to 4 bits */
-    int8_t level[16];    /* up to 4 bits: all entries, repeated until the array is full */
+    int8_t level[32];    /* up to 4 bits: all entries, of trellis codes by the index of a level; repeated until the array is full */
 };
 
 struct aura_layout {
@@ -77,9 +87,26 @@ uint32_t aura_stored_dim(uint32_t dim);
 /* The caller has checked both kinds and dims; those of the layout are the stored ones. */
 void aura_layout_init(struct aura_layout *layout, aura_format format, uint32_t k_dim, uint32_t v_dim);
 
+static inline AURA_ANYWHERE int aura_is_trellis(uint32_t kind)
+{
+    return kind >= AURA_TRELLIS_2;
+}
+
 static inline AURA_ANYWHERE int aura_is_packed(uint32_t kind)
 {
-    return kind <= 8;
+    return kind <= 8 || aura_is_trellis(kind);
+}
+
+/* Of a code; a run takes as many words. */
+static inline AURA_ANYWHERE uint32_t aura_bits_of(uint32_t kind)
+{
+    return aura_is_trellis(kind) ? kind - AURA_TRELLIS_2 + 2 : kind;
+}
+
+/* Whether levels are looked up in a table of bytes. */
+static inline AURA_ANYWHERE int aura_is_table(uint32_t kind)
+{
+    return aura_bits_of(kind) <= 4;
 }
 
 /* Of a number of a plain side. */
@@ -103,20 +130,20 @@ static inline AURA_ANYWHERE int aura_is_split(uint32_t kind)
 /* Low words of a run; the others are high words. */
 static inline AURA_ANYWHERE uint32_t aura_low_words(uint32_t kind)
 {
-    return aura_is_split(kind) ? 4 : kind;
+    return aura_is_split(kind) ? 4 : aura_bits_of(kind);
 }
 
 /* Whether two products of a code and a byte can be too large for 16 bits. */
 static inline AURA_ANYWHERE int aura_is_wide(uint32_t kind)
 {
-    return kind > 6;
+    return kind == 8;
 }
 
-/* Where word i < kind of a run is, counted in words from the beginning of the side, for lane 0. */
+/* Where word i of a run is, counted in words from the beginning of the side, for lane 0. */
 static inline AURA_ANYWHERE size_t aura_word_at(const struct aura_side *s, uint32_t run, uint32_t i)
 {
     uint32_t low = aura_low_words(s->kind);
-    size_t row = i < low ? (size_t)run * low + i : (size_t)s->runs * low + (size_t)run * (s->kind - low) + (i - low);
+    size_t row = i < low ? (size_t)run * low + i : (size_t)s->runs * low + (size_t)run * (aura_bits_of(s->kind) - low) + (i - low);
     return row * s->lanes;
 }
 
@@ -125,10 +152,56 @@ static inline AURA_ANYWHERE uint32_t aura_each_byte(uint32_t x)
     return x * 0x01010101u;
 }
 
-/* word[kind] = the codes of a run, given as quads. A code has no bits above its width. */
+/* Which code of a run, of 4 k + i, channel c of keys is, or token c of values. */
+static inline AURA_ANYWHERE uint32_t aura_place(const struct aura_side *s, uint32_t c)
+{
+    return aura_is_trellis(s->kind) && s->lanes == AURA_TILE ? 4 * (c % 8) + c / 8 : c;
+}
+
+/* Words of one bit of each code, and word w of a pair of two bits of each, from bit `at` on. */
+static inline AURA_ANYWHERE uint32_t aura_pack_single(const uint32_t *quad, int at)
+{
+    uint32_t word = 0;
+    for (int k = 0; k < 8; k++)
+        word |= (quad[k] >> at & aura_each_byte(1)) << k;
+    return word;
+}
+
+static inline AURA_ANYWHERE uint32_t aura_pack_pair(const uint32_t *quad, int at, int w)
+{
+    uint32_t word = 0;
+    for (int j = 0; j < 4; j++)
+        word |= (quad[2 * j + w] >> at & aura_each_byte(3)) << 2 * j;
+    return word;
+}
+
+static inline AURA_ANYWHERE void aura_pack_trellis(uint32_t *word, const uint32_t *quad, uint32_t bits)
+{
+    word[0] = aura_pack_single(quad, 0);
+    for (int w = 0; bits > 2 && w < 2; w++)
+        word[1 + w] = aura_pack_pair(quad, 1, w);
+    if (bits != 3)
+        word[bits - 1] = aura_pack_single(quad, bits == 2 ? 1 : 3);
+}
+
+static inline AURA_ANYWHERE uint32_t aura_unpack_trellis(const uint32_t *word, int k, uint32_t bits)
+{
+    uint32_t quad = word[0] >> k & aura_each_byte(1);
+    if (bits > 2)
+        quad |= (word[1 + k % 2] >> k / 2 * 2 & aura_each_byte(3)) << 1;
+    if (bits != 3)
+        quad |= (word[bits - 1] >> k & aura_each_byte(1)) << (bits == 2 ? 1 : 3);
+    return quad;
+}
+
+/* word[bits] = the codes of a run, given as quads. A code has no bits above its width. */
 static inline AURA_ANYWHERE void aura_pack_run(uint32_t *word, const uint32_t *quad, uint32_t kind)
 {
     uint32_t low = aura_each_byte(kind == 3 ? 7 : 15);
+    if (aura_is_trellis(kind)) {
+        aura_pack_trellis(word, quad, aura_bits_of(kind));
+        return;
+    }
     switch (kind) {
     case 2:
         for (int w = 0; w < 2; w++)
@@ -158,6 +231,8 @@ static inline AURA_ANYWHERE void aura_pack_run(uint32_t *word, const uint32_t *q
 /* The other way: quad k of a run from its words. */
 static inline AURA_ANYWHERE uint32_t aura_unpack_quad(const uint32_t *word, int k, uint32_t kind)
 {
+    if (aura_is_trellis(kind))
+        return aura_unpack_trellis(word, k, aura_bits_of(kind));
     if (kind == 2)
         return word[k / 4] >> 2 * (k % 4) & aura_each_byte(3);
     if (kind == 8)
@@ -181,10 +256,10 @@ static inline AURA_ANYWHERE uint8_t aura_code_of_index(uint32_t index, uint32_t 
     return (uint8_t)(kind == 8 ? index - 127 : index);
 }
 
-/* The level, a whole number, that a code stands for. */
+/* The level, a whole number, that a code stands for; of trellis codes, the index of a level instead. */
 static inline int32_t aura_level_of_code(const struct aura_side *s, uint8_t code)
 {
-    int32_t x = s->kind <= 4 ? s->level[code & 15] : s->kind == 8 ? (int8_t)code : code;
+    int32_t x = aura_is_table(s->kind) ? s->level[code & 31] : s->kind == 8 ? (int8_t)code : code;
     return s->mul * x + s->add;
 }
 

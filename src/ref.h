@@ -1,4 +1,4 @@
-/* The definition of every stage: ref.c, ref_attend.c, ref_tile.c and ref_feedback.c. */
+/* The definition of every stage: ref.c, ref_attend.c, ref_tile.c, ref_feedback.c and ref_trellis.c. */
 #ifndef AURA_REF_H
 #define AURA_REF_H
 
@@ -51,6 +51,17 @@ aura_reference_fn aura_reference_ref;
 aura_score_fn aura_score_ref;
 aura_softmax_fn aura_softmax_ref;
 aura_value_fn aura_value_ref;
+
+/* encode and feedback of a plan with a trellis: ref_trellis.c. */
+void aura_ref_encode_trellis(uint8_t *code, float *scale, const float *y, const struct aura_codec_plan *plan, size_t n);
+void aura_ref_feedback_trellis(uint8_t *code, float *scale, const float *y, const struct aura_codec_plan *plan,
+                               const struct aura_metric *metric, size_t n);
+
+/* c[dim] = the levels that the codes of a vector stand for. */
+void aura_ref_levels(float *c, const uint8_t *code, const struct aura_codec_plan *plan);
+
+/* x + sum over j > i of l[j][i] e[j], from the last j to the first. */
+float aura_ref_chain(float x, const float *e, const struct aura_metric *metric, uint32_t i);
 
 /* In double: what the error of a vector that is stored as these codes with this scale costs. size: what the vector itself would. */
 double aura_ref_metric_error(const uint8_t *code, double scale, const float *y, const struct aura_codec_plan *plan,

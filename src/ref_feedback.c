@@ -9,8 +9,7 @@
 
 #include "feedback.h"
 
-/* x + sum over j > i of l[j][i] e[j], from the last j to the first. */
-static float chain(float x, const float *e, const struct aura_metric *metric, uint32_t i)
+float aura_ref_chain(float x, const float *e, const struct aura_metric *metric, uint32_t i)
 {
     for (uint32_t j = metric->dim; j-- > i + 1;)
         x = fmaf(metric->l[(size_t)j * metric->dim + i], e[j], x);
@@ -22,7 +21,7 @@ static float cost_of(const float *e, const struct aura_metric *metric)
 {
     float sum = 0;
     for (uint32_t i = metric->dim; i-- > 0;) {
-        const float x = chain(e[i], e, metric, i);
+        const float x = aura_ref_chain(e[i], e, metric, i);
         sum = fmaf(metric->weight[i] * x, x, sum);
     }
     return sum;
@@ -35,7 +34,7 @@ static void round_all(uint8_t *code, struct aura_feedback_sums *s, const float *
     float e[AURA_TILE_DIM];
     s->yr = s->rr = s->dot = 0;
     for (uint32_t i = plan->dim; i-- > 0;) {
-        const float t = y[i] * gain, target = chain(t, e, metric, i);
+        const float t = y[i] * gain, target = aura_ref_chain(t, e, metric, i);
         code[i] = (uint8_t)aura_ref_index(plan, target);
         const float c = plan->centroid[code[i]], r = target - c, weighted = metric->weight[i] * r;
         e[i] = t - c;
@@ -52,7 +51,7 @@ static void feedback_row(uint8_t *code, float *scale, const float *y, const stru
     uint8_t one[AURA_TILE_DIM], best_code[AURA_TILE_DIM];
     struct aura_feedback_sums s = {0, 0, 0, 0, 0};
     for (uint32_t i = plan->dim; i-- > 0;) {
-        u[i] = chain(y[i], y, metric, i);
+        u[i] = aura_ref_chain(y[i], y, metric, i);
         s.yy = fmaf(metric->weight[i] * u[i], u[i], s.yy);
         s.size2 = fmaf(y[i], y[i], s.size2);
         largest = fabsf(y[i]) > largest ? fabsf(y[i]) : largest;
@@ -81,6 +80,10 @@ static void feedback_row(uint8_t *code, float *scale, const float *y, const stru
 void aura_feedback_ref(uint8_t *code, float *scale, const float *y, const struct aura_codec_plan *plan,
                        const struct aura_metric *metric, size_t n)
 {
+    if (plan->trellis) {
+        aura_ref_feedback_trellis(code, scale, y, plan, metric, n);
+        return;
+    }
     for (size_t row = 0; row < n; row++)
         feedback_row(code + row * plan->dim, scale + row, y + row * plan->dim, plan, metric);
 }
@@ -89,11 +92,13 @@ double aura_ref_metric_error(const uint8_t *code, double scale, const float *y, 
                              const struct aura_metric *metric, double *size)
 {
     double sum = 0, all = 0;
+    float c[AURA_TILE_DIM];
+    aura_ref_levels(c, code, plan);
     for (uint32_t i = 0; i < plan->dim; i++) {
         double error = 0, whole = 0;
         for (uint32_t j = i; j < plan->dim; j++) {
             const double l = j == i ? 1 : (double)metric->l[(size_t)j * plan->dim + i];
-            error += l * ((double)y[j] - scale * (double)plan->centroid[code[j]]);
+            error += l * ((double)y[j] - scale * (double)c[j]);
             whole += l * (double)y[j];
         }
         sum += (double)metric->weight[i] * error * error;

@@ -7,10 +7,15 @@
 #include <string.h>
 
 #include "base/dtype.h"
+#include "trellis.h"
 
-/* The indices of row_encode, a byte each. */
+/* The indices of row_encode, a byte each; or a path through a trellis, ref_trellis.c. */
 void aura_encode_ref(uint8_t *code, float *scale, const float *y, const struct aura_codec_plan *plan, size_t n)
 {
+    if (plan->trellis) {
+        aura_ref_encode_trellis(code, scale, y, plan, n);
+        return;
+    }
     for (size_t row = 0; row < n; row++) {
         uint8_t packed[AURA_MAX_DIM];
         aura_row_encode_ref(packed, scale + row, y + row * plan->dim, plan, 1);
@@ -29,11 +34,11 @@ void aura_pack_ref(uint32_t *words, const uint8_t *index, const struct aura_side
             for (uint32_t i = 0; i < AURA_RUN; i++) {
                 const uint32_t token = keys ? lane : i, d = keys ? run * AURA_RUN + i : lane;
                 if (d < side->dim)
-                    code[i] = aura_code_of_index(index[(size_t)token * side->dim + d], side->kind);
+                    code[aura_place(side, i)] = aura_code_of_index(index[(size_t)token * side->dim + d], side->kind);
             }
             memcpy(quad, code, sizeof quad);
             aura_pack_run(word, quad, side->kind);
-            for (uint32_t w = 0; w < side->kind; w++)
+            for (uint32_t w = 0; w < aura_bits_of(side->kind); w++)
                 words[aura_word_at(side, run, w) + lane] = word[w];
         }
 }
@@ -104,14 +109,29 @@ void aura_reference_ref(int32_t *product, const struct aura_query *query, const 
 uint8_t aura_ref_code(const struct aura_tile *tile, uint32_t i, uint32_t lane)
 {
     const struct aura_side *s = tile->side;
+    const uint32_t place = aura_place(s, i % AURA_RUN);
     uint32_t word[8] = {0};
-    for (uint32_t w = 0; w < s->kind; w++)
+    for (uint32_t w = 0; w < aura_bits_of(s->kind); w++)
         word[w] = tile->words[aura_word_at(s, i / AURA_RUN, w) + lane];
-    return (uint8_t)(aura_unpack_quad(word, (int)(i % AURA_RUN / 4), s->kind) >> 8 * (i % 4));
+    return (uint8_t)(aura_unpack_quad(word, (int)(place / 4), s->kind) >> 8 * (place % 4));
+}
+
+/* The state of a trellis: bit 0 of the codes of the three channels that follow, and 0 beyond the last. */
+static uint32_t state_at(const struct aura_tile *tile, uint32_t i, uint32_t lane)
+{
+    const struct aura_side *s = tile->side;
+    const int keys = s->lanes == AURA_TILE;
+    const uint32_t end = keys ? s->runs * AURA_RUN : s->dim, at = keys ? i : lane;
+    uint32_t state = 0;
+    for (uint32_t k = 1; k <= 3 && at + k < end; k++)
+        state |= (aura_ref_code(tile, keys ? i + k : i, keys ? lane : lane + k) & 1u) << (k - 1);
+    return state;
 }
 
 int32_t aura_ref_level(const struct aura_tile *tile, uint32_t i, uint32_t lane)
 {
+    if (aura_is_trellis(tile->side->kind))
+        return tile->side->level[aura_trellis_index(aura_ref_code(tile, i, lane), state_at(tile, i, lane))];
     return aura_level_of_code(tile->side, aura_ref_code(tile, i, lane));
 }
 

@@ -54,7 +54,7 @@ static inline int aura_are_good_options(float scale, float softcap, uint32_t pla
 /* Bytes of query or weight in each product with a side. 0 asks for as many as its codes deserve. */
 static inline AURA_ANYWHERE uint32_t aura_planes_of(uint32_t kind, uint32_t asked)
 {
-    return asked ? asked : kind <= 5 ? 1 : 2;
+    return asked ? asked : aura_bits_of(kind) <= 5 ? 1 : 2;
 }
 
 /* Where nobody asked for a number of planes, one plane of the query moves no logit by more than this, in nats: a key for which
@@ -73,7 +73,7 @@ static inline float aura_limit_of_call(const struct aura_side *keys, float unit,
     int32_t top = 0;
     if (asked || aura_planes_of(keys->kind, asked) != 1)
         return INFINITY; /* no key decides */
-    for (uint32_t code = 0; code < 1u << keys->kind; code++) {
+    for (uint32_t code = 0; code < (aura_is_trellis(keys->kind) ? 2u : 1u) << aura_bits_of(keys->kind); code++) {
         int32_t level = aura_level_of_code(keys, (uint8_t)code);
         top = level > top ? level : -level > top ? -level : top;
     }

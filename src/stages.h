@@ -69,6 +69,8 @@ struct aura_codec_plan {
     float cells;
     float cell_threshold[16], cell_low[16], cell_high[16]; /* the threshold in a cell, or +inf; the levels below and above it */
     float cell_count[16];  /* the bits of an integer: thresholds above 0 and below the cell */
+    uint32_t trellis;      /* 1: codes are of a trellis, for encode and feedback only. centroid then has 2^(bits+1) levels, and
+                              threshold those between the levels 4 m + z and 4 m + 4 + z at 8 z + m. uniform and keep_tiny are 0 */
 };
 
 /* What an error of a vector costs, made ready: metric.c. */
@@ -124,7 +126,8 @@ typedef void aura_row_value_fn(float *acc, const float *weight, size_t weight_st
  * flash_attn_vec. dim is a multiple of 16, nwg 1 to 32. */
 typedef void aura_row_reduce_fn(float *out, const float *weight, const float *partial, uint32_t dim, uint32_t nwg);
 
-/* code[n][dim] = the indices that row_encode packs, a byte each; scale[n] as there. */
+/* code[n][dim] = the indices that row_encode packs, a byte each; scale[n] as there. Of a plan with a trellis: its codes, and dim is
+ * a multiple of 16 and at most AURA_TILE_DIM. */
 typedef void aura_encode_fn(uint8_t *code, float *scale, const float *y, const struct aura_codec_plan *plan, size_t n);
 
 /* code[n][dim] and scale[n] are what encode made of y[n][dim] with the same plan, whose rule is MATCHED or UNBIASED. They become

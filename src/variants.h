@@ -2,11 +2,12 @@
  * enumerates them.
  *
  * A kernel is called aura_<stage>_<shape>_<isa>, and the name is an address:
- *     stage  ref.c, ref_attend.c, ref_tile.c or ref_feedback.c define it at aura_<stage>_ref; stages.h has its contract, and
- *            cpu/<stage>.tmpl.h its body. Some share a file: undo is in rotate.tmpl.h, row_encode in encode.tmpl.h, unpack in
- *            pack.tmpl.h, widen and narrow in numbers.tmpl.h.
+ *     stage  ref.c, ref_attend.c, ref_tile.c or ref_feedback.c define it at aura_<stage>_ref, and ref_trellis.c for trellis codes;
+ *            stages.h has its contract, and cpu/<stage>.tmpl.h its body. Some share a file: undo is in rotate.tmpl.h, row_encode in
+ *            encode.tmpl.h, unpack in pack.tmpl.h, widen and narrow in numbers.tmpl.h, trellis codes in trellis.tmpl.h.
  *            The stages row_* read and write rows, the layout of the public families; the others work on tiles.
- *     shape  b2 ... b8: codes of that many bits; f32, f16, bf16: plain numbers; any: there is nothing to fix;
+ *     shape  b2 ... b8: codes of that many bits; t2, t3, t4: trellis codes of that many bits; f32, f16, bf16: plain numbers;
+ *            any: there is nothing to fix;
  *            p1, p2: one or two bytes of query or weight per product
  *     isa    the vector words it is built from are in cpu/<isa>.h, or in those that cpu/<isa>.c includes
  *
@@ -29,8 +30,13 @@
     X(f32, AURA_ROW_F32, __VA_ARGS__)  \
     X(f16, AURA_ROW_F16, __VA_ARGS__)  \
     X(bf16, AURA_ROW_BF16, __VA_ARGS__)
-#define AURA_KINDS(X, ...) AURA_BITS(X, __VA_ARGS__) AURA_PLAIN(X, __VA_ARGS__)
-enum { AURA_ROW_F32 = 9, AURA_ROW_F16, AURA_ROW_BF16 };
+#define AURA_TRELLIS(X, ...)            \
+    X(t2, AURA_TRELLIS_2, __VA_ARGS__)  \
+    X(t3, AURA_TRELLIS_3, __VA_ARGS__)  \
+    X(t4, AURA_TRELLIS_4, __VA_ARGS__)
+#define AURA_CODES(X, ...) AURA_BITS(X, __VA_ARGS__) AURA_TRELLIS(X, __VA_ARGS__)
+#define AURA_KINDS(X, ...) AURA_CODES(X, __VA_ARGS__) AURA_PLAIN(X, __VA_ARGS__)
+enum { AURA_ROW_F32 = 9, AURA_ROW_F16, AURA_ROW_BF16, AURA_TRELLIS_2, AURA_TRELLIS_3, AURA_TRELLIS_4 };
 
 /* X(dim, ...): the head sizes of a cache. */
 #define AURA_DIMS(X, ...) \
@@ -49,6 +55,8 @@ enum { AURA_ROW_F32 = 9, AURA_ROW_F16, AURA_ROW_BF16 };
 #define AURA_KIND_ITEM(shape, kind, ...) kind,
 #define AURA_KIND_WORD(shape, kind, ...) #kind " "
 #define AURA_KIND_COMMA(shape, kind, ...) #kind ", "
+#define AURA_SHAPE_WORD(shape, kind, ...) #shape " "
+#define AURA_SHAPE_COMMA(shape, kind, ...) #shape ", "
 
 /* X(stage, family, tolerance), in the order data flows: first over tiles, then over rows.
  * EXACT: a kernel must give the bits of ref*.c; the tolerance is how far that f32 definition may be from the same formula
@@ -78,10 +86,10 @@ enum { AURA_ROW_F32 = 9, AURA_ROW_F16, AURA_ROW_BF16 };
 
 /* X(stage, shape, kind, isa) for every shape of a stage. The kind is one of AURA_KINDS, or 0 where there is none. */
 #define AURA_SHAPES_rotate(X, stage, isa) X(stage, any, 0, isa)
-#define AURA_SHAPES_encode(X, stage, isa) AURA_SHAPES_bits(X, stage, isa)
-#define AURA_SHAPES_feedback(X, stage, isa) AURA_SHAPES_bits(X, stage, isa)
-#define AURA_SHAPES_pack(X, stage, isa) AURA_SHAPES_bits(X, stage, isa)
-#define AURA_SHAPES_unpack(X, stage, isa) AURA_SHAPES_bits(X, stage, isa)
+#define AURA_SHAPES_encode(X, stage, isa) AURA_SHAPES_codes(X, stage, isa)
+#define AURA_SHAPES_feedback(X, stage, isa) AURA_SHAPES_codes(X, stage, isa)
+#define AURA_SHAPES_pack(X, stage, isa) AURA_SHAPES_codes(X, stage, isa)
+#define AURA_SHAPES_unpack(X, stage, isa) AURA_SHAPES_codes(X, stage, isa)
 #define AURA_SHAPES_widen(X, stage, isa) X(stage, any, 0, isa)
 #define AURA_SHAPES_narrow(X, stage, isa) X(stage, any, 0, isa)
 #define AURA_SHAPES_query(X, stage, isa) X(stage, any, 0, isa)
@@ -99,8 +107,10 @@ enum { AURA_ROW_F32 = 9, AURA_ROW_F16, AURA_ROW_BF16 };
 #define AURA_SHAPES_row_reduce(X, stage, isa) X(stage, any, 0, isa)
 
 #define AURA_SHAPES_bits(X, stage, isa) AURA_BITS(AURA_SHAPE, X, stage, isa)
-#define AURA_SHAPES_kinds(X, stage, isa) AURA_KINDS(AURA_SHAPE, X, stage, isa)
-#define AURA_SHAPES_tile(X, stage, isa) AURA_BITS(AURA_SHAPE_P1, X, stage, isa) AURA_BITS(AURA_SHAPE_P2, X, stage, isa)
+#define AURA_SHAPES_trellis(X, stage, isa) AURA_TRELLIS(AURA_SHAPE, X, stage, isa)
+#define AURA_SHAPES_codes(X, stage, isa) AURA_SHAPES_bits(X, stage, isa) AURA_SHAPES_trellis(X, stage, isa)
+#define AURA_SHAPES_kinds(X, stage, isa) AURA_BITS(AURA_SHAPE, X, stage, isa) AURA_PLAIN(AURA_SHAPE, X, stage, isa)
+#define AURA_SHAPES_tile(X, stage, isa) AURA_CODES(AURA_SHAPE_P1, X, stage, isa) AURA_CODES(AURA_SHAPE_P2, X, stage, isa)
 #define AURA_SHAPE(shape, kind, X, stage, isa) X(stage, shape, kind, isa)
 #define AURA_SHAPE_P1(shape, kind, X, stage, isa) X(stage, shape##p1, AURA_PLANES(kind, 1), isa)
 #define AURA_SHAPE_P2(shape, kind, X, stage, isa) X(stage, shape##p2, AURA_PLANES(kind, 2), isa)

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "../include/aura.h"
+#include "../src/format.h"
 #include "parts/codec.h"
 #include "parts/peer_quant.h"
 #include "parts/recording.h"
@@ -102,7 +103,7 @@ static void print_head(const struct arguments *c, const struct contender *all, s
 {
     int balanced = 0;
     for (size_t i = 0; i < count; i++)
-        balanced |= !all[i].peer && !all[i].codec && all[i].format.k < AURA_KIND_F32;
+        balanced |= !all[i].peer && !all[i].codec && aura_is_packed((uint32_t)all[i].format.k);
     const char *balance = c->no_balance || !balanced ? "none" : "the file's own queries";
     static const char *const planes[] = {"auto", "1", "2"}, *const without[] = {"true", "false"};
     if (c->csv && !c->json) {

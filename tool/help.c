@@ -135,6 +135,7 @@ static const char man_tail[] =
     ".SH FORMATS\n"
     "A format is written k\\fIA\\fRv\\fIB\\fR: \\fIA\\fR bits for a number of a key, \\fIB\\fR for one of a value, of "
     AURA_BITS(AURA_KIND_COMMA) "or\n"
+    "t2, t3 and t4 for trellis codes of so many bits, whose errors are smaller, or\n"
     "f16, bf16 and f32 for plain numbers. Five have names: max (k8v8), safe (k6v6), quality (k5v5), balanced (k4v4)\n"
     "and small (k3v3).\n"
     ".SH EXIT STATUS\n"

@@ -222,8 +222,8 @@ aura_status aura_check_format(struct aura_call call, aura_format format)
 {
     if (is_one_of(cache_kinds, N_KINDS, (uint32_t)format.k) && is_one_of(cache_kinds, N_KINDS, (uint32_t)format.v))
         return AURA_OK;
-    return aura_fail(call.ctx, AURA_UNSUPPORTED, "%s: format {%d, %d}: a side has %s bits or is f32, f16, bf16", call.name,
-                     (int)format.k, (int)format.v, text_of(cache_bits, N_BITS, " or ").text);
+    return aura_fail(call.ctx, AURA_UNSUPPORTED, "%s: format {%d, %d}: a side has %s bits or is t2, t3, t4, f32, f16, bf16",
+                     call.name, (int)format.k, (int)format.v, text_of(cache_bits, N_BITS, " or ").text);
 }
 
 /* ---- numbers and views -------------------------------------------------------------------------------------------- */

@@ -8,16 +8,17 @@
 #include "format_names.h"
 #include "../variants.h"
 
-/* The public header and the list must number the plain kinds alike. */
+/* The public header and the list must number the kinds alike. */
 _Static_assert((int)AURA_KIND_F32 == (int)AURA_ROW_F32 && (int)AURA_KIND_F16 == (int)AURA_ROW_F16 &&
-                   (int)AURA_KIND_BF16 == (int)AURA_ROW_BF16, "variants.h");
+                   (int)AURA_KIND_BF16 == (int)AURA_ROW_BF16 && (int)AURA_KIND_T2 == (int)AURA_TRELLIS_2 &&
+                   (int)AURA_KIND_T3 == (int)AURA_TRELLIS_3 && (int)AURA_KIND_T4 == (int)AURA_TRELLIS_4, "variants.h");
 
 /* No name is the beginning of another, so reading one needs no look ahead. */
 #define NAME_OF_BITS(shape, kind, ...) {(aura_kind)kind, #kind},
-#define NAME_OF_PLAIN(shape, kind, ...) {(aura_kind)kind, #shape},
-const struct aura_kind_name aura_kind_names[] = {AURA_BITS(NAME_OF_BITS) AURA_PLAIN(NAME_OF_PLAIN)};
+#define NAME_OF_SHAPE(shape, kind, ...) {(aura_kind)kind, #shape},
+const struct aura_kind_name aura_kind_names[] = {AURA_BITS(NAME_OF_BITS) AURA_TRELLIS(NAME_OF_SHAPE) AURA_PLAIN(NAME_OF_SHAPE)};
 #undef NAME_OF_BITS
-#undef NAME_OF_PLAIN
+#undef NAME_OF_SHAPE
 const size_t aura_kind_count = sizeof aura_kind_names / sizeof *aura_kind_names;
 
 const struct aura_preset aura_presets[] = {{"max", {AURA_KIND_B8, AURA_KIND_B8}},
@@ -54,7 +55,8 @@ aura_status aura_format_parse(const char *name, aura_format *format)
     if (!end || *end)
         return aura_fail(NULL, AURA_BAD_ARGUMENT,
                          "aura_format_parse: \"%.32s\" is no format: kAvB with A and B of "
-                         AURA_BITS(AURA_KIND_COMMA) "f16, bf16, f32, or max, safe, quality, balanced, small", name);
+                         AURA_BITS(AURA_KIND_COMMA) AURA_TRELLIS(AURA_SHAPE_COMMA)
+                         "f16, bf16, f32, or max, safe, quality, balanced, small", name);
     *format = read;
     return AURA_OK;
 }

@@ -60,15 +60,13 @@ _Static_assert((AURA_RING & (AURA_RING - 1)) == 0, "aura_ring_row() needs a powe
 static void codec_init(struct aura_codec_side *side, const aura_config *c, uint32_t stream, uint32_t kind, uint32_t dim)
 {
     uint8_t signs[AURA_MAX_DIM / 8];
-    aura_codebook book;
-    aura_scale_rule rule = stream == 1 && kind <= 3 ? AURA_SCALE_UNBIASED : AURA_SCALE_MATCHED;
+    aura_scale_rule rule = stream == 1 && aura_bits_of(kind) <= 3 ? AURA_SCALE_UNBIASED : AURA_SCALE_MATCHED;
     if (!aura_is_packed(kind))
         return;
     aura_signs(c->seed, stream, dim, signs);
     aura_rotation_plan_init(&side->rotate, dim, signs, NULL, 0);
     aura_rotation_plan_init(&side->undo, dim, signs, NULL, 1);
-    aura_codebook_get(AURA_TABLE_GRID, kind, &book);
-    aura_codec_plan_init(&side->codec, &book, dim, rule, !(c->flags & AURA_NO_SEARCH));
+    aura_kind_plan_init(&side->codec, kind, dim, rule, !(c->flags & AURA_NO_SEARCH));
 }
 
 /* The slack is for tokens that are taken back, or asked about at once. The mask is the least 2^n - 1 of at least ring - 1, so that

@@ -251,10 +251,10 @@ static void put_key(const aura_cache *cache, uint8_t *tile, uint32_t c, const ui
         uint8_t code[AURA_RUN] = {0};
         uint32_t quad[8], word[8];
         for (uint32_t i = 0; i < AURA_RUN && run * AURA_RUN + i < side->dim; i++)
-            code[i] = aura_code_of_index(index[run * AURA_RUN + i], side->kind);
+            code[aura_place(side, i)] = aura_code_of_index(index[run * AURA_RUN + i], side->kind);
         memcpy(quad, code, sizeof quad);
         aura_pack_run(word, quad, side->kind);
-        for (uint32_t w = 0; w < side->kind; w++)
+        for (uint32_t w = 0; w < aura_bits_of(side->kind); w++)
             words[aura_word_at(side, run, w) + c] = word[w];
     }
 }
@@ -264,7 +264,7 @@ static void put_values(const aura_cache *cache, uint8_t *tile, uint32_t first, u
 {
     const struct aura_side *side = &cache->layout.v;
     uint32_t *words = (uint32_t *)(void *)(tile + cache->layout.v_at), mask[8], quad[8], word[8];
-    uint8_t all = (uint8_t)(side->kind == 8 ? 255 : (1u << side->kind) - 1), column[AURA_TILE] = {0};
+    uint8_t all = (uint8_t)(side->kind == 8 ? 255 : (1u << aura_bits_of(side->kind)) - 1), column[AURA_TILE] = {0};
     memset(column + first, all, end - first);
     memcpy(quad, column, sizeof quad);
     aura_pack_run(mask, quad, side->kind); /* the bits that belong to our columns */
@@ -274,7 +274,7 @@ static void put_values(const aura_cache *cache, uint8_t *tile, uint32_t first, u
             column[c] = aura_code_of_index(index[(size_t)c * side->dim + d], side->kind);
         memcpy(quad, column, sizeof quad);
         aura_pack_run(word, quad, side->kind);
-        for (uint32_t w = 0; w < side->kind; w++) {
+        for (uint32_t w = 0; w < aura_bits_of(side->kind); w++) {
             uint32_t *to = &words[aura_word_at(side, 0, w) + d];
             *to = (*to & ~mask[w]) | word[w];
         }

@@ -300,6 +300,9 @@ AURA_INLINE ivec ivec_sar(ivec v, const int n)
 {
     return ivec_of(_mm256_srai_epi32(v.lo, n), _mm256_srai_epi32(v.hi, n));
 }
+/* Right, each lane by its own count. */
+AURA_INLINE ivec ivec_shrv(ivec v, ivec n) { return ivec_of(_mm256_srlv_epi32(v.lo, n.lo), _mm256_srlv_epi32(v.hi, n.hi)); }
+AURA_INLINE ivec ivec_both(ivec a, ivec b) { return ivec_of(_mm256_and_si256(a.lo, b.lo), _mm256_and_si256(a.hi, b.hi)); }
 AURA_INLINE ivec ivec_and(ivec v, uint32_t mask)
 {
     __m256i m = _mm256_set1_epi32((int)mask);
@@ -339,6 +342,31 @@ AURA_INLINE ivec ivec_lookup(ivec table, ivec codes)
     return ivec_of(_mm256_shuffle_epi8(table.lo, _mm256_and_si256(codes.lo, low)),
                    _mm256_shuffle_epi8(table.hi, _mm256_and_si256(codes.hi, low)));
 }
+/* The same of two tables: of the second where bit k of a byte of `which` is set. */
+AURA_INLINE ivec ivec_tables(ivec first, ivec second)
+{
+    (void)second;
+    return first;
+}
+AURA_INLINE __m256i lookup2_half(__m256i first, __m256i second, __m256i codes, __m256i which, const int k)
+{
+    const __m256i low = _mm256_and_si256(codes, _mm256_set1_epi8(0x0f));
+    return _mm256_blendv_epi8(_mm256_shuffle_epi8(first, low), _mm256_shuffle_epi8(second, low), _mm256_slli_epi32(which, 7 - k));
+}
+AURA_INLINE ivec ivec_lookup2(ivec first, ivec second, ivec codes, ivec which, const int k)
+{
+    return ivec_of(lookup2_half(first.lo, second.lo, codes.lo, which.lo, k),
+                   lookup2_half(first.hi, second.hi, codes.hi, which.hi, k));
+}
+/* Of each 32 bytes, byte 8 i + k goes to 4 k + i. */
+AURA_INLINE __m256i turn_half(__m256i v)
+{
+    const __m256i pairs = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15));
+    v = _mm256_shuffle_epi8(v, pairs);
+    const __m128i lo = _mm256_castsi256_si128(v), hi = _mm256_extracti128_si256(v, 1);
+    return _mm256_set_m128i(_mm_unpackhi_epi16(lo, hi), _mm_unpacklo_epi16(lo, hi));
+}
+AURA_INLINE ivec ivec_turn(ivec v) { return ivec_of(turn_half(v.lo), turn_half(v.hi)); }
 /* quad[k] lane i = the four bytes at p + i * stride + 4 * k, for k < n, 4 or 8. */
 AURA_INLINE void transpose8(__m256i *out, const __m256i *in)
 {

@@ -19,6 +19,19 @@ AURA_INLINE ivec ivec_lookup(ivec table, ivec codes)
     return _mm512_shuffle_epi8(table, ivec_and(codes, 0x0f0f0f0f));
 }
 
+/* The same of two tables: of the second where bit k of a byte of `which` is set. */
+AURA_INLINE ivec ivec_tables(ivec first, ivec second)
+{
+    (void)second;
+    return first;
+}
+AURA_INLINE ivec ivec_lookup2(ivec first, ivec second, ivec codes, ivec which, const int k)
+{
+    const ivec low = ivec_and(codes, 0x0f0f0f0f);
+    const __mmask64 m = _mm512_test_epi8_mask(which, _mm512_set1_epi8((char)(1 << k)));
+    return _mm512_mask_shuffle_epi8(_mm512_shuffle_epi8(first, low), m, second, low);
+}
+
 /* Each lane of sum + its four products of unsigned u and signed s bytes. Two products of a full byte and a signed one
  * would not fit in the 16 bits of vpmaddubsw: where u or s is that wide, every other byte goes separately. */
 AURA_INLINE ivec dot_bytes(ivec sum, ivec u, ivec s, ivec even, ivec odd, const int wide)

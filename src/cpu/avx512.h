@@ -185,6 +185,9 @@ AURA_INLINE int ties_found(ties t) { return t != 0xffff; }
 AURA_INLINE ivec ivec_shl(ivec v, const int n) { return _mm512_sll_epi32(v, _mm_cvtsi32_si128(n)); }
 AURA_INLINE ivec ivec_shr(ivec v, const int n) { return n ? _mm512_srl_epi32(v, _mm_cvtsi32_si128(n)) : v; }
 AURA_INLINE ivec ivec_sar(ivec v, const int n) { return _mm512_sra_epi32(v, _mm_cvtsi32_si128(n)); }
+/* Right, each lane by its own count. */
+AURA_INLINE ivec ivec_shrv(ivec v, ivec n) { return _mm512_srlv_epi32(v, n); }
+AURA_INLINE ivec ivec_both(ivec a, ivec b) { return _mm512_and_si512(a, b); }
 AURA_INLINE ivec ivec_and(ivec v, uint32_t mask) { return _mm512_and_si512(v, _mm512_set1_epi32((int)mask)); }
 /* a in the bits of the mask, b in the others. */
 AURA_INLINE ivec ivec_select(uint32_t mask, ivec a, ivec b)
@@ -197,6 +200,14 @@ AURA_INLINE ivec ivec_join(ivec a, uint32_t of_a, ivec b, uint32_t of_b) { retur
 AURA_INLINE ivec ivec_add8(ivec v, int x) { return x ? _mm512_add_epi8(v, _mm512_set1_epi8((char)x)) : v; }
 /* A table of 16 bytes, for ivec_lookup. */
 AURA_INLINE ivec ivec_table(const int8_t *p) { return _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)p)); }
+/* Of each 32 bytes, byte 8 i + k goes to 4 k + i. */
+AURA_INLINE ivec ivec_turn(ivec v)
+{
+    const __m512i pairs = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15));
+    const __m512i order = _mm512_set_epi16(31, 23, 30, 22, 29, 21, 28, 20, 27, 19, 26, 18, 25, 17, 24, 16,
+                                           15, 7, 14, 6, 13, 5, 12, 4, 11, 3, 10, 2, 9, 1, 8, 0);
+    return _mm512_permutexvar_epi16(order, _mm512_shuffle_epi8(v, pairs));
+}
 /* quad[k] lane i = the four bytes at p + i * stride + 4 * k, for k < n, 4 or 8. */
 AURA_INLINE void transpose8(__m256i *out, const __m256i *in)
 {

@@ -263,5 +263,5 @@ AURA_SHAPES_row_encode(AURA_STAMP, row_encode, AURA_ISA)
         for (size_t row = 0; row < n; row++)                                                                           \
             encode_row(code + row * plan->dim, scale + row, y + row * plan->dim, plan, bits, 8);                       \
     }
-AURA_SHAPES_encode(AURA_STAMP, encode, AURA_ISA)
+AURA_SHAPES_bits(AURA_STAMP, encode, AURA_ISA) /* trellis.tmpl.h has the others */
 #undef AURA_STAMP

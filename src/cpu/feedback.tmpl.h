@@ -120,10 +120,17 @@ AURA_INLINE void feedback_begin(struct feedback *f, const uint8_t *code, const f
     float sums[3][AURA_LANES];
     for (size_t v = 0; v < AURA_LANES; v++) {
         const float with = v < n ? aura_feedback_stored(scale[v]) : 0;
-        for (uint32_t d = 0; d < plan->dim; d++) {
+        uint32_t state = 0;
+        for (uint32_t d = plan->dim; d-- > 0;) {
             const float x = v < n ? y[v * plan->dim + d] : 0;
+            uint32_t index = v < n ? code[v * plan->dim + d] : 0;
+            if (plan->trellis) {
+                const uint32_t u = index & 1;
+                index = aura_trellis_index(index, state);
+                state = aura_trellis_next(state, u);
+            }
             f->y[d][v] = x;
-            f->e[d][v] = v < n ? x - plan->centroid[code[v * plan->dim + d]] * with : 0;
+            f->e[d][v] = v < n ? x - plan->centroid[index] * with : 0;
         }
     }
     vec_store(f->plain, feedback_chain(NULL, f, f->e));
@@ -141,9 +148,11 @@ AURA_INLINE void feedback_begin(struct feedback *f, const uint8_t *code, const f
     }
 }
 
+AURA_INLINE void trellis_round(struct feedback *f, uint8_t code[][AURA_LANES], const int bits); /* trellis.tmpl.h */
+
 /* Up to 16 vectors. */
 AURA_INLINE void feedback_rows(uint8_t *code, float *scale, const float *y, const struct aura_codec_plan *plan,
-                               const struct aura_metric *metric, size_t n, const int bits)
+                               const struct aura_metric *metric, size_t n, const int bits, const int trellis)
 {
     struct feedback f;
     float best[AURA_LANES], best_scale[AURA_LANES];
@@ -156,7 +165,10 @@ AURA_INLINE void feedback_rows(uint8_t *code, float *scale, const float *y, cons
     for (uint32_t k = 0; k < plan->n_fits; k += AURA_FEEDBACK_STRIDE) {
         for (size_t v = 0; v < AURA_LANES; v++)
             f.gain[v] = plan->fits[k] * f.unit[v];
-        feedback_round(&f, f.code[k / AURA_FEEDBACK_STRIDE], bits);
+        if (trellis)
+            trellis_round(&f, f.code[k / AURA_FEEDBACK_STRIDE], bits);
+        else
+            feedback_round(&f, f.code[k / AURA_FEEDBACK_STRIDE], bits);
         for (size_t v = 0; v < n; v++) {
             const float with = aura_feedback_stored(aura_feedback_scale(&f.sums[v], f.gain[v], plan->rule));
             const float cost = aura_feedback_cost(&f.sums[v], f.gain[v], with);
@@ -182,7 +194,7 @@ AURA_INLINE void feedback_rows(uint8_t *code, float *scale, const float *y, cons
     {                                                                                                                  \
         for (size_t row = 0; row < n; row += AURA_LANES)                                                               \
             feedback_rows(code + row * plan->dim, scale + row, y + row * plan->dim, plan, metric,                      \
-                          n - row < AURA_LANES ? n - row : AURA_LANES, bits);                                          \
+                          n - row < AURA_LANES ? n - row : AURA_LANES, bits, 0);                                       \
     }
-AURA_SHAPES_feedback(AURA_STAMP, feedback, AURA_ISA)
+AURA_SHAPES_bits(AURA_STAMP, feedback, AURA_ISA)
 #undef AURA_STAMP

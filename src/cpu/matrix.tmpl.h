@@ -49,11 +49,13 @@ AURA_INLINE void mat_unpack_keys(uint8_t to[2][MAT_KEYS], const struct aura_tile
     const uint32_t runs = tile->side->runs;
     for (uint32_t run = 0; run < runs; run++) {
         struct run at = tile_run(tile->side, run, kind);
+        const struct nibbles nibbles[2] = {tile_run_nibbles(tile, at, run, 0, kind), tile_run_nibbles(tile, at, run, 16, kind)};
         AURA_UNROLL
         for (int k = 0; k < 8; k++)
             AURA_UNROLL
             for (int v = 0; v < 2; v++)
-                ivec_store(to[v] + (run * 8 + (uint32_t)k) * 64, tile_key_quad(tile, at, 16 * (size_t)v, levels, 0, k, kind));
+                ivec_store(to[v] + (run * 8 + (uint32_t)k) * 64,
+                           tile_key_quad(tile, at, 16 * (size_t)v, &nibbles[v], levels, 0, k, kind));
     }
     for (int v = 0; runs % 2 && v < 2; v++)
         memset(to[v] + runs * 512, 0, 512);
@@ -104,6 +106,13 @@ AURA_INLINE void mat_score(float *logit, const struct aura_query *q, const struc
     const uint32_t steps = (tile->side->runs + 1) / 2;
     _Alignas(64) uint8_t keys[4][MAT_KEYS]; /* of two tiles */
     _Alignas(64) int32_t sum[2][2 * 4 * MAT_SUMS];
+    _Alignas(64) int8_t turned[MAT_MOST][2][AURA_TILE_DIM];
+    const int8_t *plane = q->plane[0];
+    size_t stride = sizeof *q; /* of queries */
+    for (size_t g = 0; aura_is_trellis(kind) && g < n; g++)
+        tile_turn(turned[g], q + g, tile->side->dim, planes);
+    if (aura_is_trellis(kind))
+        plane = turned[0][0], stride = sizeof turned[0];
     struct mat_step now = {0, 0, 0, 0}, before = now;
     int turn = 0;
     mat_begin((uint32_t)blocks.rows, 64);
@@ -116,9 +125,11 @@ AURA_INLINE void mat_score(float *logit, const struct aura_query *q, const struc
             now.lines = b ? 0 : tile->side->runs * (size_t)tile_lines(2, kind);
             for (int p = 0; p < planes; p++)
                 if (now.tiles == 2)
-                    mat_products(sum[turn] + p * 4 * MAT_SUMS, q[now.row].plane[p], sizeof *q, keys[0], MAT_KEYS, steps, 4, 1);
+                    mat_products(sum[turn] + p * 4 * MAT_SUMS, plane + now.row * stride + p * AURA_TILE_DIM, stride, keys[0],
+                                 MAT_KEYS, steps, 4, 1);
                 else
-                    mat_products(sum[turn] + p * 4 * MAT_SUMS, q[now.row].plane[p], sizeof *q, keys[0], MAT_KEYS, steps, 2, 1);
+                    mat_products(sum[turn] + p * 4 * MAT_SUMS, plane + now.row * stride + p * AURA_TILE_DIM, stride, keys[0],
+                                 MAT_KEYS, steps, 2, 1);
             turn = !turn;
             mat_finish(logit, sum[turn], before, q, tile, factor, bias, apart, blocks.rows, kind, planes);
             before = now;
@@ -155,13 +166,18 @@ AURA_SHAPES_score(AURA_STAMP, score, AURA_ISA)
 AURA_INLINE void mat_unpack_values(uint8_t to[2][8 * 64], const struct aura_tile *tile, struct levels levels, uint32_t d,
                                    const int vecs, const int kind)
 {
-    const struct run at = tile_run(tile->side, 0, kind);
+    const struct aura_side *s = tile->side;
+    const struct run at = tile_run(s, 0, kind);
+    struct nibbles nibbles[2];
+    AURA_UNROLL
+    for (int v = 0; v < vecs; v++)
+        nibbles[v] = tile_value_nibbles(tile->words + d + 16 * (size_t)v, s->lanes, s->dim - d - 16 * (uint32_t)v, kind);
     AURA_UNROLL
     for (int k = 0; k < 8; k++)
         AURA_UNROLL
         for (int v = 0; v < vecs; v++) {
             const uint32_t *words = tile->words + d + 16 * (size_t)v;
-            ivec_store(to[v] + k * 64, tile_quad(words + at.low, words + at.high, tile->side->lanes, levels, k, kind));
+            ivec_store(to[v] + k * 64, tile_quad(words + at.low, words + at.high, s->lanes, &nibbles[v], levels, k, kind));
         }
 }
 

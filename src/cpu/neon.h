@@ -387,6 +387,18 @@ AURA_INLINE ivec ivec_sar(ivec v, const int n)
 {
     return ivec_of(sar_quarter(v.val[0], n), sar_quarter(v.val[1], n), sar_quarter(v.val[2], n), sar_quarter(v.val[3], n));
 }
+/* Right, each lane by its own count. */
+AURA_INLINE uint32x4_t shrv_quarter(uint32x4_t v, uint32x4_t n) { return vshlq_u32(v, vnegq_s32(vreinterpretq_s32_u32(n))); }
+AURA_INLINE ivec ivec_shrv(ivec v, ivec n)
+{
+    return ivec_of(shrv_quarter(v.val[0], n.val[0]), shrv_quarter(v.val[1], n.val[1]), shrv_quarter(v.val[2], n.val[2]),
+                   shrv_quarter(v.val[3], n.val[3]));
+}
+AURA_INLINE ivec ivec_both(ivec a, ivec b)
+{
+    return ivec_of(vandq_u32(a.val[0], b.val[0]), vandq_u32(a.val[1], b.val[1]), vandq_u32(a.val[2], b.val[2]),
+                   vandq_u32(a.val[3], b.val[3]));
+}
 AURA_INLINE ivec ivec_and(ivec v, uint32_t mask)
 {
     uint32x4_t m = vdupq_n_u32(mask);
@@ -444,6 +456,37 @@ AURA_INLINE ivec ivec_lookup(ivec table, ivec codes)
 {
     return ivec_of(lookup_quarter(table.val[0], codes.val[0]), lookup_quarter(table.val[1], codes.val[1]),
                    lookup_quarter(table.val[2], codes.val[2]), lookup_quarter(table.val[3], codes.val[3]));
+}
+/* The same of two tables: of the second where bit k of a byte of `which` is set. */
+AURA_INLINE ivec ivec_tables(ivec first, ivec second)
+{
+    (void)second;
+    return first;
+}
+AURA_INLINE uint32x4_t lookup2_quarter(uint32x4_t first, uint32x4_t second, uint32x4_t codes)
+{
+    const uint8x16x2_t both = {{vreinterpretq_u8_u32(first), vreinterpretq_u8_u32(second)}};
+    return vreinterpretq_u32_u8(vqtbl2q_u8(both, vreinterpretq_u8_u32(codes)));
+}
+AURA_INLINE ivec ivec_lookup2(ivec first, ivec second, ivec codes, ivec which, const int k)
+{
+    codes = ivec_join(codes, 0x0f0f0f0f, k < 4 ? ivec_shl(which, 4 - k) : ivec_shr(which, k - 4), 0x10101010);
+    return ivec_of(lookup2_quarter(first.val[0], second.val[0], codes.val[0]),
+                   lookup2_quarter(first.val[0], second.val[0], codes.val[1]),
+                   lookup2_quarter(first.val[0], second.val[0], codes.val[2]),
+                   lookup2_quarter(first.val[0], second.val[0], codes.val[3]));
+}
+/* Of each 32 bytes, byte 8 i + k goes to 4 k + i. */
+AURA_INLINE uint16x8_t turn_quarter(uint32x4_t v)
+{
+    const uint8x16_t bytes = vreinterpretq_u8_u32(v);
+    return vreinterpretq_u16_u8(vzip1q_u8(bytes, vextq_u8(bytes, bytes, 8)));
+}
+AURA_INLINE ivec ivec_turn(ivec v)
+{
+    const uint16x8_t a = turn_quarter(v.val[0]), b = turn_quarter(v.val[1]), c = turn_quarter(v.val[2]), d = turn_quarter(v.val[3]);
+    return ivec_of(vreinterpretq_u32_u16(vzip1q_u16(a, b)), vreinterpretq_u32_u16(vzip2q_u16(a, b)),
+                   vreinterpretq_u32_u16(vzip1q_u16(c, d)), vreinterpretq_u32_u16(vzip2q_u16(c, d)));
 }
 /* The sum of all lanes. */
 AURA_INLINE int32_t ivec_total(ivec v)

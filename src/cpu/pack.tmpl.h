@@ -6,9 +6,37 @@
  * Needs: tile.tmpl.h; ivec_load8, ivec_plus, ivec_and, ivec_shl, ivec_shr, ivec_sar, ivec_add8, ivec_zero, ivec_store,
  *        ivec_columns, ivec_rows; vec_from_int, vec_fma, vec_mul, vec_set1, vec_store; AURA_ISA. */
 
-/* word[kind] = the codes of a run, given as quads: aura_pack_run() of 16 lanes. */
+/* aura_pack_single() and aura_pack_pair() of 16 lanes. */
+AURA_INLINE ivec pack_single(const ivec *quad, const int at)
+{
+    ivec word = ivec_zero();
+    AURA_UNROLL
+    for (int k = 0; k < 8; k++)
+        word = ivec_plus(word, ivec_shl(ivec_and(ivec_shr(quad[k], at), 0x01010101), k));
+    return word;
+}
+
+AURA_INLINE ivec pack_pair(const ivec *quad, const int at, const int w)
+{
+    ivec word = ivec_zero();
+    AURA_UNROLL
+    for (int j = 0; j < 4; j++)
+        word = ivec_plus(word, ivec_shl(ivec_and(ivec_shr(quad[2 * j + w], at), 0x03030303), 2 * j));
+    return word;
+}
+
+/* word[bits] = the codes of a run, given as quads: aura_pack_run() of 16 lanes. */
 AURA_INLINE void pack_run(ivec *word, const ivec *quad, const int kind)
 {
+    if (aura_is_trellis(kind)) {
+        word[0] = pack_single(quad, 0);
+        word[1] = kind == AURA_TRELLIS_2 ? pack_single(quad, 1) : pack_pair(quad, 1, 0);
+        if (kind > AURA_TRELLIS_2)
+            word[2] = pack_pair(quad, 1, 1);
+        if (kind == AURA_TRELLIS_4)
+            word[3] = pack_single(quad, 3);
+        return;
+    }
     const int low = kind > 4 && kind < 8 ? 4 : kind, pairs = kind == 6; /* pairs: bits 4 and 5 have two words */
     AURA_UNROLL
     for (int w = 0; w < low; w++) {
@@ -43,7 +71,7 @@ AURA_INLINE void pack_store(uint32_t *words, const struct aura_side *s, uint32_t
     ivec word[8];
     pack_run(word, quad, kind);
     AURA_UNROLL
-    for (uint32_t w = 0; w < (uint32_t)kind; w++)
+    for (uint32_t w = 0; w < aura_bits_of(kind); w++)
         ivec_store(words + aura_word_at(s, run, w) + lane, word[w]);
 }
 
@@ -54,6 +82,14 @@ AURA_INLINE void pack_keys(uint32_t *words, const uint8_t *index, const struct a
             const uint8_t *from = index + (size_t)c * s->dim + run * AURA_RUN;
             const int whole = s->dim - run * AURA_RUN >= AURA_RUN;
             ivec quad[8];
+            if (aura_is_trellis(kind)) {
+                uint8_t turned[AURA_LANES][AURA_RUN] = {{0}};
+                for (uint32_t i = 0; i < AURA_LANES * (whole ? 32u : 16u); i++)
+                    turned[i % AURA_LANES][aura_place(s, i / AURA_LANES)] = from[i % AURA_LANES * s->dim + i / AURA_LANES];
+                ivec_columns(quad, turned[0], AURA_RUN, 8);
+                pack_store(words, s, run, c, quad, kind);
+                continue;
+            }
             ivec_columns(quad, from, s->dim, whole ? 8 : 4);
             AURA_UNROLL
             for (int k = 0; k < 8; k++) /* what is beyond dim is code 0 */
@@ -103,6 +139,15 @@ AURA_INLINE void unpack_store(float *x, ivec quad, const struct aura_side *s, ve
     vec_store(x, r ? vec_add(number, vec_load(r)) : number);
 }
 
+/* Bytes 4 k + i become bytes 8 i + k. */
+AURA_INLINE void unpack_turn(uint8_t *run)
+{
+    uint8_t turned[AURA_RUN];
+    memcpy(turned, run, AURA_RUN);
+    for (uint32_t i = 0; i < AURA_RUN; i++)
+        run[i] = turned[4 * (i % 8) + i / 8];
+}
+
 /* Rows [from, to) of 16 tokens from `lane` on. */
 AURA_INLINE void unpack_keys(float *x, const struct aura_tile *tile, uint32_t from, uint32_t to, const float *r, const int kind)
 {
@@ -113,11 +158,14 @@ AURA_INLINE void unpack_keys(float *x, const struct aura_tile *tile, uint32_t fr
     for (uint32_t c = from / AURA_LANES * AURA_LANES; c < to; c += AURA_LANES) {
         for (uint32_t run = 0; run < s->runs; run++) {
             const struct run at = tile_run(s, run, kind);
+            const struct nibbles nibbles = tile_run_nibbles(tile, at, run, c, kind);
             ivec quad[8];
             AURA_UNROLL
             for (int k = 0; k < 8; k++)
-                quad[k] = tile_quad(tile->words + at.low + c, tile->words + at.high + c, AURA_TILE, levels, k, kind);
+                quad[k] = tile_quad(tile->words + at.low + c, tile->words + at.high + c, AURA_TILE, &nibbles, levels, k, kind);
             ivec_rows(code + run * AURA_RUN, stride, quad);
+            for (uint32_t t = 0; aura_is_trellis(kind) && t < AURA_LANES; t++)
+                unpack_turn(code + run * AURA_RUN + t * stride);
         }
         for (uint32_t t = c < from ? from : c; t < to && t < c + AURA_LANES; t++) {
             const vec scale = vec_set1(aura_f32_from_f16(tile->scale[t]));
@@ -136,12 +184,14 @@ AURA_INLINE void unpack_values(float *x, const struct aura_tile *tile, uint32_t 
     float scale[AURA_TILE];
     for (uint32_t t = from; t < to; t++)
         scale[t] = aura_f32_from_f16(tile->scale[t]);
-    for (uint32_t d = 0; d < s->dim; d += AURA_LANES)
+    for (uint32_t d = 0; d < s->dim; d += AURA_LANES) {
+        const struct nibbles nibbles = tile_value_nibbles(tile->words + d, s->lanes, s->dim - d, kind);
         AURA_UNROLL
         for (int k = 0; k < 8; k++) {
             if (from >= 4 * (uint32_t)k + 4 || to <= 4 * (uint32_t)k)
                 continue;
-            const ivec quad = tile_quad(tile->words + at.low + d, tile->words + at.high + d, s->lanes, levels, k, kind);
+            const ivec quad =
+                tile_quad(tile->words + at.low + d, tile->words + at.high + d, s->lanes, &nibbles, levels, k, kind);
             AURA_UNROLL
             for (int i = 0; i < 4; i++) {
                 const uint32_t t = 4 * (uint32_t)k + (uint32_t)i;
@@ -149,6 +199,7 @@ AURA_INLINE void unpack_values(float *x, const struct aura_tile *tile, uint32_t 
                     unpack_store(x + (size_t)(t - from) * s->dim + d, quad, s, vec_set1(scale[t]), r ? r + d : NULL, i, kind);
             }
         }
+    }
 }
 
 #define AURA_STAMP(stage, shape, kind, isa)                                                                              \

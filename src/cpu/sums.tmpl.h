@@ -27,9 +27,10 @@ AURA_INLINE struct levels tile_value_levels(const struct aura_side *s, const int
     return tile_levels(s->level, 0, kind);
 }
 
-/* Queries and weights as the products take them: here, as they are. */
+/* Queries and weights as the products take them: here, as they are, but for the order of queries for trellis codes. */
 struct ready_queries {
     const struct aura_query *q;
+    _Alignas(64) int8_t turned[TILE_ROWS][2][AURA_TILE_DIM];
 };
 struct ready_weights {
     const struct aura_weight *w;
@@ -38,8 +39,9 @@ struct ready_weights {
 AURA_INLINE void ready_queries(struct ready_queries *ready, const struct aura_query *q, uint32_t dim, const int rows,
                                const int kind, const int planes)
 {
-    (void)dim, (void)rows, (void)kind, (void)planes;
     ready->q = q;
+    for (int g = 0; aura_is_trellis(kind) && g < rows; g++)
+        tile_turn(ready->turned[g], q + g, dim, planes);
 }
 AURA_INLINE void ready_weights(struct ready_weights *ready, const struct aura_weight *w, size_t apart, size_t tiles,
                                const int rows, const int kind, const int planes)
@@ -64,17 +66,22 @@ AURA_INLINE void score_sums(ivec out[8][TILE_VECS], const struct ready_queries *
     for (uint32_t run = 0; run < s->runs; run++) {
         struct run at = tile_run(s, run, kind);
         tile_prefetch(tile, t / (16 * TILE_VECS) * s->runs + run, tile_lines(TILE_VECS, kind));
+        struct nibbles nibbles[TILE_VECS];
+        AURA_UNROLL
+        for (int v = 0; v < TILE_VECS; v++)
+            nibbles[v] = tile_run_nibbles(tile, at, run, t + 16 * (size_t)v, kind);
         AURA_UNROLL
         for (int k = 0; k < 8; k++) {
             ivec x[TILE_VECS];
             AURA_UNROLL
             for (int v = 0; v < TILE_VECS; v++)
-                x[v] = tile_key_quad(tile, at, t + 16 * (size_t)v, levels, tile_key_offset(kind), k, kind);
+                x[v] = tile_key_quad(tile, at, t + 16 * (size_t)v, &nibbles[v], levels, tile_key_offset(kind), k, kind);
             AURA_UNROLL
             for (int g = 0; g < rows; g++)
                 AURA_UNROLL
                 for (int p = 0; p < planes; p++) {
-                    ivec four = tile_four(q[g].plane[p] + run * AURA_RUN + 4 * k, 0);
+                    const int8_t *plane = aura_is_trellis(kind) ? ready->turned[g][p] : q[g].plane[p];
+                    ivec four = tile_four(plane + run * AURA_RUN + 4 * k, 0);
                     AURA_UNROLL
                     for (int v = 0; v < TILE_VECS; v++)
                         sum[g][p][v][k % chains] = ivec_dot_key(sum[g][p][v][k % chains], x[v], four, aura_is_wide(kind));
@@ -106,13 +113,17 @@ AURA_INLINE void value_sums(ivec out[8][TILE_VECS], const struct ready_weights *
     for (int v = 0; v < vecs; v++)
         plain[v] = ivec_zero();
     tile_prefetch(tile, d / (16 * (uint32_t)vecs), tile_lines(vecs, kind));
+    struct nibbles nibbles[TILE_VECS];
+    AURA_UNROLL
+    for (int v = 0; v < vecs; v++)
+        nibbles[v] = tile_value_nibbles(tile->words + d + 16 * (size_t)v, s->lanes, s->dim - d - 16 * (uint32_t)v, kind);
     AURA_UNROLL
     for (int k = 0; k < 8; k++) {
         ivec x[TILE_VECS];
         AURA_UNROLL
         for (int v = 0; v < vecs; v++) {
             const uint32_t *words = tile->words + d + 16 * (size_t)v;
-            x[v] = tile_quad(words + at.low, words + at.high, s->lanes, levels, k, kind);
+            x[v] = tile_quad(words + at.low, words + at.high, s->lanes, &nibbles[v], levels, k, kind);
             if (WEIGHTS_SIGNED)
                 plain[v] = ivec_dot_value(plain[v], x[v], ivec_set1(0x01010101), aura_is_wide(kind));
         }

@@ -22,16 +22,18 @@ AURA_INLINE int tile_unit(const int kind) { return kind == 2 ? 5 : 1; }
 
 AURA_INLINE ivec times_unit(ivec v, const int kind) { return tile_unit(kind) == 5 ? ivec_plus(v, ivec_shl(v, 2)) : v; }
 
-/* What is added to a key's levels; see sums.tmpl.h. */
+/* What is added to a key's levels; see sums.tmpl.h. Levels of t2 and t3 are small. */
 AURA_INLINE int tile_key_offset(const int kind)
 {
+    if (aura_is_trellis(kind))
+        return kind == AURA_TRELLIS_2 ? 19 : kind == AURA_TRELLIS_3 ? 24 : 64;
     return aura_is_split(kind) ? 0 : kind == 8 ? 128 : kind == 2 ? 50 : 64;
 }
 
 AURA_INLINE struct levels tile_unit_levels(const struct aura_side *s, int offset, const int kind)
 {
-    int8_t level[16];
-    for (int i = 0; i < 16; i++)
+    int8_t level[32];
+    for (int i = 0; i < 32; i++)
         level[i] = (int8_t)(s->level[i] / tile_unit(kind));
     return tile_levels(level, offset / tile_unit(kind), kind);
 }
@@ -52,12 +54,14 @@ AURA_INLINE int quads_of_sum(int largest, int other, const int planes)
 }
 AURA_INLINE int key_quads(const int kind, const int planes)
 {
-    const int largest = kind == 2 ? 20 : kind <= 4 ? 127 : (1 << kind) - 1;
+    const int largest = kind == 2 ? 20 : kind == AURA_TRELLIS_2 ? 38 : kind == AURA_TRELLIS_3 ? 48
+                        : aura_is_table(kind) ? 127 : (1 << kind) - 1;
     return quads_of_sum(largest, 127, planes);
 }
 AURA_INLINE int value_quads(const int kind, const int planes)
 {
-    const int largest = kind == 2 ? 10 : kind <= 4 ? 64 : (1 << kind) - 1;
+    const int largest = kind == 2 ? 10 : kind == AURA_TRELLIS_2 ? 19 : kind == AURA_TRELLIS_3 ? 24
+                        : aura_is_table(kind) ? 64 : (1 << kind) - 1;
     return quads_of_sum(largest, 255, planes);
 }
 
@@ -73,7 +77,9 @@ AURA_INLINE ivec odd_of_planes(ivec hi, ivec lo, const int sign, const int plane
 
 /* Queries and weights as the products take them. */
 struct ready_queries {
-    const struct aura_query *q;
+    const int8_t *plane; /* of the first query; those of the others are `apart` bytes further on */
+    size_t apart;
+    _Alignas(64) int8_t turned[TILE_ROWS][2][AURA_TILE_DIM];
     uint32_t pair[TILE_ROWS][2][AURA_TILE_DIM / 4];
 };
 struct ready_weights {
@@ -84,10 +90,15 @@ struct ready_weights {
 AURA_INLINE void ready_queries(struct ready_queries *ready, const struct aura_query *q, uint32_t dim, const int rows,
                                const int kind, const int planes)
 {
-    ready->q = q;
+    ready->plane = q->plane[0], ready->apart = sizeof *q;
+    for (int g = 0; aura_is_trellis(kind) && g < rows; g++)
+        tile_turn(ready->turned[g], q + g, dim, planes);
+    if (aura_is_trellis(kind))
+        ready->plane = ready->turned[0][0], ready->apart = sizeof ready->turned[0];
     for (int g = 0; !key_quads(kind, planes) && g < rows; g++)
         for (uint32_t d = 0; d < dim; d += 64) {
-            ivec hi = ivec_load(q[g].plane[0] + d), lo = ivec_load(q[g].plane[1] + d);
+            const int8_t *plane = ready->plane + (size_t)g * ready->apart + d;
+            ivec hi = ivec_load(plane), lo = ivec_load(plane + AURA_TILE_DIM);
             ivec_store(ready->pair[g][0] + d / 4, even_of_planes(hi, lo, 1, planes));
             ivec_store(ready->pair[g][1] + d / 4, odd_of_planes(hi, lo, 1, planes));
         }
@@ -166,14 +177,18 @@ AURA_INLINE void score_sums(ivec sum[8][TILE_VECS], const struct ready_queries *
         struct run at = tile_run(s, run, kind);
         ivec x[4][TILE_VECS], plain[TILE_VECS] = {ivec_zero()};
         tile_prefetch(tile, t / (16 * TILE_VECS) * s->runs + run, tile_lines(TILE_VECS, kind));
+        struct nibbles nibbles[TILE_VECS];
+        AURA_UNROLL
+        for (int v = 0; v < TILE_VECS; v++)
+            nibbles[v] = tile_run_nibbles(tile, at, run, t + 16 * (size_t)v, kind);
         AURA_UNROLL
         for (int k = 0; k < 8; k++) {
             const int j = quads ? k % quads : 0;
             AURA_UNROLL
             for (int v = 0; v < TILE_VECS; v++)
-                x[j][v] = tile_key_quad(tile, at, t + 16 * (size_t)v, levels, tile_key_offset(kind), k, kind);
+                x[j][v] = tile_key_quad(tile, at, t + 16 * (size_t)v, &nibbles[v], levels, tile_key_offset(kind), k, kind);
             if (quads && j == quads - 1)
-                sums_add8(sum, x, ready->q->plane[0] + run * AURA_RUN, sizeof *ready->q, k - j, rows, TILE_VECS, quads, 0);
+                sums_add8(sum, x, ready->plane + run * AURA_RUN, ready->apart, k - j, rows, TILE_VECS, quads, 0);
             if (!quads)
                 sums_add16(sum, plain, x[0], ready->pair[0][0] + run * 8, AURA_TILE_DIM / 4, k, rows, TILE_VECS, 0);
         }
@@ -196,13 +211,17 @@ AURA_INLINE void value_sums(ivec sum[8][TILE_VECS], const struct ready_weights *
     for (int i = 0; i < rows * vecs; i++)
         sum[i / vecs][i % vecs] = plain[i % vecs] = ivec_zero();
     tile_prefetch(tile, d / (16 * (uint32_t)vecs), tile_lines(vecs, kind));
+    struct nibbles nibbles[TILE_VECS];
+    AURA_UNROLL
+    for (int v = 0; v < vecs; v++)
+        nibbles[v] = tile_value_nibbles(tile->words + d + 16 * (size_t)v, s->lanes, s->dim - d - 16 * (uint32_t)v, kind);
     AURA_UNROLL
     for (int k = 0; k < 8; k++) {
         const int j = quads ? k % quads : 0;
         AURA_UNROLL
         for (int v = 0; v < vecs; v++) {
             const uint32_t *words = tile->words + d + 16 * (size_t)v;
-            x[j][v] = tile_quad(words + at.low, words + at.high, s->lanes, levels, k, kind);
+            x[j][v] = tile_quad(words + at.low, words + at.high, s->lanes, &nibbles[v], levels, k, kind);
         }
         if (quads && j == quads - 1)
             sums_add8(sum, x, w->plane[0], sizeof *w, k - j, rows, vecs, quads, 1);

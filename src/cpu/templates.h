@@ -6,7 +6,9 @@
 #include "row_dequant.tmpl.h"
 #include "encode.tmpl.h"
 #include "../feedback.h"
+#include "../trellis.h"
 #include "feedback.tmpl.h"
+#include "trellis.tmpl.h"
 
 #include "row.tmpl.h"
 #include "row_score.tmpl.h"

@@ -4,7 +4,12 @@
  * shift, and then a table lookup (2 to 4 bits) or the join of low and high words (5 and 6 bits); 8 bits are there already. Bits of
  * the neighbours that a shift brings along are ignored by the lookup or masked by the join.
  *
- * Needs: ivec_load, ivec_shl, ivec_shr, ivec_and, ivec_join, ivec_select, ivec_add8, ivec_table, ivec_lookup, ivec_set1. */
+ * A run of trellis codes becomes nibbles first, in the layout that 4 bits have but for the order of quads: bits 0 and 1 of a nibble
+ * are the subset, for all 32 codes of a lane out of four words of single bits, bits 2 and 3 are of the code. The neighbours of a
+ * channel are shifted bits of its own lane for keys, and the words of the next lanes for values.
+ *
+ * Needs: ivec_load, ivec_shl, ivec_shr, ivec_and, ivec_both, ivec_xor, ivec_join, ivec_select, ivec_add8, ivec_table, ivec_tables,
+ *        ivec_lookup, ivec_lookup2, ivec_set1, ivec_zero, ivec_turn, ivec_store. */
 
 /* What a lookup finds for the low bits of a byte and, with 2 bits, for the two above them: a nibble is two codes, and none of
  * them has to be moved. */
@@ -20,17 +25,80 @@ AURA_INLINE struct levels tile_levels(const int8_t *level, int offset, const int
         0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3,
     };
     struct levels l;
-    l.low = ivec_add8(ivec_table(level), kind <= 4 ? offset : 0);
+    l.low = ivec_add8(ivec_table(level), aura_is_table(kind) ? offset : 0);
     l.high = kind == 2 ? ivec_lookup(l.low, ivec_load(above)) : l.low;
+    if (kind == AURA_TRELLIS_4) {
+        l.high = ivec_add8(ivec_table(level + 16), offset);
+        l.low = ivec_tables(l.low, l.high);
+    }
     return l;
+}
+
+/* A run of trellis codes of 16 lanes: quad k has its nibbles in part 2 (k % 2) + k / 2 % 2, shifted by k / 4 * 4; the last part is
+ * bit 3 of t4. Of the other kinds: nothing. */
+struct nibbles {
+    ivec part[5];
+};
+
+/* u[i]: bit 0 of the codes of the channel i further along the path. */
+AURA_INLINE struct nibbles tile_nibbles(const ivec u[4], const uint32_t *low, size_t lanes, const int kind)
+{
+    const ivec z1 = ivec_xor(ivec_xor(u[0], u[1]), u[3]), z0 = u[2];
+    const ivec subset[2] = {ivec_select(0x55555555, z0, ivec_shl(z1, 1)), ivec_select(0x55555555, ivec_shr(z0, 1), z1)};
+    struct nibbles n;
+    AURA_UNROLL
+    for (int w = 0; w < 2; w++) {
+        ivec more = ivec_load(low + (size_t)(kind == AURA_TRELLIS_2 ? 1 : 1 + w) * lanes);
+        n.part[2 * w] = ivec_select(0x33333333, subset[w], ivec_shl(more, kind == AURA_TRELLIS_2 ? 2 - w : 2));
+        n.part[2 * w + 1] = ivec_select(0x33333333, ivec_shr(subset[w], 2), kind == AURA_TRELLIS_2 ? ivec_shr(more, w) : more);
+    }
+    n.part[4] = kind == AURA_TRELLIS_4 ? ivec_load(low + 3 * lanes) : ivec_zero();
+    return n;
+}
+
+/* Of a run of keys. `next`: the words of the run after it, or NULL. */
+AURA_INLINE struct nibbles tile_key_nibbles(const uint32_t *low, const uint32_t *next, const int kind)
+{
+    struct nibbles none;
+    if (!aura_is_trellis(kind)) {
+        none.part[0] = none.part[1] = none.part[2] = none.part[3] = none.part[4] = ivec_zero();
+        return none;
+    }
+    const ivec here = ivec_load(low), after = next ? ivec_load(next) : ivec_zero();
+    ivec u[4] = {here, here, here, here};
+    AURA_UNROLL
+    for (int i = 1; i < 4; i++)
+        u[i] = ivec_xor(ivec_shr(here, i), ivec_shl(after, 32 - i));
+    return tile_nibbles(u, low, AURA_TILE, kind);
+}
+
+/* Of 16 channels of values; left: how many there are from the first of them on. */
+AURA_INLINE struct nibbles tile_value_nibbles(const uint32_t *low, size_t lanes, uint32_t left, const int kind)
+{
+    static const uint32_t keep[19] = {~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, 0, 0, 0};
+    if (!aura_is_trellis(kind))
+        return tile_key_nibbles(low, NULL, kind);
+    ivec u[4];
+    AURA_UNROLL
+    for (int i = 0; i < 4; i++)
+        u[i] = ivec_load(low + i);
+    if (left <= 16)
+        AURA_UNROLL
+        for (int i = 1; i < 4; i++)
+            u[i] = ivec_both(u[i], ivec_load(keep + i));
+    return tile_nibbles(u, low, lanes, kind);
 }
 
 /* Quad k of 16 lanes: bytes of the level table up to 4 bits, codes above. `low` and `high` are the low and
  * high words of this run, `lanes` words apart; k and kind are constants. */
-AURA_INLINE ivec tile_quad(const uint32_t *low, const uint32_t *high, size_t lanes, struct levels levels, const int k,
-                           const int kind)
+AURA_INLINE ivec tile_quad(const uint32_t *low, const uint32_t *high, size_t lanes, const struct nibbles *nibbles,
+                           struct levels levels, const int k, const int kind)
 {
     const int nibble = 4 * (k % 2), pair = 2 * (k % 4);
+    if (aura_is_trellis(kind)) {
+        const ivec n = ivec_shr(nibbles->part[2 * (k % 2) + k / 2 % 2], k / 4 * 4);
+        return kind == AURA_TRELLIS_4 ? ivec_lookup2(levels.low, levels.high, n, nibbles->part[4], k) : ivec_lookup(levels.low, n);
+    }
     if (kind == 8)
         return ivec_load(low + (size_t)k * lanes);
     if (kind == 2)
@@ -60,18 +128,33 @@ struct run {
 
 AURA_INLINE struct run tile_run(const struct aura_side *s, uint32_t run, const int kind)
 {
-    const size_t low = aura_low_words(kind), high = (size_t)kind - low;
+    const size_t low = aura_low_words(kind), high = aura_bits_of(kind) - low;
     struct run at = {run * low * s->lanes, (s->runs * low + run * high) * s->lanes};
     return at;
 }
 
 /* The same of a tile of keys, 16 tokens from `lane` on. `offset` is what tables have in them already. */
-AURA_INLINE ivec tile_key_quad(const struct aura_tile *tile, struct run at, size_t lane, struct levels levels, int offset,
-                               const int k, const int kind)
+AURA_INLINE ivec tile_key_quad(const struct aura_tile *tile, struct run at, size_t lane, const struct nibbles *nibbles,
+                               struct levels levels, int offset, const int k, const int kind)
 {
     const uint32_t *words = tile->words + lane;
-    ivec x = tile_quad(words + at.low, words + at.high, AURA_TILE, levels, k, kind);
+    ivec x = tile_quad(words + at.low, words + at.high, AURA_TILE, nibbles, levels, k, kind);
     return kind == 8 ? ivec_add8(x, offset) : x;
+}
+
+/* The nibbles of a run of keys, 16 tokens from `lane` on. */
+AURA_INLINE struct nibbles tile_run_nibbles(const struct aura_tile *tile, struct run at, uint32_t run, size_t lane, const int kind)
+{
+    const uint32_t *low = tile->words + at.low + lane;
+    return tile_key_nibbles(low, run + 1 < tile->side->runs ? low + (size_t)aura_bits_of(kind) * AURA_TILE : NULL, kind);
+}
+
+/* Queries in the order in which codes of keys lie. */
+AURA_INLINE void tile_turn(int8_t plane[2][AURA_TILE_DIM], const struct aura_query *q, uint32_t dim, const int planes)
+{
+    for (int p = 0; p < planes; p++)
+        for (uint32_t d = 0; d < dim; d += 64)
+            ivec_store(plane[p] + d, ivec_turn(ivec_load(q->plane[p] + d)));
 }
 
 /* Asks for `lines` lines of what will be read next, step by step. A burst for a whole tile at once is too many: the core can
@@ -89,7 +172,7 @@ AURA_INLINE void tile_prefetch(const struct aura_tile *tile, size_t step, const 
  * so that memory has work all the time: on an Intel Xeon (family 6, model 207) with 4 bits this made 7 to 10 % at 64k tokens. */
 AURA_INLINE int tile_lines(const int vecs, const int kind)
 {
-    return (3 * vecs * kind + 3) / 4;
+    return (3 * vecs * (int)aura_bits_of(kind) + 3) / 4;
 }
 
 /* Four bytes of a query or of weights in every lane. */

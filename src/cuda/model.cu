@@ -32,7 +32,7 @@ static aura_status take_balance(aura_ctx *ctx, const char *call, const aura_cuda
         return status;
     if (p.layers != c->layers)
         return aura_backend_fail(ctx, AURA_BAD_ARGUMENT, "%s: a profile of %u layers for %u", call, p.layers, c->layers);
-    if (!p.balance || config->balance || config->format.k >= AURA_KIND_F32)
+    if (!p.balance || config->balance || !aura_is_packed((uint32_t)config->format.k))
         return AURA_OK;
     if (p.kv_heads != config->kv_heads || p.k_dim != config->k_dim)
         return aura_backend_fail(ctx, AURA_BAD_ARGUMENT,
@@ -96,13 +96,6 @@ extern "C" void aura_cuda_model_cache_destroy(aura_cuda_model_cache *m)
         return;
     aura_cuda_store_unmake(&m->store);
     delete m;
-}
-
-extern "C" aura_status aura_cuda_model_cache_resize(aura_cuda_model_cache *m, size_t budget_bytes)
-{
-    const char *call = "aura_cuda_model_cache_resize";
-    return m ? aura_cuda_store_resize(&m->store, call, budget_bytes)
-             : aura_backend_fail(NULL, AURA_BAD_ARGUMENT, "%s: model is NULL", call);
 }
 
 extern "C" aura_cuda_cache *aura_cuda_model_cache_layer(const aura_cuda_model_cache *m, uint32_t layer)

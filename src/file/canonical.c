@@ -46,12 +46,12 @@ static void clear_keys(uint8_t *tile, const struct aura_side *side, struct colum
 static void clear_values(uint8_t *values, const struct aura_side *side, struct columns c)
 {
     uint32_t *words = (uint32_t *)(void *)values, quad[8], mask[8];
-    uint8_t all = (uint8_t)(side->kind == 8 ? 255 : (1u << side->kind) - 1), column[AURA_TILE];
+    uint8_t all = (uint8_t)(side->kind == 8 ? 255 : (1u << aura_bits_of(side->kind)) - 1), column[AURA_TILE];
     for (uint32_t i = 0; i < AURA_TILE; i++)
         column[i] = is_column(c, i) ? all : 0;
     memcpy(quad, column, sizeof quad);
     aura_pack_run(mask, quad, side->kind);
-    for (uint32_t w = 0; w < side->kind; w++)
+    for (uint32_t w = 0; w < aura_bits_of(side->kind); w++)
         for (uint32_t d = 0; d < side->dim; d++)
             words[aura_word_at(side, 0, w) + d] &= mask[w];
 }

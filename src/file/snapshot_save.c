@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../trellis.h"
 #include "crc32c.h"
 
 /* ---- what the bytes depend on -------------------------------------------------------------------------------------- */
@@ -13,6 +14,13 @@ static void describe_side(const aura_ctx *ctx, uint32_t kind, uint32_t *id, uint
 {
     aura_codebook book;
     *id = *crc = 0;
+    if (aura_is_trellis(kind)) {
+        const struct aura_trellis *t = aura_trellis_of(kind);
+        *id = AURA_TRELLIS_ID + aura_bits_of(kind);
+        *crc = aura_crc32c(0, t->level, (size_t)1 << aura_bits_of(kind), ctx->isas);
+        *crc = aura_crc32c(*crc, &t->step, sizeof t->step, ctx->isas);
+        return;
+    }
     if (!aura_is_packed(kind) || aura_codebook_get(AURA_TABLE_GRID, kind, &book))
         return;
     *id = book.id;

@@ -49,15 +49,15 @@ static void dims(void)
 
 static void kinds(void)
 {
-    static const int good[] = {2, 3, 5, 8, 9, 10, 11}, bad[] = {1, -1, 12, 16, 32};
+    static const int good[] = {2, 3, 5, 8, 9, 10, 11, 12, 13, 14}, bad[] = {1, -1, 7, 15, 16, 32};
     for (size_t i = 0; i < sizeof good / sizeof *good; i++)
         EXPECT(!create(64, 64, (aura_kind)good[i], AURA_KIND_B4) && !create(64, 64, AURA_KIND_F32, (aura_kind)good[i]), "%d: %s",
                good[i], aura_last_error());
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         EXPECT(create(64, 64, (aura_kind)bad[i], AURA_KIND_B4) == AURA_UNSUPPORTED &&
                    create(64, 64, AURA_KIND_B4, (aura_kind)bad[i]) == AURA_UNSUPPORTED, "%d", bad[i]);
-    create(64, 64, AURA_KIND_B4, (aura_kind)12);
-    EXPECT(says("aura_cache_create: format {4, 12}: a side has 2, 3, ", " or 8 bits or is f32, f16, bf16"), "%s",
+    create(64, 64, AURA_KIND_B4, (aura_kind)15);
+    EXPECT(says("aura_cache_create: format {4, 15}: a side has 2, 3, ", " or 8 bits or is t2, t3, t4, f32, f16, bf16"), "%s",
            aura_last_error());
 }
 

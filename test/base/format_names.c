@@ -7,13 +7,14 @@
 static const struct {
     aura_kind kind;
     const char *name;
-} kinds[9] = {{AURA_KIND_B2, "2"}, {AURA_KIND_B3, "3"},     {AURA_KIND_B4, "4"},     {AURA_KIND_B5, "5"},    {AURA_KIND_B6, "6"},
-              {AURA_KIND_B8, "8"}, {AURA_KIND_F32, "f32"}, {AURA_KIND_F16, "f16"}, {AURA_KIND_BF16, "bf16"}};
+} kinds[12] = {{AURA_KIND_B2, "2"}, {AURA_KIND_B3, "3"},     {AURA_KIND_B4, "4"},     {AURA_KIND_B5, "5"},    {AURA_KIND_B6, "6"},
+              {AURA_KIND_B8, "8"}, {AURA_KIND_F32, "f32"}, {AURA_KIND_F16, "f16"}, {AURA_KIND_BF16, "bf16"},
+              {AURA_KIND_T2, "t2"}, {AURA_KIND_T3, "t3"}, {AURA_KIND_T4, "t4"}};
 
 static void every_pair_has_a_name(void)
 {
-    for (int k = 0; k < 9; k++)
-        for (int v = 0; v < 9; v++) {
+    for (int k = 0; k < 12; k++)
+        for (int v = 0; v < 12; v++) {
             aura_format format = {kinds[k].kind, kinds[v].kind}, read = {(aura_kind)0, (aura_kind)0};
             char want[16], name[16];
             snprintf(want, sizeof want, "k%sv%s", kinds[k].name, kinds[v].name);
@@ -40,7 +41,7 @@ static void bad_names(void)
     static const char *const bad[] = {"k9v4", "k4", "k4v4x", "",     NULL,    "kf16",  "k4v",  "K4V4",  "k1v4", "k4v9",
                                       "v4k4", "k4v4 ",
                                       " k4v4", "kv", "k44v4", "kf8v4", "max ", "Max", "ma", "maxk4v4", "k4v4v4", "k4k4",
-                                      "k", "kbf16"};
+                                      "k", "kt4", "kt5vt4", "kt1v4", "kbvb4", "ktv4", "kbf16"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         aura_format format = {AURA_KIND_B6, AURA_KIND_B5};
         EXPECT(aura_format_parse(bad[i], &format) == AURA_BAD_ARGUMENT, "\"%s\"", bad[i] ? bad[i] : "NULL");
@@ -54,7 +55,7 @@ static void bad_names(void)
 
 static void bad_kinds(void)
 {
-    static const int bad[] = {0, 1, 13, 12, -1, 99};
+    static const int bad[] = {0, 1, 15, 7, -1, 99};
     for (int i = 0; i < 6; i++) {
         aura_format format = {(aura_kind)bad[i], AURA_KIND_B4}, other = {AURA_KIND_F16, (aura_kind)bad[i]};
         char name[16] = "as it was";

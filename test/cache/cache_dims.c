@@ -105,7 +105,7 @@ static void try_dims(aura_ctx *ctx, uint32_t k_dim, uint32_t v_dim, uint32_t k_t
             balance[1][h * k_twin + d] = d < k_dim ? 1 + number(h * 1000 + d) / 2 : 1;
             balance[0][h * k_dim + (d < k_dim ? d : 0)] = balance[1][h * k_twin + (d < k_dim ? d : 0)];
         }
-    if (k < AURA_KIND_F32)
+    if (k < AURA_KIND_F32 || k >= AURA_KIND_T2)
         given.balance = balance[0], twin.balance = balance[1];
     fill(ctx, &a, &given, k_dim, v_dim), fill(ctx, &b, &twin, k_dim, v_dim);
     EXPECT(a.cache->page_bytes == b.cache->page_bytes, "pages of %zu and %zu bytes", a.cache->page_bytes, b.cache->page_bytes);
@@ -215,7 +215,7 @@ static void zeros_change_nothing(void)
     static const uint32_t dims[][4] = {{100, 100, 112, 112}, {120, 100, 128, 112}, {8, 16, 64, 64}, {32, 63, 64, 64},
                                        {1, 129, 64, 192}, {65, 511, 80, 512}, {128, 40, 128, 64}};
     static const aura_kind kinds[][2] = {{AURA_KIND_B4, AURA_KIND_B4}, {AURA_KIND_B8, AURA_KIND_B3}, {AURA_KIND_F16, AURA_KIND_B5},
-                                         {AURA_KIND_F32, AURA_KIND_F32}};
+                                         {AURA_KIND_T4, AURA_KIND_T3}, {AURA_KIND_F32, AURA_KIND_F32}};
     aura_ctx *ctx = NULL;
     EXPECT(!aura_ctx_create(NULL, &ctx), "%s", aura_last_error());
     for (size_t i = 0; i < sizeof dims / sizeof *dims; i++)

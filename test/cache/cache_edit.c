@@ -37,7 +37,8 @@ static const struct {
              {AURA_KIND_B8, AURA_KIND_B2, AURA_NO_OPEN | AURA_NO_REFERENCE, 0, 0},
              {AURA_KIND_BF16, AURA_KIND_B6, AURA_NO_ROLLBACK, 0, 0},
              {AURA_KIND_F32, AURA_KIND_F32, 0, 0, 0},
-             {AURA_KIND_B5, AURA_KIND_B5, 0, 1, 1}};
+             {AURA_KIND_B5, AURA_KIND_B5, 0, 1, 1},
+             {AURA_KIND_T4, AURA_KIND_T2, 0, 0, 0}};
 enum { N_CASES = sizeof cases / sizeof *cases };
 
 static struct text case_text(int i)
@@ -153,7 +154,8 @@ static void keys_are_mapped(void)
         expect_twins(cache, whole, witness, what);
         for (int r = 0; r < N_RANGES; r++) { /* the others stay; these are as near as codes of them can be */
             uint64_t first = ranges[r][0], n = ranges[r][1];
-            double error = 0, size = 0, allowed = is_plain(cases[i].k) ? 0x1p-8 : ldexp(1 + cases[i].balance, 1 - (int)cases[i].k);
+            const int bits = (int)aura_bits_of(cases[i].k);
+            double error = 0, size = 0, allowed = is_plain(cases[i].k) ? 0x1p-8 : ldexp(1 + cases[i].balance, 1 - bits);
             aura_seq part;
             if (left_out(i, r))
                 continue;

@@ -65,7 +65,8 @@ static void sequences_are_as_the_model_says(void)
         uint32_t k_dim, v_dim, flags;
     } cases[] = {{AURA_KIND_B4, AURA_KIND_B4, 64, 64, 0},       {AURA_KIND_B3, AURA_KIND_B2, 80, 64, 0},
                  {AURA_KIND_B2, AURA_KIND_B3, 64, 112, AURA_NO_SEARCH}, {AURA_KIND_B5, AURA_KIND_F16, 64, 64, AURA_NO_PINNED},
-                 {AURA_KIND_F32, AURA_KIND_B6, 64, 64, 0},
+                 {AURA_KIND_F32, AURA_KIND_B6, 64, 64, 0},               {AURA_KIND_T3, AURA_KIND_T4, 64, 80, 0},
+                 {AURA_KIND_T4, AURA_KIND_T2, 112, 64, 0},
                  {AURA_KIND_B8, AURA_KIND_B8, 64, 64, AURA_NO_OPEN | AURA_NO_REFERENCE}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const uint32_t tokens = i ? 100 : 330;
@@ -208,7 +209,8 @@ static void no_error_costs_more(void)
     static const struct {
         aura_kind kind;
         double most;
-    } cases[] = {{AURA_KIND_B2, 0.75}, {AURA_KIND_B3, 0.6}, {AURA_KIND_B4, 0.55}, {AURA_KIND_B6, 0.6}, {AURA_KIND_B8, 0.6}};
+    } cases[] = {{AURA_KIND_B2, 0.75}, {AURA_KIND_B3, 0.6}, {AURA_KIND_B4, 0.55}, {AURA_KIND_B6, 0.6}, {AURA_KIND_B8, 0.6},
+                 {AURA_KIND_T2, 0.75}, {AURA_KIND_T3, 0.65}, {AURA_KIND_T4, 0.6}};
     enum { TOKENS = 64, DIM = 64 };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         aura_config config = feedback_config(cases[i].kind, cases[i].kind, DIM, DIM), plain;

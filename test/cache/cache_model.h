@@ -25,7 +25,7 @@ enum { PAGE = 256, TILE = 32, PINNED = 4, ROLLBACK = 16 };
 #define AS_KIND(shape, kind, ...) (aura_kind)(kind),
 static const aura_kind kinds[] = {AURA_KINDS(AS_KIND)};
 static const uint32_t dims[] = {AURA_DIMS(AURA_DIM_ITEM)};
-enum { N_KINDS = sizeof kinds / sizeof *kinds, N_BITS = 0 AURA_BITS(ONE_MORE), N_DIMS = sizeof dims / sizeof *dims };
+enum { N_KINDS = sizeof kinds / sizeof *kinds, N_BITS = 0 AURA_CODES(ONE_MORE), N_DIMS = sizeof dims / sizeof *dims };
 
 /* Sanitizers and emulators cost 4 to 30 times: their jobs set AURA_QUICK, and every test that takes long has a
  * shorter form for it, in which each kind still occurs on both sides. */
@@ -63,9 +63,9 @@ static const struct {
 /* The planes a side is computed with: 0 for plain numbers. */
 static inline uint32_t planes_of(aura_kind kind, uint32_t planes)
 {
-    if (kind > AURA_KIND_B8)
+    if (!aura_is_packed((uint32_t)kind))
         return 0;
-    return planes ? planes : kind <= AURA_KIND_B5 ? 1 : 2;
+    return planes ? planes : kind == AURA_KIND_B6 || kind == AURA_KIND_B8 ? 2 : 1;
 }
 
 /* ---- one side ------------------------------------------------------------------------------------------------------- */
@@ -88,7 +88,7 @@ struct model_side {
 
 static inline int is_plain(aura_kind kind)
 {
-    return kind > AURA_KIND_B8;
+    return kind == AURA_KIND_F32 || kind == AURA_KIND_F16 || kind == AURA_KIND_BF16;
 }
 
 static inline aura_dtype plain_dtype(aura_kind kind)
@@ -143,9 +143,9 @@ static inline void model_side_init(struct model_side *s, const aura_config *c, i
     aura_rotation_plan_init(&s->rotate, s->dim, signs, NULL, 0);
     aura_rotation_plan_init(&s->back, s->dim, signs, NULL, 1);
     model_side_metric(s, keys ? c->k_metric : c->v_metric);
-    aura_codebook_get(AURA_TABLE_GRID, s->kind, &book);
-    aura_codec_plan_init(&s->codec, &book, s->dim, keys || s->kind >= AURA_KIND_B4 ? AURA_SCALE_MATCHED : AURA_SCALE_UNBIASED,
-                         !(c->flags & AURA_NO_SEARCH));
+    const int few = s->kind <= AURA_KIND_B3 || s->kind == AURA_KIND_T2 || s->kind == AURA_KIND_T3;
+    aura_kind_plan_init(&s->codec, (uint32_t)s->kind, s->dim, keys || !few ? AURA_SCALE_MATCHED : AURA_SCALE_UNBIASED,
+                        !(c->flags & AURA_NO_SEARCH));
     aura_codebook_get(AURA_TABLE_GRID, 8, &book);
     aura_codec_plan_init(&s->reference_codec, &book, s->dim, AURA_SCALE_MATCHED, !(c->flags & AURA_NO_SEARCH));
 }
@@ -206,8 +206,9 @@ static inline void model_quantise(float *out, const float *y, const struct aura_
     if (metric)
         aura_feedback_ref(code, &scale, y, codec, metric, 1);
     scale = oracle_round(scale, AURA_F16);
+    aura_ref_levels(out, code, codec);
     for (uint32_t d = 0; d < codec->dim; d++)
-        out[d] = codec->centroid[code[d]] * scale;
+        out[d] = out[d] * scale;
 }
 
 static inline void model_form_reference(struct model_side *s, uint32_t head, uint64_t page, uint64_t pinned)

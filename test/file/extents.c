@@ -88,7 +88,7 @@ static void both_ends_are_equal(void)
     for (size_t i = 0; i < 3 * N_KINDS && test_bad_lines < 5; i += small_run() ? 5 : 1) {
         aura_config config = config_of(kinds[i % N_KINDS], kinds[(i / 2 + 3) % N_KINDS], 80, 64, 2);
         aura_seq seq[SEQS], other;
-        config.q_heads = 4, config.balance = i % 2 && config.format.k < AURA_KIND_F32 ? balance : NULL;
+        config.q_heads = 4, config.balance = i % 2 && !is_plain(config.format.k) ? balance : NULL;
         config.window = i % 3 == 1 ? 200 : 0, config.flags |= flags[i / 3 % 4];
         struct text t = text_new(&config, 900);
         aura_cache *from = some_cache(ctx, &config, &t, lengths[i % 6], seq), *to = cache_new(ctx, &config);

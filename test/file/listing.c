@@ -53,7 +53,7 @@ static void caches_and_sequences(void)
         float *balance = some_balance(2, 64);
         aura_config config = config_of(kinds[i], kinds[(i + 3) % N_KINDS], 64, 128, 2);
         config.q_heads = 6, config.seed = 7, config.rollback = 9;
-        config.balance = i % 2 && kinds[i] < AURA_KIND_F32 ? balance : NULL;
+        config.balance = i % 2 && !is_plain(kinds[i]) ? balance : NULL;
         config.window = i % 3 ? 0 : 200, config.keep_first = i % 3 ? 0 : 100;
         struct text t = text_new(&config, 900);
         aura_seq seq[SEQS];

@@ -149,7 +149,7 @@ static void files_and_sinks_get_the_same(void)
     for (size_t i = 0; i < 5 * N_KINDS; i += small_run() ? 7 : 1) { /* dims of which rows are no multiple of 64 bytes */
         aura_config config = config_of(kinds[i % N_KINDS], kinds[(i / 2 + 3) % N_KINDS], 80, 64, 2);
         aura_snapshot_options o = AURA_SNAPSHOT_OPTIONS_INIT;
-        config.q_heads = 4, config.balance = i % 2 && config.format.k < AURA_KIND_F32 ? balance : NULL;
+        config.q_heads = 4, config.balance = i % 2 && !is_plain(config.format.k) ? balance : NULL;
         config.window = i % 3 == 1 ? 200 : 0;
         struct text t = text_new(&config, 900);
         struct world w = world_of(ctx, &config, &t, lengths[i % 5]);

@@ -16,7 +16,7 @@ static uint32_t one_of(struct source *s, const uint32_t *good, uint32_t n)
 
 static aura_config config_of(struct source *s)
 {
-    static const uint32_t kinds[] = {0, AURA_KINDS(AURA_KIND_ITEM) 1, 7, 12}, dims[] = {AURA_DIMS(AURA_DIM_ITEM) 0, 72};
+    static const uint32_t kinds[] = {0, AURA_KINDS(AURA_KIND_ITEM) 1, 7, 15}, dims[] = {AURA_DIMS(AURA_DIM_ITEM) 0, 72};
     const uint32_t n_kinds = sizeof kinds / sizeof *kinds, n_dims = sizeof dims / sizeof *dims;
     static const uint32_t heads[] = {1, 2, 4, 8, 0, 3}, small[] = {0, 1, 2, 16, 32, 33, 100, 300};
     aura_config c = AURA_CONFIG_INIT;

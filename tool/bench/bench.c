@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "../../include/aura_file.h"
-#include "../../src/variants.h"
+#include "../../src/format.h"
 #include "../cuda_tool.h"
 #include "../parts/terminal.h"
 #include "../tool.h"
@@ -228,10 +228,10 @@ struct arguments {
     int prefill, targets, codec, mpi, json, csv;
 };
 
-static const char kinds[] = AURA_BITS(AURA_KIND_WORD) "f16 bf16 f32";
+static const char kinds[] = AURA_BITS(AURA_KIND_WORD) AURA_TRELLIS(AURA_SHAPE_WORD) "f16 bf16 f32";
 
 static const struct option options[] = {
-    CHOICE(k, "--k", kinds, "BITS", "of keys: " AURA_BITS(AURA_KIND_COMMA) "or f16, bf16, f32 (4)"),
+    CHOICE(k, "--k", kinds, "BITS", "of keys: " AURA_BITS(AURA_KIND_COMMA) AURA_TRELLIS(AURA_SHAPE_COMMA) "or f16, bf16, f32 (4)"),
     CHOICE(v, "--v", kinds, "BITS", "of values (4)"),
     NUMBER(dim, "--dim", 8, AURA_MAX_DIM, "N", "of a head:" AURA_DIMS(AURA_DIM_WORD) " (128)"),
     NUMBER(heads, "--heads", 1, 65536, "N", "query heads (32)"),
@@ -281,7 +281,7 @@ static int prepare(const struct command *self, struct bench *b, const struct arg
     if (b->queries > b->shape.tokens)
         return usage_error(self, "%u queries at the end of %u tokens: there must be as many tokens at least", b->queries,
                            b->shape.tokens);
-    if (c->prefill && (b->shape.format.k >= AURA_KIND_F32 || b->shape.format.v >= AURA_KIND_F32))
+    if (c->prefill && (!aura_is_packed((uint32_t)b->shape.format.k) || !aura_is_packed((uint32_t)b->shape.format.v)))
         return usage_error(self, "--prefill counts int8 products: both sides must be of 2 to 8 bits");
     if (parse_isa(self, c->isa, &b->isa_mask))
         return 2;

@@ -6,6 +6,7 @@
 
 #include "bench.h"
 #include "../../include/aura_rows.h"
+#include "../../src/format.h"
 #include "../parts/inputs.h"
 
 enum { CHUNK = 1024 }; /* random tokens; a longer cache repeats them, which no kernel notices */
@@ -51,7 +52,7 @@ static aura_cache *make_cache(aura_ctx *ctx, const struct shape *s)
         balance[i] = 0.5f + (float)(i % 7) * 0.25f;
     config.format = s->format, config.seed = 1;
     config.q_heads = s->q_heads, config.kv_heads = s->kv_heads, config.k_dim = s->dim;
-    config.balance = s->format.k < AURA_KIND_F32 ? balance : NULL;
+    config.balance = aura_is_packed((uint32_t)s->format.k) ? balance : NULL;
     if (aura_cache_create(ctx, &config, &cache))
         trouble(aura_last_error());
     free(balance);
@@ -170,7 +171,7 @@ double ask_run(void *ask, uint32_t times)
 
 static uint32_t planes_of(aura_kind kind, uint32_t planes)
 {
-    return planes ? planes : kind <= AURA_KIND_B5 ? 1 : 2;
+    return planes ? planes : aura_bits_of((uint32_t)kind) <= 5 ? 1 : 2;
 }
 
 /* Query i of n sees tokens - n + 1 + i keys. */
@@ -216,7 +217,7 @@ double append_speed(uint32_t isa_mask, const struct shape *shape, double budget,
     aura_ctx *ctx = NULL;
     uint16_t *k = NULL, *v = NULL;
     options.isa_mask = isa_mask;
-    a.plain = shape->format.k >= AURA_KIND_F32 && shape->format.v >= AURA_KIND_F32;
+    a.plain = !aura_is_packed((uint32_t)shape->format.k) && !aura_is_packed((uint32_t)shape->format.v);
     int bad = aura_ctx_create(&options, &ctx) ? trouble(aura_last_error()) : 0;
     bad = bad || !(k = random_chunk(ctx, shape, 1)) || !(v = random_chunk(ctx, shape, 2)) ||
           !(a.cache = make_cache(ctx, shape));

@@ -38,7 +38,7 @@ void same_floats(struct trial *trial, const float *got, const float *want, size_
 
 int is_ref(const struct trial *trial);
 /* A random codebook of the width with a random rule of its scale, searched or not; and its name. */
-void random_plan(struct aura_codec_plan *plan, uint32_t bits, uint32_t dim, char *name, size_t name_size,
+void random_plan(struct aura_codec_plan *plan, uint32_t kind, uint32_t dim, char *name, size_t name_size,
                  uint64_t *state);
 
 /* The cases of row_score, row_softmax, row_value, row_reduce and softmax; and of feedback. */

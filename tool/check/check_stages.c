@@ -171,15 +171,20 @@ static void check_dense(struct trial *t)
 
 /* ---- encode ------------------------------------------------------------------------------------------------------- */
 
-void random_plan(struct aura_codec_plan *plan, uint32_t bits, uint32_t dim, char *name, size_t name_size,
+void random_plan(struct aura_codec_plan *plan, uint32_t kind, uint32_t dim, char *name, size_t name_size,
                  uint64_t *state)
 {
     const aura_codebook *book;
     uint32_t search = random_bits(state) & 1;
     aura_scale_rule rule = (aura_scale_rule)(random_bits(state) % 3);
+    if (aura_is_trellis(kind)) {
+        aura_trellis_plan_init(plan, kind, dim, rule, search);
+        snprintf(name, name_size, "dim %u, rule %d, search %u", dim, (int)rule, search);
+        return;
+    }
     do
         book = &aura_codebook_list[random_bits(state) % aura_codebook_count];
-    while (book->bits != bits);
+    while (book->bits != kind);
     aura_codec_plan_init(plan, book, dim, rule, search);
     snprintf(name, name_size, "dim %u, codebook 0x%02x, rule %d, search %u", dim, book->id, (int)rule, search);
 }

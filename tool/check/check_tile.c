@@ -8,7 +8,9 @@
 #include <string.h>
 
 #include "../../src/base/dtype.h"
+#include "../../src/feedback.h"
 #include "../../src/ref.h"
+#include "../../src/trellis.h"
 #include "../parts/inputs.h"
 
 enum { MAX_QUERIES = 33, MAX_SIDE = AURA_TILE * AURA_TILE_DIM, N_FILLS = 3 };
@@ -23,6 +25,84 @@ static void same_or_nan(struct trial *t, const float *got, const float *want, si
     for (size_t i = 0; i < n; i++)
         if (!isnan(want[i]) || !isnan(got[i]))
             same_floats(t, got + i, want + i, 1, what);
+}
+
+/* ---- trellis codes ---- */
+
+/* The least squared error of a path for gain * y, in double. */
+static double least_error(const float *y, double gain, const struct aura_codec_plan *plan)
+{
+    double cost[AURA_STATES], next[AURA_STATES];
+    for (int s = 0; s < AURA_STATES; s++)
+        cost[s] = s ? INFINITY : 0;
+    for (uint32_t d = plan->dim; d-- > 0; memcpy(cost, next, sizeof cost)) {
+        for (int s = 0; s < AURA_STATES; s++)
+            next[s] = INFINITY;
+        for (uint32_t s = 0; s < AURA_STATES; s++)
+            for (uint32_t code = 0; code < 1u << plan->bits; code++) {
+                const uint32_t to = aura_trellis_next(s, code & 1);
+                const double r = (double)y[d] * gain - (double)plan->centroid[aura_trellis_index(code, s)];
+                next[to] = fmin(next[to], cost[s] + r * r);
+            }
+    }
+    for (int s = 1; s < AURA_STATES; s++)
+        cost[0] = fmin(cost[0], cost[s]);
+    return cost[0];
+}
+
+/* How far codes are from the best: their scale from that of its rule; and the best cosine of a fit cannot be less than that of its
+ * path's squared error says, cosine * |y| = (|gain y|^2 + |c|^2 - error) / (2 gain |c|), whose least over |c| this is. */
+static double trellis_error(const uint8_t *code, float scale, const float *y, const struct aura_codec_plan *plan)
+{
+    float c[AURA_TILE_DIM];
+    double yy = 0, yc = 0, cc = 0, best = 0;
+    aura_ref_levels(c, code, plan);
+    for (uint32_t d = 0; d < plan->dim; d++)
+        yy += (double)y[d] * (double)y[d], yc += (double)y[d] * (double)c[d], cc += (double)c[d] * (double)c[d];
+    if (sqrt(yy) <= (double)plan->tiny * (1 + 1e-6) && scale == 0)
+        return 0;
+    for (uint32_t k = 0; k < plan->n_fits; k += AURA_FEEDBACK_STRIDE) {
+        const double gain = (double)plan->fits[k] * (double)plan->sigma / sqrt(yy / plan->dim);
+        const double sine2 = least_error(y, gain, plan) / (gain * gain * yy); /* of the angle, at most */
+        best = fmax(best, sqrt(fmax(0, 1 - sine2)));
+    }
+    const double want = plan->rule == AURA_SCALE_MATCHED    ? sqrt(yy / cc)
+                        : plan->rule == AURA_SCALE_UNBIASED ? yc > 0 ? yy / yc : 0
+                                                            : sqrt(yy / plan->dim) / (double)plan->sigma;
+    const double loss = best - yc / sqrt(yy * cc), error = want == 0 ? fabs((double)scale) : fabs((double)scale - want) / want;
+    return fmax(loss, error);
+}
+
+static void trellis_case(struct trial *t, uint32_t dim, enum vector_kind kind, size_t n, uint64_t *state)
+{
+    static uint8_t want[(AURA_LANES + 1) * AURA_TILE_DIM];
+    float want_scale[AURA_LANES + 1];
+    struct aura_codec_plan plan;
+    struct layout layout = layout_of(t->cases++);
+    char name[80];
+    random_plan(&plan, t->variant->kind, dim, name, sizeof name, state);
+    snprintf(t->where, sizeof t->where, "%s, %zu rows of %s", name, n, vector_kind_name(kind));
+    float *y = place(&in, n * dim, sizeof(float), layout), *scale = place(&out2, n, sizeof(float), layout);
+    uint8_t *code = place(&out, n * dim, 1, layout);
+    for (size_t row = 0; row < n; row++)
+        fill_vector(y + row * dim, dim, kind, state);
+    ((aura_encode_fn *)t->variant->run)(code, scale, y, &plan, n);
+    check_canaries(t);
+    aura_encode_ref(want, want_scale, y, &plan, n);
+    same_bytes(t, code, want, n * dim, "the codes");
+    same_floats(t, scale, want_scale, n, "scale");
+    for (size_t row = 0; is_ref(t) && row < n; row++)
+        bound(t, trellis_error(code + row * dim, scale[row], y + row * dim, &plan), "row", row);
+}
+
+static void check_trellis(struct trial *t)
+{
+    uint64_t state = t->seed;
+    for (size_t i = 0; i < N_DIMS; i++) {
+        trellis_case(t, dims[i], NORMAL, AURA_LANES + 1, &state);
+        for (int kind = 0; kind < N_VECTOR_KINDS && !t->failure[0]; kind++)
+            trellis_case(t, dims[i], (enum vector_kind)kind, random_bits(&state) % 4, &state);
+    }
 }
 
 /* ---- codes, query, reference -------------------------------------------------------------------------------------- */
@@ -187,7 +267,15 @@ static const struct aura_side *side_of(uint32_t kind, uint32_t dim, int values)
 
 static int32_t level_at(const struct aura_side *s, uint32_t i, uint32_t lane)
 {
-    return aura_level_of_code(s, codes[i * s->lanes + lane]);
+    const int keys = s->lanes == AURA_TILE;
+    const uint32_t next = keys ? s->lanes : 1, along = keys ? i : lane, end = keys ? s->runs * AURA_RUN : s->dim;
+    const uint8_t *code = codes + i * s->lanes + lane;
+    uint32_t state = 0;
+    if (!aura_is_trellis(s->kind))
+        return aura_level_of_code(s, *code);
+    for (uint32_t k = 1; k <= 3 && along + k < end; k++)
+        state |= (code[k * next] & 1u) << (k - 1);
+    return aura_level_of_code(s, (uint8_t)aura_trellis_index(*code, state));
 }
 
 /* A packed tile that ends where the arena says, of random, all lowest or all highest codes. 8-bit codes may also be -128: encode
@@ -198,19 +286,21 @@ static struct aura_tile make_tile(struct arena *arena, uint32_t kind, uint32_t d
     struct aura_tile tile = {NULL, NULL, NULL, side_of(kind, dim, values), 1};
     const struct aura_side *s = tile.side;
     uint32_t *words = place(arena, s->bytes / 64, 64, layout), quad[8], word[8];
-    uint8_t lowest = kind == 8 ? 0x80 : 0, highest = kind == 8 ? 0x7f : (uint8_t)((1 << kind) - 1);
+    uint8_t lowest = kind == 8 ? 0x80 : 0, highest = kind == 8 ? 0x7f : (uint8_t)((1 << aura_bits_of(kind)) - 1);
     for (size_t i = 0; i < (size_t)s->runs * AURA_RUN * s->lanes; i += 8) {
         uint64_t eight = random_bits(state);
         for (size_t k = 0; k < 8; k++)
-            codes[i + k] = fill == 0 ? (uint8_t)(eight >> 8 * k & ((1 << kind) - 1)) : fill == 1 ? lowest : highest;
+            codes[i + k] = fill == 0 ? (uint8_t)(eight >> 8 * k & ((1 << aura_bits_of(kind)) - 1)) : fill == 1 ? lowest : highest;
     }
     for (uint32_t run = 0; run < s->runs; run++)
         for (uint32_t lane = 0; lane < s->lanes; lane++) {
             memset(quad, 0, sizeof quad);
-            for (uint32_t i = 0; i < AURA_RUN; i++)
-                quad[i / 4] |= (uint32_t)codes[(run * AURA_RUN + i) * s->lanes + lane] << 8 * (i % 4);
+            for (uint32_t i = 0; i < AURA_RUN; i++) {
+                const uint32_t at = aura_place(s, i);
+                quad[at / 4] |= (uint32_t)codes[(run * AURA_RUN + i) * s->lanes + lane] << 8 * (at % 4);
+            }
             aura_pack_run(word, quad, kind);
-            for (uint32_t w = 0; w < kind; w++)
+            for (uint32_t w = 0; w < aura_bits_of(kind); w++)
                 words[aura_word_at(s, run, w) + lane] = word[w];
         }
     tile.words = words;
@@ -235,7 +325,7 @@ static size_t make_tiles(struct aura_tile tile[AURA_TILES], struct trial *t, uin
         if (i + 1 < n)
             tile[i].words = memcpy(words[i], tile[i].words, tile[i].side->bytes);
     }
-    snprintf(t->where, sizeof t->where, "dim %u, codes of %u bits, filled %d", dim, kind, fill);
+    snprintf(t->where, sizeof t->where, "dim %u, codes of %u bits, filled %d", dim, aura_bits_of(kind), fill);
     return n;
 }
 
@@ -348,7 +438,7 @@ static void check_pack(struct trial *t)
     static _Alignas(64) uint32_t want[AURA_TILE * AURA_TILE_DIM];
     uint64_t state = t->seed;
     for (size_t i = 0; i < 2 * N_DIMS && !t->failure[0]; i++) {
-        const uint32_t dim = dims[i / 2], kind = t->variant->kind, codes = kind == 8 ? 255 : 1u << kind;
+        const uint32_t dim = dims[i / 2], kind = t->variant->kind, codes = kind == 8 ? 255 : 1u << aura_bits_of(kind);
         struct aura_layout shape;
         struct layout layout = layout_of(t->cases++);
         aura_layout_init(&shape, (aura_format){(aura_kind)kind, (aura_kind)kind}, dim, dim);
@@ -473,7 +563,9 @@ static void check_products(struct trial *t, void one(struct trial *, uint32_t, s
 int check_tile(struct trial *t)
 {
     const char *stage = t->variant->stage;
-    if (!strcmp(stage, "encode"))
+    if (!strcmp(stage, "encode") && aura_is_trellis(t->variant->kind))
+        check_trellis(t);
+    else if (!strcmp(stage, "encode"))
         check_codes(t);
     else if (!strcmp(stage, "feedback"))
         check_feedback(t);

@@ -64,7 +64,7 @@ static void bench_setup(const struct aura_variant *v)
     uint64_t state = 1;
     char name[80];
     uint32_t kind = AURA_KIND_OF(v->kind);
-    int packed = kind && kind <= 8;
+    int packed = kind && aura_is_packed(kind);
     aura_rotation_plan_init(&bench.rotation, DIM, NULL, NULL, !strcmp(v->stage, "undo"));
     fill_vector(bench.x, ROWS * DIM, NORMAL, &state);
     fill_vector(bench.matrix, DIM * DIM, NORMAL, &state);

@@ -150,7 +150,8 @@ int parse_format(const struct command *command, const char *option, const char *
         return usage_error(command, "%s %s: is a type of llama.cpp; the format nearest to it is %s", option, text, word);
     for (size_t i = 0; (word = format_word(i, name)); i++)
         consider(&near, text, word);
-    usage_error(command, "%s %s: no such format: kAvB with A and B of " AURA_BITS(AURA_KIND_COMMA) "f16, bf16, f32, "
+    usage_error(command, "%s %s: no such format: kAvB with A and B of " AURA_BITS(AURA_KIND_COMMA)
+                AURA_TRELLIS(AURA_SHAPE_COMMA) "f16, bf16, f32, "
                 "one of these for both, or max, safe, quality, balanced, small%s%s%s", option, text,
                 *near.name ? "; did you mean " : "",
                 near.name, *near.name ? "?" : "");

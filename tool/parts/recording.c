@@ -1,6 +1,7 @@
 /* What a cache does to recorded attention. */
 #include "../../include/aura_file.h"
 #include "../../include/aura_rows.h"
+#include "../../src/format.h"
 #include "recording.h"
 
 #include <math.h>
@@ -208,7 +209,7 @@ static float *own_balance(const struct recording *r, const aura_ctx *ctx, char *
 
 static int is_plain(aura_kind kind)
 {
-    return kind >= AURA_KIND_F32;
+    return !aura_is_packed((uint32_t)kind);
 }
 
 static int ask_cache(const struct recording *r, aura_cache *cache, const struct recording_options *options,
