@@ -65,10 +65,17 @@ AURA_API aura_status aura_cuda_cache_create(aura_ctx *ctx, const aura_cuda_confi
 /* Frees a cache and all its sequences; NULL is allowed. Never fails. */
 AURA_API void aura_cuda_cache_destroy(aura_cuda_cache *cache);
 
+/* Gives a cache another budget, a larger one or one that still holds the pages that are in use. All of these move to new memory,
+ * which is there beside the old for the call. seqs and seq_tokens stay as they are: plan them for the largest budget. Graphs
+ * that were captured before must not be replayed: capture them again.
+ * Fails, with nothing changed: AURA_OUT_OF_PAGES, AURA_OUT_OF_MEMORY, AURA_BAD_ARGUMENT (also: a layer of a model), AURA_DEVICE. */
+AURA_API aura_status aura_cuda_cache_resize(aura_cuda_cache *cache, size_t budget_bytes);
+
 typedef struct aura_cuda_cache_info {
     size_t size;
     aura_config config;       /* with the defaults filled in */
     size_t bytes;             /* of device memory */
+    size_t budget_bytes;
     size_t page_bytes, pages, free_pages;
     uint32_t seqs, multiprocessors; /* seqs: that there can be */
     uint32_t seqs_in_use;
@@ -76,7 +83,7 @@ typedef struct aura_cuda_cache_info {
     uint64_t tokens, token_slots;
     uint64_t pages_copied, tiles_closed;
 } aura_cuda_cache_info;
-#define AURA_CUDA_CACHE_INFO_INIT {sizeof(aura_cuda_cache_info), AURA_CONFIG_INIT, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define AURA_CUDA_CACHE_INFO_INIT {sizeof(aura_cuda_cache_info), AURA_CONFIG_INIT, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /* Fills the caller's *info. It waits for the device. In a layer of a model, bytes are those of all layers; pages, free_pages and
  * shared_pages are those of all layers whose pages are as large. Fails: AURA_BAD_ARGUMENT, AURA_OUT_OF_MEMORY, AURA_DEVICE. */
@@ -179,6 +186,9 @@ AURA_API aura_status aura_cuda_model_cache_create(aura_ctx *ctx, const aura_cuda
 
 /* Frees a model's caches and all its sequences; NULL is allowed. Workspaces of its layers are destroyed before. Never fails. */
 AURA_API void aura_cuda_model_cache_destroy(aura_cuda_model_cache *model);
+
+/* aura_cuda_cache_resize() for all layers. Fails as that does. */
+AURA_API aura_status aura_cuda_model_cache_resize(aura_cuda_model_cache *model, size_t budget_bytes);
 
 typedef struct aura_cuda_model_cache_info {
     size_t size;

@@ -678,6 +678,21 @@ tool_run() {
     holds 'inspect: says which' 'layer 1: a balance of .*, best as k[2-8]v[2-8]$'
     ends 0 'run: formats of a profile' $aura run $model -p 'ab c' -n 1 --json --cache profile --profile $out/tool.profile
     holds 'run: says so' '"cache": "profile", .*"bits_per_value": 3\.[56]'
+    rm -rf $out/xdg && mkdir $out/xdg
+    ends 0 'run: makes a profile' env XDG_CACHE_HOME=$top/$out/xdg $aura run $model -p 'ab c' -n 1 --profile auto
+    try 'run: reads a text for it' grep -q 'read 0 of 1024 tokens' $out/tool.err
+    ends 0 'run: takes the one it kept' env XDG_CACHE_HOME=$top/$out/xdg $aura run $model -p 'ab c' -n 1 --profile auto
+    try 'run: reads no text' test "$(grep -c 'read 0 of' $out/tool.err)" = 0
+    try 'run: one file is kept' test "$(ls $out/xdg/aura | wc -l)" = 1
+    echo damaged >$out/xdg/aura/*.profile
+    ends 0 'run: makes a damaged one again' env XDG_CACHE_HOME=$top/$out/xdg $aura run $model -p 'ab c' -n 1 --profile auto
+    try 'run: which is whole' $aura inspect $out/xdg/aura/*.profile
+    ends 0 'run: no place to keep it' env -u XDG_CACHE_HOME HOME=/dev/null $aura run $model -p 'ab c' -n 1 --profile auto
+    try 'run: says that it is not kept' grep -q 'is not kept' $out/tool.err
+    ends 0 'eval: a profile of its own' $aura eval $model --text README.md --ctx 64 --chunks 1 --cache k3v3 --profile auto --json
+    cp $out/tool.txt $out/tool.auto
+    ends 0 'eval: and none' $aura eval $model --text README.md --ctx 64 --chunks 1 --cache k3v3 --json
+    try 'eval: it changes something' test "$(grep -o '"kld_mean": [0-9.e-]*' $out/tool.txt)" != "$(grep -o '"kld_mean": [0-9.e-]*' $out/tool.auto)"
     ends 2 'calibrate: too many bits' $aura calibrate $model --text README.md --tokens 96 --bits 9.5 -o $out/tool.profile
 
     ends 0 'run: saved' $aura run $model -p 'ab c' -n 15 --cache f16 --json --save $talk

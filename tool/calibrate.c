@@ -1,16 +1,14 @@
 /* aura calibrate: a model reads a text, and a profile of what its queries look at is written to a file. */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "../include/aura_file.h"
 #include "parts/allocate.h"
+#include "parts/calibrator.h"
 #include "parts/terminal.h"
-#include "parts/text_model.h"
 #include "tool.h"
 
-enum { LEAST_TOKENS = 64 }; /* of a chunk: two tiles, because the first one has pinned tokens */
 enum { PROBE_TOKENS = 512, PROBES = 2 }; /* of a chunk on which formats are compared, and such chunks */
 
 struct arguments {
@@ -23,137 +21,14 @@ struct arguments {
 static const struct option options[] = {
     PATH(text, "--text", "FILE", "the text: like what the model will read, some pages"),
     RESULT(out, "-o, --out", "FILE", "the profile to be written"),
-    NUMBER(ctx, "--ctx", LEAST_TOKENS, 1 << 20, "N", "tokens that the model reads at a time (2048)"),
-    NUMBER(tokens, "--tokens", LEAST_TOKENS, 1 << 30, "N", "at most so many of the text (16384)"),
+    NUMBER(ctx, "--ctx", CALIBRATOR_LEAST_TOKENS, 1 << 20, "N", "tokens that the model reads at a time (2048)"),
+    NUMBER(tokens, "--tokens", CALIBRATOR_LEAST_TOKENS, 1 << 30, "N", "at most so many of the text (16384)"),
     REAL(bits, "--bits", ALLOCATE_LEAST_BITS, ALLOCATE_MOST_BITS, "X", "and formats of X bits a value in all: --cache profile"),
     NUMBER(threads, "--threads", 1, 1024, "N", "(all processors)"),
     FLAG(plain, "--no-feedback", "balance of the keys alone: what a GPU takes"),
     FLAG(json, "--json", "as JSON"),
     FLAG(csv, "--csv", "as CSV"),
     LAST_OPTION};
-
-/* One calibration for each layer; the model feeds them while it reads. */
-struct calibrator {
-    aura_ctx *ctx;
-    aura_calibration **layer;
-    uint32_t layers, kv_heads, head_dim;
-    int plain;
-    aura_status status; /* the first failure */
-};
-
-static void look(void *arg, uint32_t layer, uint64_t first, uint32_t tokens, float *q, float *k, float *v)
-{
-    struct calibrator *c = arg;
-    aura_input keys = {k, AURA_F32, 0, 0, NULL}, queries = {q, AURA_F32, 0, 0, NULL}, values = {v, AURA_F32, 0, 0, NULL};
-    (void)first;
-    if (!c->status)
-        c->status = aura_calibration_keys(c->layer[layer], tokens, &keys);
-    if (!c->status)
-        c->status = aura_calibration_queries(c->layer[layer], tokens, &queries);
-    if (!c->status)
-        c->status = aura_calibration_values(c->layer[layer], tokens, &values);
-}
-
-static int calibrator_create(struct calibrator *c, const struct llm_shape *shape)
-{
-    aura_calibration_config config = AURA_CALIBRATION_CONFIG_INIT;
-    config.q_heads = shape->q_heads, config.kv_heads = shape->kv_heads, config.k_dim = shape->head_dim;
-    c->layers = shape->layers, c->kv_heads = shape->kv_heads, c->head_dim = shape->head_dim;
-    c->layer = calloc(c->layers, sizeof(aura_calibration *));
-    c->status = c->layer ? aura_ctx_create(NULL, &c->ctx) : AURA_OUT_OF_MEMORY;
-    for (uint32_t i = 0; i < c->layers && !c->status; i++)
-        c->status = aura_calibration_create(c->ctx, &config, &c->layer[i]);
-    return c->status != AURA_OK;
-}
-
-static void calibrator_destroy(struct calibrator *c)
-{
-    for (uint32_t i = 0; c->layer && i < c->layers; i++)
-        aura_calibration_destroy(c->layer[i]);
-    free(c->layer);
-    aura_ctx_destroy(c->ctx);
-}
-
-/* Reads one chunk as a text of its own: its positions begin at 0. */
-static int read_chunk(struct calibrator *c, const struct arguments *a, const struct text_model *m, size_t first, size_t n,
-                      char *error)
-{
-    struct llm_options o = {.threads = a->threads, .format = {AURA_KIND_F32, AURA_KIND_F32}, .tokens = n, .on_layer = look,
-                            .arg = c};
-    struct llm_state *state = NULL;
-    uint32_t *tokens = malloc(n * sizeof *tokens);
-    if (!tokens)
-        return snprintf(error, LLM_ERROR_BYTES, "out of memory"), 1;
-    memcpy(tokens, m->tokens + first, n * sizeof *tokens);
-    if (m->begin >= 0)
-        tokens[0] = (uint32_t)m->begin;
-    int bad = llm_state_create(m->llm, &o, &state, error) || llm_forward(state, tokens, n, 0, NULL, error);
-    llm_state_destroy(state);
-    free(tokens);
-    for (uint32_t i = 0; i < c->layers && !c->status; i++)
-        c->status = aura_calibration_next_text(c->layer[i]);
-    if (!bad && c->status)
-        snprintf(error, LLM_ERROR_BYTES, "%.200s", aura_last_error());
-    return bad || c->status;
-}
-
-/* Reads all chunks, but not the rest of the text where it is below LEAST_TOKENS. *used: the tokens that were read. */
-static int read_text(struct calibrator *c, const struct arguments *a, const struct text_model *m, size_t *used, char *error)
-{
-    size_t count = m->count < a->tokens ? m->count : a->tokens;
-    if (count < LEAST_TOKENS)
-        return snprintf(error, LLM_ERROR_BYTES, "the text has %zu tokens; calibration needs at least %d", count, LEAST_TOKENS), 1;
-    for (*used = 0; count - *used >= LEAST_TOKENS;) {
-        size_t n = count - *used < a->ctx ? count - *used : a->ctx;
-        char line[80];
-        snprintf(line, sizeof line, "read %zu of %zu tokens", *used, count);
-        print_progress(line);
-        if (read_chunk(c, a, m, *used, n, error))
-            return 1;
-        *used += n;
-    }
-    return 0;
-}
-
-/* What a profile has for a layer. */
-struct found {
-    float *balance, *v_balance, *k_metric, *v_metric;
-};
-
-/* Puts what was found out about a layer into the profile. */
-static int put_layer(const struct calibrator *c, const struct llm *llm, const struct found *f, aura_profile *profile,
-                     uint32_t layer)
-{
-    aura_profile_layer with = AURA_PROFILE_LAYER_INIT;
-    with.kv_heads = c->kv_heads, with.k_dim = with.v_dim = c->head_dim;
-    if (c->plain)
-        return aura_calibration_balance(c->layer[layer], f->balance) ||
-               aura_profile_set(profile, layer, c->kv_heads, c->head_dim, f->balance);
-    with.balance = f->balance, with.v_balance = f->v_balance, with.k_metric = f->k_metric, with.v_metric = f->v_metric;
-    return llm_value_metric(llm, layer, f->v_metric) || aura_calibration_k_balance(c->layer[layer], f->balance) ||
-           aura_calibration_metric(c->layer[layer], f->k_metric) ||
-           aura_calibration_v_balance(c->layer[layer], f->v_metric, f->v_balance) || aura_profile_put(profile, layer, &with);
-}
-
-/* Makes a profile of all layers; *least and *most are the smallest and the largest factor. */
-static int make_profile(const struct calibrator *c, const struct llm *llm, aura_profile **profile, float *least, float *most,
-                        char *error)
-{
-    const size_t n = (size_t)c->kv_heads * c->head_dim, triangles = n * (c->head_dim + 1) / 2;
-    float *memory = malloc(2 * (n + triangles) * sizeof *memory);
-    const struct found f = {memory, memory + n, memory + 2 * n, memory + 2 * n + triangles};
-    int bad = !memory || aura_profile_create(c->ctx, c->layers, profile);
-    *least = INFINITY, *most = 0;
-    for (uint32_t i = 0; i < c->layers && !bad; i++) {
-        bad = put_layer(c, llm, &f, *profile, i);
-        for (size_t j = 0; j < (c->plain ? n : 2 * n) && !bad; j++)
-            *least = fminf(*least, memory[j]), *most = fmaxf(*most, memory[j]);
-    }
-    if (bad)
-        snprintf(error, LLM_ERROR_BYTES, "%.200s", memory && *aura_last_error() ? aura_last_error() : "out of memory");
-    free(memory);
-    return bad;
-}
 
 static void report_probe(void *arg, const struct quality_step *step)
 {
@@ -256,14 +131,18 @@ static void print_report(const struct report *r)
 static int calibrate(const struct command *self, const struct arguments *a, const struct text_model *m)
 {
     char error[LLM_ERROR_BYTES] = "";
-    struct calibrator c = {.plain = a->plain};
+    struct calibrator c = {0};
     struct report report = {.a = a, .c = &c};
+    aura_ctx *ctx = NULL;
     aura_profile *profile = NULL;
     float least = 0, most = 0;
-    int bad = calibrator_create(&c, llm_shape(m->llm));
+    int bad = aura_ctx_create(NULL, &ctx);
     if (bad)
-        snprintf(error, sizeof error, "%.200s", c.layer ? aura_last_error() : "out of memory");
-    bad = bad || read_text(&c, a, m, &report.tokens, error) || make_profile(&c, m->llm, &profile, &least, &most, error) ||
+        snprintf(error, sizeof error, "%.200s", aura_last_error());
+    bad = bad || calibrator_create(&c, ctx, llm_shape(m->llm), error);
+    c.plain = a->plain;
+    bad = bad || calibrator_read(&c, m, a->ctx, a->tokens, a->threads, &report.tokens, error) ||
+          calibrator_profile(&c, m->llm, &profile, &least, &most, error) ||
           (a->bits > 0 && add_formats(a, m, report.tokens, profile, &report.found, error));
     report.least = (double)least, report.most = (double)most;
     print_progress(NULL);
@@ -274,6 +153,7 @@ static int calibrate(const struct command *self, const struct arguments *a, cons
     aura_profile_destroy(profile);
     free(report.found.formats);
     calibrator_destroy(&c);
+    aura_ctx_destroy(ctx);
     return bad ? failed(self, "%s", error) : 0;
 }
 

@@ -24,6 +24,7 @@ __all__ = ["CudaCache", "CudaSequence", "available"]
 
 _PAGE = 256  # tokens
 _FEW = 16  # queries that need no images: aura_cuda.h
+_GONE = 0xFFFFFFFF  # the number of no sequence
 _LONG = 16384  # tokens of sequences that are long: long_seqs
 _WRONG = {  # bits of a sequence, and the error that each is
     _abi.AURA_CUDA_BAD_VALUE: (Status.BAD_VALUE, "a key or value is NaN, infinite or too long"),
@@ -108,11 +109,12 @@ class CudaSequence(Sequence):
         super().__init__(cache, id)
         self.tokens, self.reserved = tokens, 0  # what the host knows: the device may have refused some, which is noticed later
         self.shares = False  # pages with another: until it is reserved again it must not be appended to
+        self.cut = False  # on the stream, which the host has not seen
         cache._alive[id] = self
 
     def __del__(self):
         cache = getattr(self, "cache", None)
-        if cache is not None:
+        if cache is not None and self.id != _GONE:
             cache._dead.append(self.id)  # released by whoever uses the cache next: the collector may run on any thread
 
     def _info(self) -> Any:
@@ -253,8 +255,15 @@ class CudaCache(Cache):
 
     def _made(self) -> Handle:
         parent = self._context._handle
-        return Handle(lib.aura_cuda_cache_create, parent.use(), ctypes.byref(self._config), destroy=lib.aura_cuda_cache_destroy,
-                      parent=parent)
+        try:
+            return Handle(lib.aura_cuda_cache_create, parent.use(), ctypes.byref(self._config), destroy=lib.aura_cuda_cache_destroy,
+                          parent=parent)
+        except Error as error:
+            if error.status != Status.OUT_OF_MEMORY or not self._gpu.torch:
+                raise
+            self._gpu.torch.cuda.empty_cache()  # what torch has and does not use
+            return Handle(lib.aura_cuda_cache_create, parent.use(), ctypes.byref(self._config), destroy=lib.aura_cuda_cache_destroy,
+                          parent=parent)
 
     def _bytes_for(self, pages: int) -> int:
         """What is there beside pages does not depend on their number: a cache with few of them tells."""
@@ -279,13 +288,19 @@ class CudaCache(Cache):
             lib.aura_cuda_seq_release(self._use(), self._dead.pop())
 
     def _reserve(self, seq: CudaSequence, tokens: int) -> None:
-        """Memory for `tokens` tokens of a sequence, and some more where there is some: reserving waits for the device."""
-        self._settle()
+        """Memory for `tokens` tokens of a sequence, and some more where there is some. It waits for the device only where pages are
+        shared, were cut or may have left a window."""
+        waits = seq.shares or seq.cut or self.window or self._dead
+        if waits:
+            self._settle()
         more = min(self._seq_tokens, max(self._seq_tokens if self.window else 0, tokens + max(1024, tokens // 8)))
         for count in (more, tokens):
-            status = lib.aura_cuda_seq_reserve(self._use(), seq.id, max(count, tokens))
+            if waits:
+                status = lib.aura_cuda_seq_reserve(self._use(), seq.id, max(count, tokens))
+            else:
+                status = lib.aura_cuda_seq_reserve_on(self._use(), seq.id, max(count, tokens), self._gpu.stream())
             if not status:
-                seq.reserved, seq.shares = max(count, tokens), False
+                seq.reserved, seq.shares, seq.cut = max(count, tokens), False, False
                 return
             if status not in (Status.OUT_OF_PAGES, Status.TOO_LARGE):
                 break
@@ -414,6 +429,33 @@ class CudaCache(Cache):
         for one in (seq, made):
             one.reserved, one.shares = 0, True
         return made
+
+    def select(self, seqs: Many[Sequence], which: Many[int]) -> list[CudaSequence]:
+        """For beams: sequences that are seqs[which[0]], seqs[which[1]] ... One that is chosen several times is forked, in one call for all;
+        those of `seqs` that nobody chose are of no use any more."""
+        seqs, which = self._mine(seqs), [int(i) for i in which]
+        if not all(0 <= i < len(seqs) for i in which):
+            raise bad(f"which is {which}, of {len(seqs)} sequences")
+        with self._lock:
+            self._settle()
+            while len(self._alive) + len(which) - len(set(which)) > self._seqs and self._grows:  # forks come before what ends
+                self._grow(2 * self._seqs, 0)
+            before, to = (ctypes.c_uint32 * len(seqs))(*[seq.id for seq in seqs]), (ctypes.c_uint32 * len(which))()
+            check(lib.aura_cuda_seqs_select(self._use(), before, len(seqs), (ctypes.c_uint32 * len(which))(*which), len(which), to))
+            for i, seq in enumerate(seqs):
+                if i not in which:
+                    self._alive.pop(seq.id, None)
+                    seq.id = _GONE
+                elif which.count(i) > 1:
+                    seq.reserved, seq.shares = 0, True
+            made = []
+            for i, id in zip(which, to):
+                if id == seqs[i].id:
+                    made.append(seqs[i])
+                else:
+                    made.append(CudaSequence(self, id, seqs[i].tokens))
+                    made[-1].shares = True
+            return made
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
@@ -614,7 +656,7 @@ class CudaCache(Cache):
             (ids, kept), (counts, kept_too) = self._ids(seqs), self._gpu.ints(tokens)
             check(lib.aura_cuda_truncate(self._use(), ids, counts, len(seqs), self._gpu.stream()))
             for seq, count in zip(seqs, tokens):
-                seq.tokens = count
+                seq.tokens, seq.cut = count, True
 
     # ---- files and copies --------------------------------------------------------------------------------------------
 

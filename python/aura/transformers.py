@@ -695,6 +695,10 @@ class AuraLayer(CacheLayerMixin):
         self.flush()
         if rows == list(range(len(self.seqs))):
             return
+        if self.gpu:
+            self.seqs = self.store.select(self.seqs, rows)
+            self.pads, self._step, self.rows = [self.pads[row] for row in rows], None, len(rows)
+            return
         taken: set[int] = set()
         seqs = []
         for row in rows:

@@ -182,6 +182,24 @@ def test_fork_and_truncate():
     refused(aura.Status.BAD_ARGUMENT, lambda: alone.truncate(31), "31")
 
 
+def test_select():
+    """As beams do: chosen, chosen twice, not chosen."""
+    cache, one, k, v = filled(40, seqs=4)
+    seqs = [one, one.fork(30), one.fork(20)]
+    made = cache.select(seqs, [2, 0, 2, 2])
+    assert [len(seq) for seq in made] == [20, 40, 20, 20] and len(cache.sequences()) == 4 and made[0] is seqs[2]
+    for i, seq in enumerate(made):
+        seq.append(up(k[i : i + 1]), up(v[i : i + 1]))
+    q = numbers(1, 4, 64)
+    for i, (n, seq) in enumerate(zip((20, 40, 20, 20), made)):
+        near(down(seq.attend(up(q))), attention(q, np.concatenate([k[:n], k[i : i + 1]]), np.concatenate([v[:n], v[i : i + 1]]))[0], CLOSE, f"{i}")
+    refused(aura.Status.BAD_ARGUMENT, lambda: len(seqs[1]), "sequence")
+    refused(aura.Status.BAD_ARGUMENT, lambda: cache.select(made, [4]), "4")
+    del seqs, one
+    made = cache.select(made, [3, 1, 0, 2])
+    assert [len(seq) for seq in made] == [21, 41, 21, 21] and len(cache.sequences()) == 4
+
+
 def test_grows():
     """Memory is taken as tokens come, and sequences stay what they are; with a budget it is refused."""
     cache, seq, k, v = filled(200, format="k4v4", tokens=256, seqs=2)

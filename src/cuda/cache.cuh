@@ -103,6 +103,8 @@ void aura_cuda_store_unmake(struct aura_cuda_store *store);
 /* Memory of the device, by the allocator; NULL is allowed in free. */
 aura_status aura_cuda_alloc(const struct aura_cuda_store *store, const char *call, size_t bytes, const char *what, void **memory);
 void aura_cuda_free(const struct aura_cuda_store *store, void *memory, size_t bytes);
+/* Another budget: all pages that are in use move to a new arena. Fails, with nothing changed, where they do not fit. */
+aura_status aura_cuda_store_resize(struct aura_cuda_store *store, const char *call, size_t budget);
 /* The free pages of a cache, after it has been seen to that there are `wanted`, if that can be. */
 size_t aura_cuda_want_pages(const aura_cuda_cache *cache, size_t wanted);
 
@@ -133,6 +135,9 @@ aura_status aura_cuda_write_seq(const aura_cuda_cache *cache, const char *call, 
 aura_status aura_cuda_find_place(const aura_cuda_cache *cache, const char *call, aura_cuda_seq *seq);
 void aura_cuda_set_limits(const aura_cuda_cache *cache, aura_cuda_seq seq, struct dev_seq *state);
 cudaError_t aura_cuda_write_list(const aura_cuda_cache *cache, aura_cuda_seq seq, size_t first, size_t end);
+
+/* The lists of all sequences to the device. */
+aura_status aura_cuda_write_lists(const aura_cuda_cache *cache, const char *call);
 
 /* copy.cu: that a CPU cache is like this one; the f16 rows of a sequence, one way or the other. */
 aura_status aura_cuda_check_same(const aura_cuda_cache *cache, const char *call, const aura_cache *other);

@@ -322,6 +322,13 @@ extern "C" void aura_cuda_cache_destroy(aura_cuda_cache *c)
     delete store;
 }
 
+extern "C" aura_status aura_cuda_cache_resize(aura_cuda_cache *c, size_t budget_bytes)
+{
+    const char *call = "aura_cuda_cache_resize";
+    const aura_status status = aura_cuda_check_alone(c, call);
+    return status ? status : aura_cuda_store_resize(c->store, call, budget_bytes);
+}
+
 /* What all sequences of a cache have. It waits for the device. */
 static aura_status count_tokens(const aura_cuda_cache *c, const char *call, aura_cuda_cache_info *info)
 {
@@ -362,6 +369,7 @@ extern "C" aura_status aura_cuda_cache_get_info(const aura_cuda_cache *c, aura_c
         return status;
     now.config = *c->facts.config;
     now.bytes = c->store->fixed_bytes + c->store->arena_bytes;
+    now.budget_bytes = c->store->budget;
     now.page_bytes = c->facts.page_bytes;
     now.pages = k.given;
     now.free_pages = k.pool.n_free;

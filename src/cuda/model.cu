@@ -98,6 +98,13 @@ extern "C" void aura_cuda_model_cache_destroy(aura_cuda_model_cache *m)
     delete m;
 }
 
+extern "C" aura_status aura_cuda_model_cache_resize(aura_cuda_model_cache *m, size_t budget_bytes)
+{
+    const char *call = "aura_cuda_model_cache_resize";
+    return m ? aura_cuda_store_resize(&m->store, call, budget_bytes)
+             : aura_backend_fail(NULL, AURA_BAD_ARGUMENT, "%s: model is NULL", call);
+}
+
 extern "C" aura_cuda_cache *aura_cuda_model_cache_layer(const aura_cuda_model_cache *m, uint32_t layer)
 {
     return m && layer < m->store.layers.size() ? m->store.layers[layer] : NULL;

@@ -156,6 +156,15 @@ cudaError_t aura_cuda_write_list(const aura_cuda_cache *c, aura_cuda_seq seq, si
     return w.flush() ? cudaErrorLaunchFailure : cudaSuccess;
 }
 
+aura_status aura_cuda_write_lists(const aura_cuda_cache *c, const char *call)
+{
+    struct writer w(c, call, NULL);
+    for (uint32_t i = 0; i < c->seqs; i++)
+        if (c->page_table.used[i])
+            write_list(w, c, i, 0, c->page_table.seq[i].end);
+    return w.flush();
+}
+
 /* Reads what the device knows of a sequence. Pages that have left its window are given back first, and the device is told which
  * pages the sequence still has: otherwise it could be cut back to the beginning, and then write into pages that others have by
  * then. */

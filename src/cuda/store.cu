@@ -150,24 +150,31 @@ static void cut_arena(struct aura_cuda_store *s, size_t bytes)
     s->arena_bytes = n == 1 ? bytes / largest * largest : bytes / 256 * 256;
     const size_t pages = s->arena_bytes / 16 / n / largest;
     s->slab_bytes = n == 1 ? s->arena_bytes : (pages > 2 ? pages : 2) * largest;
+    s->arena_bytes = s->arena_bytes / s->slab_bytes * s->slab_bytes;
 }
 
-/* As many pages as the budget holds beside all else. */
-static aura_status plan_memory(struct aura_cuda_store *s, const char *call)
+/* As many pages as the budget holds beside all else, which is known. */
+static aura_status plan_arena(struct aura_cuda_store *s, const char *call)
 {
-    size_t least = 0;
-    find_classes(s);
-    s->fixed_bytes = bytes_of_states(s);
+    size_t least = 0, largest = 0;
     for (aura_cuda_cache *c : s->layers)
-        s->fixed_bytes += aura_cuda_cache_carve(c, NULL), least += c->facts.page_bytes;
+        least += c->facts.page_bytes, largest = c->facts.page_bytes > largest ? c->facts.page_bytes : largest;
     if (s->classes.size() > 1)
-        for (const struct page_class &k : s->classes)
-            least += 4 * k.page_bytes;
+        least += 2 * s->classes.size() * largest;
     if (s->budget < s->fixed_bytes + 256 + least)
         return aura_backend_fail(s->ctx, AURA_OUT_OF_PAGES, "%s: in a budget of %zu bytes no page fits; give %zu or more", call,
                                  s->budget, s->fixed_bytes + 256 + least);
     cut_arena(s, s->budget - s->fixed_bytes - 256);
     return AURA_OK;
+}
+
+static aura_status plan_memory(struct aura_cuda_store *s, const char *call)
+{
+    find_classes(s);
+    s->fixed_bytes = bytes_of_states(s);
+    for (aura_cuda_cache *c : s->layers)
+        s->fixed_bytes += aura_cuda_cache_carve(c, NULL);
+    return plan_arena(s, call);
 }
 
 static aura_status make_classes(struct aura_cuda_store *s, const char *call)
@@ -226,4 +233,158 @@ void aura_cuda_store_unmake(struct aura_cuda_store *s)
     aura_cuda_free(s, s->fixed, s->fixed_bytes);
     for (struct page_class &k : s->classes)
         free(k.page);
+}
+
+/* ---- another budget ---------------------------------------------------------------------------------------------------- */
+
+/* Where the pages of a class are to go: to[n] is the new number of page n, NO_CLASS of one that nobody has. */
+struct moved {
+    uint32_t *to;
+    struct page_class now;
+};
+
+/* The store with a new arena, which is not there yet, and the places of all pages in it. */
+struct resized {
+    struct aura_cuda_store s;
+    std::vector<struct moved> classes;
+    ~resized()
+    {
+        for (struct moved &m : classes)
+            free(m.to), free(m.now.page);
+    }
+};
+
+/* The next slab for a class; pages go to [*first, *end) of it. */
+static bool next_slab(struct resized &r, uint32_t number, size_t *first, size_t *end)
+{
+    for (size_t i = 0; i < r.s.slabs.size(); i++)
+        if (r.s.slabs[i] == NO_CLASS) {
+            r.s.slabs[i] = number;
+            pages_of_slab(&r.s, r.classes[number].now, i, first, end);
+            return true;
+        }
+    return false;
+}
+
+/* Pages that are in use come first, in their order; what is left of the last slab is free. */
+static aura_status place_pages(const struct aura_cuda_store *s, const char *call, struct resized &r, uint32_t number)
+{
+    const struct page_class &was = s->classes[number];
+    struct moved &m = r.classes[number];
+    size_t first = 0, end = 0;
+    for (uint32_t i = 0; i < was.n_pages; i++) {
+        m.to[i] = NO_CLASS;
+        if (!was.page[i].holders)
+            continue;
+        while (first == end)
+            if (!next_slab(r, number, &first, &end))
+                return aura_backend_fail(s->ctx, AURA_OUT_OF_PAGES,
+                                         "%s: the pages that are in use do not fit into a budget of %zu bytes", call, r.s.budget);
+            else
+                m.now.given += end - first;
+        m.to[i] = (uint32_t)first++;
+        m.now.page[m.to[i]] = was.page[i];
+    }
+    for (size_t i = end; i-- > first;)
+        aura_page_free(&m.now.pool, &m.now.page[i]);
+    return AURA_OK;
+}
+
+static aura_status plan_resize(const struct aura_cuda_store *s, const char *call, size_t budget, struct resized &r)
+{
+    r.s = *s;
+    r.s.budget = budget;
+    aura_status status = plan_arena(&r.s, call);
+    if (status)
+        return status;
+    r.s.slabs.assign(r.s.arena_bytes / r.s.slab_bytes, NO_CLASS);
+    for (uint32_t i = 0; i < s->classes.size() && !status; i++) {
+        struct moved m = {NULL, s->classes[i]};
+        const size_t n = r.s.arena_bytes / m.now.page_bytes;
+        m.now.n_pages = (uint32_t)(n < UINT32_MAX ? n : UINT32_MAX - 1), m.now.given = 0;
+        m.now.pool.free = NULL, m.now.pool.n_free = 0;
+        m.now.page = (struct aura_page *)calloc(m.now.n_pages + 1, sizeof *m.now.page);
+        m.to = (uint32_t *)calloc(s->classes[i].n_pages + 1, sizeof *m.to);
+        r.classes.push_back(m);
+        if (!m.now.page || !m.to)
+            return aura_backend_fail(s->ctx, AURA_OUT_OF_MEMORY, "%s: no memory for a list of %zu pages", call, n);
+        status = place_pages(s, call, r, i);
+    }
+    return status;
+}
+
+/* The bytes of all pages to the new arena; neighbours that stay such go together. */
+static cudaError_t copy_pages(const struct aura_cuda_store *s, const struct resized &r)
+{
+    cudaError_t error = cudaSuccess;
+    for (uint32_t k = 0; k < s->classes.size(); k++) {
+        const struct moved &m = r.classes[k];
+        const size_t bytes = m.now.page_bytes;
+        for (uint32_t i = 0, n; i < s->classes[k].n_pages && error == cudaSuccess; i += n) {
+            n = 1;
+            if (m.to[i] == NO_CLASS)
+                continue;
+            while (i + n < s->classes[k].n_pages && m.to[i + n] == m.to[i] + n)
+                n++;
+            error = cudaMemcpyAsync(r.s.arena + m.to[i] * bytes, s->arena + i * bytes, n * bytes, cudaMemcpyDeviceToDevice, 0);
+        }
+    }
+    return when_done(error);
+}
+
+/* Lists of the host have the new pages. Entries of pages that are gone, which nobody reads, have the first. */
+static void move_lists(aura_cuda_cache *c, const struct moved &m, const struct page_class &was)
+{
+    struct aura_page_table *t = &c->page_table;
+    for (uint32_t i = 0; i < t->n_seqs; i++)
+        for (size_t p = 0; p < t->seq[i].capacity; p++) {
+            const struct aura_page *page = t->seq[i].page[p];
+            const uint32_t to = page ? m.to[page - was.page] : NO_CLASS;
+            if (page)
+                t->seq[i].page[p] = &m.now.page[to == NO_CLASS ? 0 : to];
+        }
+    t->page = m.now.page;
+    t->n_pages = m.now.n_pages;
+}
+
+static aura_status use_arena(struct aura_cuda_store *s, const char *call, struct resized &r)
+{
+    aura_status status = AURA_OK;
+    for (aura_cuda_cache *c : s->layers) {
+        const struct moved &m = r.classes[c->page_class];
+        move_lists(c, m, s->classes[c->page_class]);
+        c->n_pages = m.now.n_pages;
+        c->dev.pages = r.s.arena;
+        status = status ? status : aura_cuda_write_lists(c, call);
+        for (const struct attend_kernel &k : c->kernels)
+            if (k.tile_rows && !status)
+                status = aura_cuda_make_tile_map(c, call, k.tile_rows);
+    }
+    aura_cuda_free(s, s->arena, s->arena_bytes);
+    for (uint32_t i = 0; i < s->classes.size(); i++) {
+        free(s->classes[i].page);
+        s->classes[i] = r.classes[i].now;
+        r.classes[i].now.page = NULL;
+    }
+    s->arena = r.s.arena, s->arena_bytes = r.s.arena_bytes, s->slab_bytes = r.s.slab_bytes, s->budget = r.s.budget;
+    s->slabs = r.s.slabs;
+    if (s->classes.size() == 1 && s->slabs[0] == NO_CLASS)
+        give_slab(s, 0, 0);
+    return status ? status : cuda_status(s->ctx, call, when_done(cudaSuccess), "writing the page tables");
+}
+
+aura_status aura_cuda_store_resize(struct aura_cuda_store *s, const char *call, size_t budget)
+{
+    struct resized r;
+    void *arena = NULL;
+    on_device here(s->device);
+    aura_status status = plan_resize(s, call, budget, r);
+    if (status || (status = aura_cuda_alloc(s, call, r.s.arena_bytes, "allocating the pages", &arena)))
+        return status;
+    r.s.arena = (uint8_t *)arena;
+    if ((status = cuda_status(s->ctx, call, copy_pages(s, r), "copying pages"))) {
+        aura_cuda_free(s, arena, r.s.arena_bytes);
+        return status;
+    }
+    return use_arena(s, call, r);
 }

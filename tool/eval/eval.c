@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "../bench/bench.h"
-#include "../parts/profile_file.h"
+#include "../parts/own_profile.h"
 #include "../parts/replacement.h"
 #include "../parts/terminal.h"
 #include "../parts/text_model.h"
@@ -26,7 +26,7 @@ static const struct option options[] = {
     PATH(text, "--text", "FILE", "the text, at least --ctx tokens of it"),
     FORMATS(cache, "--cache", "k4v4,q4_0 ..., profile (a default of both families)"),
     TEXTS(codecs, "--codec", "COMMAND", "one of your own beside them: doc/codec.md"),
-    PATH(profile, "--profile", "FILE", "balance and metrics from `aura calibrate`"),
+    PATH(profile, "--profile", "FILE", "from `aura calibrate`; auto: of an own text, not kept"),
     FLAG(learn, "--learn", "caches of ours learn metrics from the queries"),
     NUMBER(ctx, "--ctx", 4, 1 << 20, "N", "tokens of a chunk (2048); its second half is compared"),
     FLAG(decode, "--decode", "read the compared half token by token, as written"),
@@ -188,9 +188,11 @@ static int run(const struct command *self, int argc, char **argv)
     if (a.rollback == UINT32_MAX) /* nobody has said */
         a.rollback = a.decode || a.drift || a.records ? DECODE_ROLLBACK : 0;
     status = status ? status : check(self, &a, &caches, &count);
-    if (!status && profile_file_open(&profile, a.profile))
+    const int makes_one = a.profile && !strcmp(a.profile, "auto");
+    if (!status && !makes_one && profile_file_open(&profile, a.profile))
         status = failed(self, "%s", aura_last_error());
-    if (!status && text_model_open(&m, a.model, a.text, a.threads, a.rounded, error))
+    if (!status && (text_model_open(&m, a.model, a.text, a.threads, a.rounded, error) ||
+                    (makes_one && own_profile_make(&profile, &m, a.threads, 0, error))))
         status = failed(self, "%s", error);
     status = status ? status : measure(self, &a, &m, profile.profile, caches, count);
     text_model_close(&m);

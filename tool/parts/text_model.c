@@ -24,9 +24,11 @@ static int find_begin(struct text_model *m)
     return bad;
 }
 
-static int read_tokens(struct text_model *m, const char *path, char *error)
+int text_model_read(struct text_model *m, const char *path, char error[LLM_ERROR_BYTES])
 {
     size_t size;
+    free(m->tokens);
+    m->tokens = NULL, m->count = 0;
     errno = 0;
     char *text = read_file(path, &size);
     if (!text) {
@@ -51,7 +53,7 @@ int text_model_open(struct text_model *m, const char *model, const char *text, u
         (rounded ? llm_open : llm_open_exact)(m->file, threads, &m->llm, why))
         return snprintf(error, LLM_ERROR_BYTES, "%.100s: %.150s", model, why), 1;
     if (text)
-        return read_tokens(m, text, error);
+        return text_model_read(m, text, error);
     return find_begin(m) ? (snprintf(error, LLM_ERROR_BYTES, "out of memory"), 1) : 0;
 }
 

@@ -18,6 +18,8 @@ struct text_model {
  * caller calls text_model_close(). */
 int text_model_open(struct text_model *m, const char *model, const char *text, uint32_t threads, int rounded,
                     char error[LLM_ERROR_BYTES]);
+/* Reads another text into a model that is open. 0 when good; otherwise 1, with a text. */
+int text_model_read(struct text_model *m, const char *text, char error[LLM_ERROR_BYTES]);
 void text_model_close(struct text_model *m);
 
 /* Size and CRC32C of a whole file: they tell models apart. 0 when good; otherwise 1, with a text. */

@@ -18,7 +18,7 @@ static const struct option options[] = {
     TEXT(system, "--system", "TEXT", "what the system says before the first message"),
     NUMBER(n, "-n, --tokens", 0, UNLIMITED, "N", "at most so many new tokens (128)"),
     FORMAT_OR_PROFILE(cache, "--cache", "k4v4 (the default), f16 ..., small ..., or profile"),
-    PATH(profile, "--profile", "FILE", "balance and metrics, from aura calibrate"),
+    PATH(profile, "--profile", "FILE", "from aura calibrate; auto: made once, and kept"),
     FLAG(no_learn, "--no-learn", "learn nothing from queries about encoding keys"),
     NUMBER(ctx, "--ctx", 1, 1 << 30, "N", "room for tokens (what the model was made for)"),
     REAL_OR(temp, "--temp", "--temperature", 0, 100, "T", "0: always the most likely token (0)"),

@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../parts/profile_file.h"
+#include "../parts/own_profile.h"
 #include "../parts/terminal.h"
 
 static volatile sig_atomic_t interrupted;
@@ -50,7 +50,11 @@ static double now(void)
 
 static int load_profile(struct run *r, aura_format format, struct profile_file *profile)
 {
-    if (profile_file_open(profile, r->a->profile))
+    const struct text_model model = {.file = r->file, .tokenizer = r->tokenizer, .llm = r->llm};
+    if (r->a->profile && !strcmp(r->a->profile, "auto")) {
+        if (own_profile_make(profile, &model, r->a->threads, 1, r->error))
+            return failed(r->self, "--profile auto: %s", r->error);
+    } else if (profile_file_open(profile, r->a->profile))
         return failed(r->self, "%s: %s", r->a->profile, aura_last_error());
     if (!format.k && !profile_has_formats(profile->profile))
         return failed(r->self, "--cache profile needs --profile and formats in it: `aura calibrate --bits N` finds them");

@@ -263,6 +263,56 @@ static void run_slabs()
     end_case(s, before, told.c_str());
 }
 
+/* A budget that grows and shrinks under sequences that share pages, those of a window among them: the bytes stay. */
+static void run_resize(bool alike)
+{
+    struct scene s;
+    s.name = alike ? "another budget, layers alike" : "another budget, three formats";
+    struct models m;
+    struct both a, b, gone;
+    const int before = failures;
+    const size_t mb = 1 << 20;
+    cases++;
+    make_models(s, m, some_configs(alike), 4 * mb);
+    if (failures > before)
+        return;
+    for (struct both *x : {&gone, &a}) {
+        TRY(aura_model_seq_create(m.cpu, &x->cpu));
+        TRY(aura_cuda_model_seq_create(m.gpu, &x->gpu));
+        TRY(aura_cuda_model_seq_reserve(m.gpu, x->gpu, 900));
+        append_layers(s, m, *x, 700, 3 + x->gpu, NULL);
+    }
+    TRY(aura_model_seq_fork(m.cpu, a.cpu, 690, &b.cpu));
+    TRY(aura_cuda_model_seq_fork(m.gpu, a.gpu, 690, &b.gpu));
+    TRY(aura_cuda_model_seq_release(m.gpu, gone.gpu)); /* so that pages in use do not begin at 0 */
+    for (const size_t budget : {16 * mb, 3 * mb}) {
+        TRY(aura_cuda_model_cache_resize(m.gpu, budget));
+        aura_cuda_model_cache_info info = AURA_CUDA_MODEL_CACHE_INFO_INIT;
+        TRY(aura_cuda_model_cache_get_info(m.gpu, &info));
+        if (info.budget_bytes != budget || info.bytes > budget || info.bytes + 2 * mb < budget)
+            complain(s, "a budget of %zu, and %zu bytes", info.budget_bytes, info.bytes);
+        for (const struct both *x : {&a, &b}) {
+            compare_layers(s, m, *x, "moved");
+            TRY(aura_cuda_model_seq_reserve(m.gpu, x->gpu, 900));
+            append_layers(s, m, *x, 60, budget / mb + x->gpu, NULL);
+            compare_layers(s, m, *x, "moved and appended to");
+        }
+    }
+    if (aura_cuda_model_cache_resize(m.gpu, 1000) != AURA_OUT_OF_PAGES ||
+        aura_cuda_model_cache_resize(m.gpu, mb + mb / 2) != AURA_OUT_OF_PAGES ||
+        aura_cuda_model_cache_resize(NULL, mb) != AURA_BAD_ARGUMENT ||
+        aura_cuda_cache_resize(aura_cuda_model_cache_layer(m.gpu, 0), 16 * mb) != AURA_BAD_ARGUMENT)
+        complain(s, "a budget that is too small, or of a layer: %s", aura_last_error());
+    compare_layers(s, m, b, "not moved");
+    for (const struct both *x : {&a, &b})
+        TRY(aura_cuda_model_seq_release(m.gpu, x->gpu));
+    aura_cuda_model_cache_info info = AURA_CUDA_MODEL_CACHE_INFO_INIT;
+    TRY(aura_cuda_model_cache_get_info(m.gpu, &info));
+    if (info.free_pages != info.pages)
+        complain(s, "in the end %zu of %zu pages are free", info.free_pages, info.pages);
+    end_case(s, before, "bytes equal");
+}
+
 /* ---- what is refused ------------------------------------------------------------------------------------------------------ */
 
 struct counted {
@@ -308,6 +358,11 @@ static void run_allocator()
             status = aura_cuda_workspace_create(aura_cuda_model_cache_layer(model, 0), 1, 1, &workspace);
         if (status != (n < 3 ? AURA_OUT_OF_MEMORY : AURA_OK) || !model != (n < 2))
             complain(s, "with %d allocations: %s", n, aura_last_error());
+        aura_cuda_model_cache_info was = AURA_CUDA_MODEL_CACHE_INFO_INIT, now = AURA_CUDA_MODEL_CACHE_INFO_INIT;
+        if (model && (aura_cuda_model_cache_get_info(model, &was) ||
+                      aura_cuda_model_cache_resize(model, 2 * config.budget_bytes) != AURA_OUT_OF_MEMORY ||
+                      aura_cuda_model_cache_get_info(model, &now) || memcmp(&was, &now, sizeof now)))
+            complain(s, "a larger budget without memory: %s", aura_last_error());
         aura_cuda_workspace_destroy(workspace);
         aura_cuda_model_cache_destroy(model);
         if (count.given)
@@ -375,6 +430,8 @@ void check_models()
     run_stream();
     run_budget();
     run_slabs();
+    run_resize(true);
+    run_resize(false);
     run_allocator();
     run_refused_calls();
 }
