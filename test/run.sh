@@ -668,6 +668,8 @@ tool_run() {
     ends 0 'run: learns' $aura run $model -p 'ab c' -n 1 --json
     cp $out/tool.txt $out/tool.learns
     ends 0 'run: --no-learn' $aura run $model -p 'ab c' -n 1 --json --no-learn
+    ends 0 'run: --exact' $aura run $model -p 'ab c' -n 40 --json --cache f16 --exact
+    try 'run: --exact, of weights that are f32 already' test "$(tokens_of $out/tool.txt)" = "$(tokens_of $out/tool.whole)"
     try 'run: learning takes memory' test "$(bytes_of $out/tool.txt)" -lt "$(bytes_of $out/tool.learns)"
 
     ends 1 'run: formats that nobody gave' $aura run $model -p 'ab c' -n 1 --cache profile

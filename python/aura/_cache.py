@@ -208,7 +208,7 @@ class Cache(Owner):
     v_dim: of the values; 0: dim.
     window: a token is seen by itself and by the window - 1 tokens after it, and memory beyond is used again. 0: all stay.
     max_queries: with a window, most tokens of a call and sequence; 0: 512. keep_first: tokens that all see, however old.
-    rollback: tokens that truncate() can take back without loss, 1 to 32; 0: 16.
+    rollback: tokens that truncate() can take back without loss, 1 to 224; 0: 16.
     balance: [kv_heads, dim] factors on keys, from `aura.calibrate`.
     budget_bytes: what the cache may allocate; 0: no limit.
     threads: how many work on a call (None: all that this process may use), or an `aura.Context`.

@@ -61,7 +61,7 @@ def attention(model: Any, name: str, cache: Any, tokens: int) -> None:
 def measure(model: Any, rows: int, tokens: int, steps: int, prompt: int) -> None:
     layers, out = len(model.model.layers), {}
     caches = {"dynamic": ("sdpa", transformers.DynamicCache(config=model.config)),
-              "aura k4v4": ("aura", AuraCache(model.config, "k4v4", max_tokens=tokens + 512))}
+              "aura k4v4": ("aura", AuraCache(model.config, "k4v4", max_tokens=tokens + 2 * steps + 6 + (prompt if rows == 1 else 0)))}
     ids = torch.randint(0, 1024, (rows, 1), device="cuda")
     times: dict = {name: dict(token=[], attention=[]) for name in caches}
     for name, (_, cache) in caches.items():

@@ -441,8 +441,9 @@ class AuraLayer(CacheLayerMixin):
             return
         settings, window, options = self.settings, self.sliding_window, {}
         if self.gpu:
-            each = window + _WINDOW_QUERIES + 512 if window else max(tokens + max(1024, tokens // 8), settings.max_tokens)
-            options = dict(device=self.gpu, tokens=self.rows * (each + 256), seqs=2 * self.rows + 2)
+            ahead = settings.max_tokens or tokens + max(1024, tokens // 8)
+            each = window + _WINDOW_QUERIES + 512 if window else max(tokens, ahead)
+            options = dict(device=self.gpu, tokens=self.rows * (-(-each // 256) * 256), seqs=self.rows + 1)
         self.store = Store(q_heads, self.kv_heads, self.k_dim, settings.format, v_dim=self.v_dim, window=window,
                            max_queries=_WINDOW_QUERIES if window else 0, rollback=settings.rollback,
                            flags=Flags.LEARN if settings.learn and not self.gpu else 0,
@@ -777,7 +778,7 @@ class AuraCache(Cache):
     format: of `aura.formats()`.
     threads: that attention uses; None: as many as torch.
     prefill: "exact": a prompt attends to its own numbers as they are; "codes": to what is stored.
-    rollback: tokens that crop() takes back without loss; 0: 16.
+    rollback: tokens that crop() takes back without loss, 1 to 224; 0: 16.
     profile: an `aura.Profile`, or the path of one.
     learn: each layer finds out which directions its queries look at, from the first tokens of a prompt, and encodes the keys that
     follow so that errors there are small. What is stored then depends on what was asked. Not on a GPU.

@@ -20,6 +20,7 @@ static const struct option options[] = {
     FORMAT_OR_PROFILE(cache, "--cache", "k4v4 (the default), f16 ..., small ..., or profile"),
     PATH(profile, "--profile", "FILE", "from aura calibrate; auto: made once, and kept"),
     FLAG(no_learn, "--no-learn", "learn nothing from queries about encoding keys"),
+    FLAG(exact, "--exact", "weights as f32: products round no vector to bytes; slow"),
     NUMBER(ctx, "--ctx", 1, 1 << 30, "N", "room for tokens (what the model was made for)"),
     REAL_OR(temp, "--temp", "--temperature", 0, 100, "T", "0: always the most likely token (0)"),
     NUMBER(top_k, "--top-k", 0, 1 << 30, "K", "of the K most likely; 0: of all (40)"),

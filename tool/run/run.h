@@ -17,7 +17,7 @@ struct arguments {
     aura_format cache;
     uint32_t n, ctx, top_k, seed, threads;
     double temp, top_p, repeat_penalty;
-    int chat, no_learn, json;
+    int chat, no_learn, exact, json;
 };
 
 /* What a run is made of. run_close() frees all of it, also after a failure half-way. */

@@ -88,7 +88,7 @@ static int open_model(struct run *r)
 {
     const struct arguments *a = r->a;
     if (gguf_open(a->model, &r->file, r->error) || tokenizer_create(r->file, &r->tokenizer, r->error) ||
-        llm_open(r->file, a->threads, &r->llm, r->error))
+        (a->exact ? llm_open_exact : llm_open)(r->file, a->threads, &r->llm, r->error))
         return failed(r->self, "%s: %s", a->model, r->error);
     if (tokenizer_size(r->tokenizer) > llm_shape(r->llm)->vocab)
         return failed(r->self, "%s: %u tokens have names, and %u have weights", a->model, tokenizer_size(r->tokenizer),
