@@ -30,7 +30,7 @@
  *
  *     t2       bit 0; bit 1
  *     t3       bit 0; bits 1 and 2, a pair
- *     t4       bit 0; bits 1 and 2, a pair; bit 3
+ *     t4       bit 0; bits 1 and 2, a pair; bit 3, the halves of a byte exchanged: bit k is of code 4 (k ^ 4) + i
  *
  * so that bit 0 of a run is a word, and its neighbours along a path are shifts of it. For that, code 4 k + i of a run of such keys
  * is channel 8 i + k; everywhere else code c of a run is channel or token c.
@@ -158,12 +158,12 @@ static inline AURA_ANYWHERE uint32_t aura_place(const struct aura_side *s, uint3
     return aura_is_trellis(s->kind) && s->lanes == AURA_TILE ? 4 * (c % 8) + c / 8 : c;
 }
 
-/* Words of one bit of each code, and word w of a pair of two bits of each, from bit `at` on. */
+/* Words of one bit of each code, bit 3 with halves exchanged; and word w of a pair of two bits of each, from bit `at` on. */
 static inline AURA_ANYWHERE uint32_t aura_pack_single(const uint32_t *quad, int at)
 {
     uint32_t word = 0;
     for (int k = 0; k < 8; k++)
-        word |= (quad[k] >> at & aura_each_byte(1)) << k;
+        word |= (quad[k] >> at & aura_each_byte(1)) << (at == 3 ? k ^ 4 : k);
     return word;
 }
 
@@ -190,7 +190,7 @@ static inline AURA_ANYWHERE uint32_t aura_unpack_trellis(const uint32_t *word, i
     if (bits > 2)
         quad |= (word[1 + k % 2] >> k / 2 * 2 & aura_each_byte(3)) << 1;
     if (bits != 3)
-        quad |= (word[bits - 1] >> k & aura_each_byte(1)) << (bits == 2 ? 1 : 3);
+        quad |= (word[bits - 1] >> (bits == 2 ? k : k ^ 4) & aura_each_byte(1)) << (bits == 2 ? 1 : 3);
     return quad;
 }
 

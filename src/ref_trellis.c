@@ -246,9 +246,9 @@ static void feedback_row(uint8_t *code, float *scale, const float *y, const stru
         s.yy = fmaf(metric->weight[d] * u[d], u[d], s.yy);
         s.size2 = fmaf(y[d], y[d], s.size2);
     }
-    const float unit = aura_feedback_unit(plan, s.size2, 0);
-    for (uint32_t k = 0; unit > 0 && k < plan->n_fits; k += AURA_FEEDBACK_STRIDE) {
-        const float gain = plan->fits[k] * unit;
+    const float given = *scale;
+    for (uint32_t k = 0; given > 0 && k < aura_trellis_gains(plan); k++) {
+        const float gain = aura_trellis_gain(k, given);
         path_with_feedback(one, y, gain, plan, metric);
         sum_up(&s, one, y, u, gain, plan, metric);
         const float with = aura_feedback_stored(aura_feedback_scale(&s, gain, plan->rule));

@@ -58,7 +58,7 @@ static uint32_t word_of(int bits, int bit, uint32_t k)
 
 static uint32_t bit_of(int bits, int bit, uint32_t k, uint32_t i)
 {
-    return 8 * i + (bit == 0 || bits == 2 || bit == 3 ? k : 2 * (k / 2) + (uint32_t)bit - 1);
+    return 8 * i + (bit == 3 ? k ^ 4 : bit == 0 || bits == 2 ? k : 2 * (k / 2) + (uint32_t)bit - 1);
 }
 
 static void bits_are_where_the_format_says(void)

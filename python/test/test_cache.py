@@ -284,7 +284,7 @@ def test_calibrate_and_experiments():
     exact = aura.quantize_dequantize(k, v, "kf32vf32")
     assert (exact[0] == k).all() and (exact[1] == v).all()
     bits = aura.formats()
-    assert len(bits) == 81 and bits["kf32vf32"] == 32 and 4 < bits["k4v4"] < 4.3 < bits["k8v8"] < 8.3
+    assert len(bits) == 144 and bits["kf32vf32"] == 32 and 4 < bits["k4v4"] < 4.3 < bits["k8v8"] < 8.3
 
 
 def test_threads_and_the_gil():

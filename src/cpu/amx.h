@@ -6,15 +6,7 @@
 #ifndef AURA_CPU_AMX_H
 #define AURA_CPU_AMX_H
 
-/* As avx512vnni has it. */
-AURA_INLINE ivec ivec_lookup(ivec table, ivec codes) { return _mm512_permutexvar_epi8(codes, table); }
-AURA_INLINE ivec ivec_tables(ivec first, ivec second) { return _mm512_mask_blend_epi32(0xf0f0, first, second); }
-AURA_INLINE ivec ivec_lookup2(ivec first, ivec second, ivec codes, ivec which, const int k)
-{
-    (void)second;
-    which = k < 4 ? ivec_shl(which, 4 - k) : ivec_shr(which, k - 4);
-    return _mm512_permutexvar_epi8(ivec_select(0x0f0f0f0f, codes, which), first);
-}
+#include "vbmi.h"
 
 #define TILE_ZERO(t) __asm__ volatile("tilezero %tmm" #t)
 #define TILE_LOAD(t, p, stride) \

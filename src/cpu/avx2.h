@@ -342,21 +342,18 @@ AURA_INLINE ivec ivec_lookup(ivec table, ivec codes)
     return ivec_of(_mm256_shuffle_epi8(table.lo, _mm256_and_si256(codes.lo, low)),
                    _mm256_shuffle_epi8(table.hi, _mm256_and_si256(codes.hi, low)));
 }
-/* The same of two tables: of the second where bit k of a byte of `which` is set. */
-AURA_INLINE ivec ivec_tables(ivec first, ivec second)
-{
-    (void)second;
-    return first;
-}
+/* The same of two tables for nibble k / 4 of each byte: of the second where bit k ^ 4 of that byte of `which` is set. */
+AURA_INLINE void ivec_tables(ivec table[4], ivec first, ivec second) { table[0] = table[2] = first, table[1] = table[3] = second; }
 AURA_INLINE __m256i lookup2_half(__m256i first, __m256i second, __m256i codes, __m256i which, const int k)
 {
-    const __m256i low = _mm256_and_si256(codes, _mm256_set1_epi8(0x0f));
-    return _mm256_blendv_epi8(_mm256_shuffle_epi8(first, low), _mm256_shuffle_epi8(second, low), _mm256_slli_epi32(which, 7 - k));
+    const __m256i nibble = k < 4 ? codes : _mm256_srli_epi32(codes, 4), low = _mm256_and_si256(nibble, _mm256_set1_epi8(0x0f));
+    return _mm256_blendv_epi8(_mm256_shuffle_epi8(first, low), _mm256_shuffle_epi8(second, low),
+                              _mm256_slli_epi32(which, 7 - (k ^ 4)));
 }
-AURA_INLINE ivec ivec_lookup2(ivec first, ivec second, ivec codes, ivec which, const int k)
+AURA_INLINE ivec ivec_lookup2(const ivec table[4], ivec codes, ivec which, const int k)
 {
-    return ivec_of(lookup2_half(first.lo, second.lo, codes.lo, which.lo, k),
-                   lookup2_half(first.hi, second.hi, codes.hi, which.hi, k));
+    return ivec_of(lookup2_half(table[0].lo, table[1].lo, codes.lo, which.lo, k),
+                   lookup2_half(table[0].lo, table[1].lo, codes.hi, which.hi, k));
 }
 /* Of each 32 bytes, byte 8 i + k goes to 4 k + i. */
 AURA_INLINE __m256i turn_half(__m256i v)

@@ -19,17 +19,13 @@ AURA_INLINE ivec ivec_lookup(ivec table, ivec codes)
     return _mm512_shuffle_epi8(table, ivec_and(codes, 0x0f0f0f0f));
 }
 
-/* The same of two tables: of the second where bit k of a byte of `which` is set. */
-AURA_INLINE ivec ivec_tables(ivec first, ivec second)
+/* The same of two tables for nibble k / 4 of each byte: of the second where bit k ^ 4 of that byte of `which` is set. */
+AURA_INLINE void ivec_tables(ivec table[4], ivec first, ivec second) { table[0] = table[2] = first, table[1] = table[3] = second; }
+AURA_INLINE ivec ivec_lookup2(const ivec table[4], ivec codes, ivec which, const int k)
 {
-    (void)second;
-    return first;
-}
-AURA_INLINE ivec ivec_lookup2(ivec first, ivec second, ivec codes, ivec which, const int k)
-{
-    const ivec low = ivec_and(codes, 0x0f0f0f0f);
-    const __mmask64 m = _mm512_test_epi8_mask(which, _mm512_set1_epi8((char)(1 << k)));
-    return _mm512_mask_shuffle_epi8(_mm512_shuffle_epi8(first, low), m, second, low);
+    const ivec low = ivec_and(ivec_shr(codes, k / 4 * 4), 0x0f0f0f0f);
+    const __mmask64 m = _mm512_test_epi8_mask(which, _mm512_set1_epi8((char)(1 << (k ^ 4))));
+    return _mm512_mask_shuffle_epi8(_mm512_shuffle_epi8(table[0], low), m, table[1], low);
 }
 
 /* Each lane of sum + its four products of unsigned u and signed s bytes. Two products of a full byte and a signed one

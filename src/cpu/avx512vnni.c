@@ -12,17 +12,8 @@
 AURA_TARGET("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,bmi2")
 #define AURA_ISA avx512vnni
 #include "avx512.h"
+#include "vbmi.h"
 
-/* vpermb looks at 6 bits of each byte; the table is there four times, so the upper two do not matter: nothing to mask. */
-AURA_INLINE ivec ivec_lookup(ivec table, ivec codes) { return _mm512_permutexvar_epi8(codes, table); }
-/* The same of two tables: of the second where bit k of a byte of `which` is set. Both are in what ivec_tables() makes, twice. */
-AURA_INLINE ivec ivec_tables(ivec first, ivec second) { return _mm512_mask_blend_epi32(0xf0f0, first, second); }
-AURA_INLINE ivec ivec_lookup2(ivec first, ivec second, ivec codes, ivec which, const int k)
-{
-    (void)second;
-    which = k < 4 ? ivec_shl(which, 4 - k) : ivec_shr(which, k - 4);
-    return _mm512_permutexvar_epi8(ivec_select(0x0f0f0f0f, codes, which), first);
-}
 /* sum + products of keys and query bytes, of values and weights: sums of four products are kept in full. */
 AURA_INLINE ivec ivec_dot_key(ivec sum, ivec keys, ivec query, const int wide)
 {

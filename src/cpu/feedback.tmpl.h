@@ -162,20 +162,21 @@ AURA_INLINE void feedback_rows(uint8_t *code, float *scale, const float *y, cons
     feedback_begin(&f, code, scale, y, n);
     for (size_t v = 0; v < n; v++)
         best[v] = INFINITY;
-    for (uint32_t k = 0; k < plan->n_fits; k += AURA_FEEDBACK_STRIDE) {
+    const uint32_t fits = trellis ? aura_trellis_gains(plan) : (plan->n_fits + AURA_FEEDBACK_STRIDE - 1) / AURA_FEEDBACK_STRIDE;
+    for (uint32_t k = 0; k < fits; k++) {
         for (size_t v = 0; v < AURA_LANES; v++)
-            f.gain[v] = plan->fits[k] * f.unit[v];
+            f.gain[v] = !trellis ? plan->fits[k * AURA_FEEDBACK_STRIDE] * f.unit[v] : v < n ? aura_trellis_gain(k, scale[v]) : 0;
         if (trellis)
-            trellis_round(&f, f.code[k / AURA_FEEDBACK_STRIDE], bits);
+            trellis_round(&f, f.code[k], bits);
         else
-            feedback_round(&f, f.code[k / AURA_FEEDBACK_STRIDE], bits);
+            feedback_round(&f, f.code[k], bits);
         for (size_t v = 0; v < n; v++) {
             const float with = aura_feedback_stored(aura_feedback_scale(&f.sums[v], f.gain[v], plan->rule));
             const float cost = aura_feedback_cost(&f.sums[v], f.gain[v], with);
-            if (f.unit[v] > 0 && cost < best[v]) {
+            if (f.gain[v] > 0 && cost < best[v]) {
                 best[v] = cost;
                 best_scale[v] = with;
-                best_fit[v] = k / AURA_FEEDBACK_STRIDE;
+                best_fit[v] = k;
             }
         }
     }

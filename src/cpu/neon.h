@@ -457,24 +457,20 @@ AURA_INLINE ivec ivec_lookup(ivec table, ivec codes)
     return ivec_of(lookup_quarter(table.val[0], codes.val[0]), lookup_quarter(table.val[1], codes.val[1]),
                    lookup_quarter(table.val[2], codes.val[2]), lookup_quarter(table.val[3], codes.val[3]));
 }
-/* The same of two tables: of the second where bit k of a byte of `which` is set. */
-AURA_INLINE ivec ivec_tables(ivec first, ivec second)
-{
-    (void)second;
-    return first;
-}
+/* The same of two tables for nibble k / 4 of each byte: of the second where bit k ^ 4 of that byte of `which` is set. */
+AURA_INLINE void ivec_tables(ivec table[4], ivec first, ivec second) { table[0] = table[2] = first, table[1] = table[3] = second; }
 AURA_INLINE uint32x4_t lookup2_quarter(uint32x4_t first, uint32x4_t second, uint32x4_t codes)
 {
     const uint8x16x2_t both = {{vreinterpretq_u8_u32(first), vreinterpretq_u8_u32(second)}};
     return vreinterpretq_u32_u8(vqtbl2q_u8(both, vreinterpretq_u8_u32(codes)));
 }
-AURA_INLINE ivec ivec_lookup2(ivec first, ivec second, ivec codes, ivec which, const int k)
+AURA_INLINE ivec ivec_lookup2(const ivec table[4], ivec codes, ivec which, const int k)
 {
-    codes = ivec_join(codes, 0x0f0f0f0f, k < 4 ? ivec_shl(which, 4 - k) : ivec_shr(which, k - 4), 0x10101010);
-    return ivec_of(lookup2_quarter(first.val[0], second.val[0], codes.val[0]),
-                   lookup2_quarter(first.val[0], second.val[0], codes.val[1]),
-                   lookup2_quarter(first.val[0], second.val[0], codes.val[2]),
-                   lookup2_quarter(first.val[0], second.val[0], codes.val[3]));
+    const uint32x4_t first = table[0].val[0], second = table[1].val[0];
+    which = k < 4 ? ivec_shr(which, k) : ivec_shl(which, 8 - k); /* to bit 4 */
+    codes = ivec_join(ivec_shr(codes, k / 4 * 4), 0x0f0f0f0f, which, 0x10101010);
+    return ivec_of(lookup2_quarter(first, second, codes.val[0]), lookup2_quarter(first, second, codes.val[1]),
+                   lookup2_quarter(first, second, codes.val[2]), lookup2_quarter(first, second, codes.val[3]));
 }
 /* Of each 32 bytes, byte 8 i + k goes to 4 k + i. */
 AURA_INLINE uint16x8_t turn_quarter(uint32x4_t v)

@@ -12,7 +12,7 @@ AURA_INLINE ivec pack_single(const ivec *quad, const int at)
     ivec word = ivec_zero();
     AURA_UNROLL
     for (int k = 0; k < 8; k++)
-        word = ivec_plus(word, ivec_shl(ivec_and(ivec_shr(quad[k], at), 0x01010101), k));
+        word = ivec_plus(word, ivec_shl(ivec_and(ivec_shr(quad[k], at), 0x01010101), at == 3 ? k ^ 4 : k));
     return word;
 }
 

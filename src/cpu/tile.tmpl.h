@@ -15,6 +15,7 @@
  * them has to be moved. */
 struct levels {
     ivec low, high;
+    ivec two[4]; /* t4: 32 levels, as ivec_lookup2 wants them */
 };
 
 /* The levels, with `offset` added to each; kind is a constant. */
@@ -27,15 +28,15 @@ AURA_INLINE struct levels tile_levels(const int8_t *level, int offset, const int
     struct levels l;
     l.low = ivec_add8(ivec_table(level), aura_is_table(kind) ? offset : 0);
     l.high = kind == 2 ? ivec_lookup(l.low, ivec_load(above)) : l.low;
-    if (kind == AURA_TRELLIS_4) {
-        l.high = ivec_add8(ivec_table(level + 16), offset);
-        l.low = ivec_tables(l.low, l.high);
-    }
+    if (kind == AURA_TRELLIS_4)
+        ivec_tables(l.two, l.low, ivec_add8(ivec_table(level + 16), offset));
+    else
+        l.two[0] = l.two[1] = l.two[2] = l.two[3] = l.low;
     return l;
 }
 
 /* A run of trellis codes of 16 lanes: quad k has its nibbles in part 2 (k % 2) + k / 2 % 2, shifted by k / 4 * 4; the last part is
- * bit 3 of t4. Of the other kinds: nothing. */
+ * bit 3 of t4, in bit k ^ 4. Of the other kinds: nothing. */
 struct nibbles {
     ivec part[5];
 };
@@ -96,8 +97,10 @@ AURA_INLINE ivec tile_quad(const uint32_t *low, const uint32_t *high, size_t lan
 {
     const int nibble = 4 * (k % 2), pair = 2 * (k % 4);
     if (aura_is_trellis(kind)) {
-        const ivec n = ivec_shr(nibbles->part[2 * (k % 2) + k / 2 % 2], k / 4 * 4);
-        return kind == AURA_TRELLIS_4 ? ivec_lookup2(levels.low, levels.high, n, nibbles->part[4], k) : ivec_lookup(levels.low, n);
+        const ivec n = nibbles->part[2 * (k % 2) + k / 2 % 2];
+        if (kind == AURA_TRELLIS_4)
+            return ivec_lookup2(levels.two, n, nibbles->part[4], k);
+        return ivec_lookup(levels.low, ivec_shr(n, k / 4 * 4));
     }
     if (kind == 8)
         return ivec_load(low + (size_t)k * lanes);
