@@ -20,8 +20,8 @@
             __asm__ volatile("tdpbusd %tmm" #b ", %tmm" #a ", %tmm" #sum);      \
     } while (0)
 
-/* From here on left factors have `rows` rows, 1 to 16, of `bytes` bytes, a multiple of 4 up to 64. Registers 0 to 3 are sums, 4 is
- * a left and 5 to 7 are right factors. */
+/* From here on left factors have `rows` rows, 1 to 16, of `bytes` bytes, a multiple of 4 up to 64. Registers 0 to 3 are sums, 4
+ * and 5 left and 6 and 7 right factors. */
 static inline void mat_begin(uint32_t rows, uint32_t bytes)
 {
     struct {
@@ -30,48 +30,54 @@ static inline void mat_begin(uint32_t rows, uint32_t bytes)
         uint8_t rows[16];
     } shape = {.palette = 1};
     for (int i = 0; i < 8; i++) {
-        shape.bytes[i] = (uint16_t)(i == 4 ? bytes : 64);
-        shape.rows[i] = (uint8_t)(i <= 4 ? rows : bytes / 4);
+        shape.bytes[i] = (uint16_t)(i / 2 == 2 ? bytes : 64);
+        shape.rows[i] = (uint8_t)(i < 6 ? rows : bytes / 4);
     }
     __asm__ volatile("ldtilecfg %0" : : "m"(shape));
 }
 static inline void mat_end(void) { __asm__ volatile("tilerelease"); }
 
-/* sum[v][g][c] = over all blocks and bytes: row g of a times column c of b[v], for `vecs` (1, 2 or 4) matrices b[v] of 16 columns.
- * Rows of `a` are a_stride bytes apart, with sign or without, its blocks 64. b[v] begins at b + v * b_apart, with sign: rows of 64
- * bytes, four of each column. */
-AURA_INLINE void mat_products(int32_t *sum, const void *a, size_t a_stride, const uint8_t *b, size_t b_apart, uint32_t blocks,
-                              const int vecs, const int sign)
-{
-    TILE_ZERO(0);
-    if (vecs > 1)
-        TILE_ZERO(1);
-    if (vecs > 2)
-        TILE_ZERO(2);
-    if (vecs > 2)
-        TILE_ZERO(3);
-    for (uint32_t i = 0; i < blocks; i++, b += 1024) {
-        TILE_LOAD(4, (const uint8_t *)a + 64 * i, a_stride);
-        TILE_LOAD(5, b, 64);
-        TILE_DOT(0, 4, 5, sign);
-        if (vecs < 2)
-            continue;
-        TILE_LOAD(6, b + b_apart, 64);
-        TILE_DOT(1, 4, 6, sign);
-        if (vecs < 4)
-            continue;
-        TILE_LOAD(7, b + 2 * b_apart, 64);
-        TILE_DOT(2, 4, 7, sign);
-        TILE_LOAD(5, b + 3 * b_apart, 64);
-        TILE_DOT(3, 4, 5, sign);
+/* Two products, into sums 0 and 1 or, with half, 2 and 3: row g of a times column c of b over all blocks and bytes, and the same of
+ * what is a_next and b_next bytes on. Rows of a are a_stride bytes apart, with sign or without, its blocks 64. b has signs: rows of
+ * 64 bytes, four of each of 16 columns, a block after the other. */
+#define TWO_PRODUCTS(first, second)                                 \
+    TILE_ZERO(first);                                               \
+    TILE_ZERO(second);                                              \
+    for (uint32_t i = 0; i < blocks; i++, a += 64, b += 1024) {     \
+        TILE_LOAD(4, a, a_stride);                                  \
+        TILE_LOAD(6, b, 64);                                        \
+        TILE_DOT(first, 4, 6, sign);                                \
+        if (a_next)                                                 \
+            TILE_LOAD(5, a + a_next, a_stride);                     \
+        if (b_next)                                                 \
+            TILE_LOAD(7, b + b_next, 64);                           \
+        if (a_next && b_next)                                       \
+            TILE_DOT(second, 5, 7, sign);                           \
+        else if (a_next)                                            \
+            TILE_DOT(second, 5, 6, sign);                           \
+        else                                                        \
+            TILE_DOT(second, 4, 7, sign);                           \
     }
-    TILE_STORE(sum, 0);
-    if (vecs > 1)
+static inline __attribute__((always_inline)) void mat_multiply(size_t half, const uint8_t *a, size_t a_next, size_t a_stride,
+                                                               const uint8_t *b, size_t b_next, uint32_t blocks, const int sign)
+{
+    if (half) {
+        TWO_PRODUCTS(2, 3)
+    } else {
+        TWO_PRODUCTS(0, 1)
+    }
+}
+
+/* Both sums of a half: [2][16 rows][16 columns]. */
+AURA_INLINE void mat_take(int32_t *sum, size_t half)
+{
+    if (half) {
+        TILE_STORE(sum, 2);
+        TILE_STORE(sum + 256, 3);
+    } else {
+        TILE_STORE(sum, 0);
         TILE_STORE(sum + 256, 1);
-    if (vecs > 2)
-        TILE_STORE(sum + 512, 2);
-    if (vecs > 2)
-        TILE_STORE(sum + 768, 3);
+    }
 }
 
 #endif

@@ -3,7 +3,7 @@
  *
  * Sums of products are the same whole numbers as elsewhere, and so are the operations on floats and their order.
  *
- * Needs: tile.tmpl.h; mat_begin, mat_end, mat_products; ivec_load, ivec_store, ivec_plus, ivec_shl, ivec_set1;
+ * Needs: tile.tmpl.h; mat_begin, mat_end, mat_multiply, mat_take; ivec_load, ivec_store, ivec_plus, ivec_shl, ivec_set1;
  *        vec_from_int, vec_load, vec_load_f16, vec_set1, vec_mul, vec_add, vec_fma, vec_store; AURA_ISA; AURA_FEW, the kernels that
  *        have few rows. */
 
@@ -29,7 +29,7 @@ AURA_INLINE size_t mat_first(struct mat_blocks b, size_t i, size_t n)
     return (i + 1) * b.rows <= n ? i * b.rows : n - b.rows;
 }
 
-/* The whole sum of both planes, which are `apart` sums apart; with what codes that are split need. */
+/* The whole sum of both planes, `apart` sums apart; with what codes that are split need. */
 AURA_INLINE ivec mat_sum(const int32_t *sum, size_t apart, int32_t add, const int kind, const int planes)
 {
     ivec whole = ivec_load(sum);
@@ -61,81 +61,103 @@ AURA_INLINE void mat_unpack_keys(uint8_t to[2][MAT_KEYS], const struct aura_tile
         memset(to[v] + runs * 512, 0, 512);
 }
 
-/* Logits of one tile, some rows, from their sums; asks for `lines` lines of what will be read next. */
-AURA_INLINE void mat_logits(float *logit, const int32_t *sum, const struct aura_query *q, const struct aura_tile *tile,
-                            const float *factor, const float *bias, size_t rows, size_t lines, const int kind, const int planes)
-{
-    const vec scale0 = vec_load_f16((const uint8_t *)tile->scale, AURA_LANES);
-    const vec scale1 = vec_load_f16((const uint8_t *)(tile->scale + 16), AURA_LANES);
-    for (size_t g = 0; g < rows; g++) {
-        const int32_t add = (int32_t)((uint32_t)q[g].sum[planes - 1] * (uint32_t)tile->side->add);
-        vec x = vec_from_int(mat_sum(sum + g * 16, 4 * MAT_SUMS, add, kind, planes));
-        vec y = vec_from_int(mat_sum(sum + MAT_SUMS + g * 16, 4 * MAT_SUMS, add, kind, planes));
-        x = vec_add(vec_mul(x, vec_mul(scale0, vec_set1(factor[g]))), vec_set1(bias[g]));
-        y = vec_add(vec_mul(y, vec_mul(scale1, vec_set1(factor[g]))), vec_set1(bias[g]));
-        vec_store(logit + g * AURA_TILE, x);
-        vec_store(logit + g * AURA_TILE + 16, y);
-        for (size_t line = g; line < lines; line += rows)
-            tile_prefetch(tile, line, 1);
-    }
-}
-
-/* What the sums of a block of rows and of one or two tiles are for. */
-struct mat_step {
-    size_t tile, tiles, row, lines;
+/* Both sums of a step: of two vectors with one plane, of both planes of a vector with two. A product takes 50 cycles, and what a
+ * register has stored is not there at once: registers are stored one step after they were computed, and read another step later.
+ * Two steps are 4 KiB, so that none of these loads has the lower address bits of a store that waits: it would wait, too. Without
+ * this, score took 1.2 times as long (32 rows, 4 bits, D 128; Intel Xeon, gcc 12, November 2026). */
+struct mat_sums {
+    _Alignas(64) int32_t sum[2][2 * MAT_SUMS];
+    size_t n; /* steps so far */
 };
 
-/* The logits of a step. */
-AURA_INLINE void mat_finish(float *logit, int32_t *sum, struct mat_step s, const struct aura_query *q, const struct aura_tile *tile,
-                            const float *factor, const float *bias, size_t apart, size_t rows, const int kind, const int planes)
+/* What all steps of a call share, and what the last two were for. */
+struct mat_scores {
+    float *logit;
+    const struct aura_query *q;
+    const uint8_t *plane; /* the first byte of queries as products take them, and from one to the next */
+    size_t plane_stride;
+    const struct aura_tile *tile;
+    const float *factor, *bias;
+    size_t apart, rows;
+    struct mat_sums sums;
+    struct {
+        size_t tile, row, lines;
+        uint32_t t;
+    } step[2];
+};
+
+/* 16 logits of a row. */
+AURA_INLINE void mat_logit(float *logit, ivec sum, vec scale, float factor, float bias)
 {
-    for (size_t i = 0; i < s.tiles; i++) {
-        const size_t at = (s.tile + i) * apart + s.row;
-        mat_logits(logit + at * AURA_TILE, sum + i * 2 * MAT_SUMS, q + s.row, tile + s.tile + i, factor + s.row, bias + at, rows,
-                   s.lines, kind, planes);
-    }
+    vec_store(logit, vec_add(vec_mul(vec_from_int(sum), vec_mul(scale, vec_set1(factor))), vec_set1(bias)));
 }
 
-/* Up to MAT_MOST of `apart` queries. Sums become logits one step late, while the next are computed: a product takes 50 cycles, and
- * what a tile register has stored is not there for some time. */
+/* The logits of a step, 32 tokens or with two planes 16; asks for lines of what will be read next. */
+AURA_INLINE void mat_finish(const struct mat_scores *m, size_t turn, const int kind, const int planes)
+{
+    const size_t first = m->step[turn].row, at = m->step[turn].tile * m->apart + first, rows = m->rows, lines = m->step[turn].lines;
+    const uint32_t t = m->step[turn].t;
+    const int32_t *sum = m->sums.sum[turn];
+    const struct aura_tile *tile = m->tile + m->step[turn].tile;
+    const struct aura_query *q = m->q + first;
+    const float *factor = m->factor + first, *bias = m->bias + at;
+    float *logit = m->logit + at * AURA_TILE + t;
+    const vec scale0 = vec_load_f16((const uint8_t *)(tile->scale + t), AURA_LANES);
+    const vec scale1 = planes == 1 ? vec_load_f16((const uint8_t *)(tile->scale + 16), AURA_LANES) : scale0;
+    for (size_t g = 0; g < rows; g++, logit += AURA_TILE) {
+        const int32_t add = aura_is_split(kind) ? (int32_t)((uint32_t)q[g].sum[planes - 1] * (uint32_t)tile->side->add) : 0;
+        mat_logit(logit, mat_sum(sum + g * 16, MAT_SUMS, add, kind, planes), scale0, factor[g], bias[g]);
+        if (planes == 1)
+            mat_logit(logit + 16, mat_sum(sum + MAT_SUMS + g * 16, MAT_SUMS, add, kind, planes), scale1, factor[g], bias[g]);
+    }
+    for (size_t line = 0; line < lines; line++)
+        tile_prefetch(tile, t / 16 * lines + line, 1);
+}
+
+/* Rows from `first` on of one tile, from token t on. */
+AURA_INLINE void mat_score_step(struct mat_scores *m, uint8_t keys[2][MAT_KEYS], size_t tile, size_t first, uint32_t t,
+                                size_t lines, const int kind, const int planes)
+{
+    const size_t turn = m->sums.n % 2, a_next = planes == 2 ? AURA_TILE_DIM : 0, b_next = planes == 1 ? MAT_KEYS : 0;
+    mat_multiply(turn, m->plane + first * m->plane_stride, a_next, m->plane_stride, keys[t / 16], b_next,
+                 (m->tile->side->runs + 1) / 2, 1);
+    if (m->sums.n > 0)
+        mat_take(m->sums.sum[!turn], !turn);
+    if (m->sums.n > 1)
+        mat_finish(m, turn, kind, planes);
+    m->step[turn].tile = tile, m->step[turn].row = first, m->step[turn].lines = lines, m->step[turn].t = t;
+    m->sums.n++;
+}
+
+/* Up to MAT_MOST of `apart` queries. */
 AURA_INLINE void mat_score(float *logit, const struct aura_query *q, const struct aura_tile *tile, const float *factor,
                            const float *bias, size_t apart, size_t n, size_t tiles, const int kind, const int planes)
 {
     const struct levels levels = tile_levels(tile->side->level, 0, kind);
     const struct mat_blocks blocks = mat_blocks_of(n);
-    const uint32_t steps = (tile->side->runs + 1) / 2;
-    _Alignas(64) uint8_t keys[4][MAT_KEYS]; /* of two tiles */
-    _Alignas(64) int32_t sum[2][2 * 4 * MAT_SUMS];
+    _Alignas(64) uint8_t keys[2][MAT_KEYS];
     _Alignas(64) int8_t turned[MAT_MOST][2][AURA_TILE_DIM];
-    const int8_t *plane = q->plane[0];
-    size_t stride = sizeof *q; /* of queries */
+    struct mat_scores m;
+    m.logit = logit, m.q = q, m.tile = tile, m.factor = factor, m.bias = bias;
+    m.apart = apart, m.rows = blocks.rows, m.sums.n = 0;
+    m.plane = (const uint8_t *)q->plane[0], m.plane_stride = sizeof *q;
     for (size_t g = 0; aura_is_trellis(kind) && g < n; g++)
         tile_turn(turned[g], q + g, tile->side->dim, planes);
     if (aura_is_trellis(kind))
-        plane = turned[0][0], stride = sizeof turned[0];
-    struct mat_step now = {0, 0, 0, 0}, before = now;
-    int turn = 0;
+        m.plane = (const uint8_t *)turned[0][0], m.plane_stride = sizeof turned[0];
     mat_begin((uint32_t)blocks.rows, 64);
-    for (; now.tile < tiles; now.tile += now.tiles) {
-        now.tiles = tiles - now.tile < 2 ? 1 : 2;
-        for (size_t k = 0; k < now.tiles; k++)
-            mat_unpack_keys(keys + 2 * k, tile + now.tile + k, levels, kind);
-        for (size_t b = 0; b < blocks.n; b++) {
-            now.row = mat_first(blocks, b, n);
-            now.lines = b ? 0 : tile->side->runs * (size_t)tile_lines(2, kind);
-            for (int p = 0; p < planes; p++)
-                if (now.tiles == 2)
-                    mat_products(sum[turn] + p * 4 * MAT_SUMS, plane + now.row * stride + p * AURA_TILE_DIM, stride, keys[0],
-                                 MAT_KEYS, steps, 4, 1);
-                else
-                    mat_products(sum[turn] + p * 4 * MAT_SUMS, plane + now.row * stride + p * AURA_TILE_DIM, stride, keys[0],
-                                 MAT_KEYS, steps, 2, 1);
-            turn = !turn;
-            mat_finish(logit, sum[turn], before, q, tile, factor, bias, apart, blocks.rows, kind, planes);
-            before = now;
-        }
+    for (size_t i = 0; i < tiles; i++) {
+        mat_unpack_keys(keys, tile + i, levels, kind);
+        for (size_t b = 0; b < blocks.n; b++)
+            for (uint32_t t = 0; t < AURA_TILE; t += planes == 1 ? AURA_TILE : 16)
+                mat_score_step(&m, keys, i, mat_first(blocks, b, n), t,
+                               b ? 0 : tile->side->runs * (size_t)tile_lines(3 - planes, kind), kind, planes);
     }
-    mat_finish(logit, sum[!turn], before, q, tile, factor, bias, apart, blocks.rows, kind, planes);
+    const size_t last = (m.sums.n - 1) % 2;
+    mat_take(m.sums.sum[last], last);
+    if (m.sums.n > 1)
+        mat_finish(&m, !last, kind, planes);
+    mat_finish(&m, last, kind, planes);
     mat_end();
 }
 
@@ -172,6 +194,7 @@ AURA_INLINE void mat_unpack_values(uint8_t to[2][8 * 64], const struct aura_tile
     AURA_UNROLL
     for (int v = 0; v < vecs; v++)
         nibbles[v] = tile_value_nibbles(tile->words + d + 16 * (size_t)v, s->lanes, s->dim - d - 16 * (uint32_t)v, kind);
+    tile_prefetch(tile, d / (16 * (uint32_t)vecs), tile_lines(vecs, kind));
     AURA_UNROLL
     for (int k = 0; k < 8; k++)
         AURA_UNROLL
@@ -186,70 +209,58 @@ struct mat_values {
     float *acc;
     size_t stride, apart, n, tiles;
     const struct aura_weight *w;
-    const struct aura_tile *tile;
     struct mat_blocks blocks;
     int32_t shift[AURA_TILES * MAT_MOST];
+    /* The bytes of w: there, half of the rows lie in two cache lines each. */
+    _Alignas(64) uint8_t weight[AURA_TILES][2][MAT_MOST][AURA_TILE];
+    _Alignas(64) int32_t sum[AURA_TILES * 2][2 * MAT_SUMS]; /* of tile and plane: two vectors */
 };
 
-/* acc of row g, 16 * vecs channels, from the sums of all tiles. */
-AURA_INLINE void mat_add(float *acc, const int32_t *sum, const struct mat_values *m, size_t g, const int vecs, const int kind,
-                         const int planes)
+/* The sums of one tile, row g of a block, the first or the second vector. */
+AURA_INLINE vec mat_add(vec acc, const struct mat_values *m, size_t tile, size_t g, size_t first, int vector, const int kind,
+                        const int planes)
 {
-    const size_t lo = AURA_TILES * 2 * MAT_SUMS;
-    const vec keep = vec_set1(m->w[g].keep);
-    vec a = vec_mul(vec_load(acc), keep), b = vecs > 1 ? vec_mul(vec_load(acc + 16), keep) : a;
-    for (size_t i = 0; i < m->tiles; i++) {
-        const vec factor = vec_set1(m->w[i * m->apart + g].factor);
-        const int32_t add = aura_is_split(kind) ? m->shift[i * MAT_MOST + g] : 0;
-        a = vec_fma(vec_from_int(mat_sum(sum + i * 2 * MAT_SUMS, lo, add, kind, planes)), factor, a);
-        if (vecs > 1)
-            b = vec_fma(vec_from_int(mat_sum(sum + (i * 2 + 1) * MAT_SUMS, lo, add, kind, planes)), factor, b);
-    }
-    vec_store(acc, a);
-    if (vecs > 1)
-        vec_store(acc + 16, b);
+    const int32_t *sum = m->sum[tile * (size_t)planes] + vector * MAT_SUMS + (g - first) * 16;
+    const int32_t add = aura_is_split(kind) ? m->shift[tile * MAT_MOST + g] : 0;
+    return vec_fma(vec_from_int(mat_sum(sum, 2 * MAT_SUMS, add, kind, planes)), vec_set1(m->w[tile * m->apart + g].factor), acc);
 }
 
-/* The sums of block b, channels from d on, into their accumulators: of the rows that no block before has. Asks for what the next
- * tiles have there. */
-AURA_INLINE void mat_add_rows(const struct mat_values *m, const int32_t *sum, size_t b, uint32_t d, const int vecs, const int kind,
-                              const int planes)
+/* Channels d to d + 16 * vecs of the rows of block b that no block before has. */
+AURA_INLINE void mat_accumulate(const struct mat_values *m, size_t b, uint32_t d, const int vecs, const int kind, const int planes)
 {
-    const size_t first = mat_first(m->blocks, b, m->n), end = first + m->blocks.rows;
-    const size_t lines = b ? 0 : (size_t)tile_lines(vecs, kind);
+    const size_t first = mat_first(m->blocks, b, m->n), end = first + m->blocks.rows, tiles = m->tiles;
     for (size_t g = b * m->blocks.rows; g < end; g++) {
-        mat_add(m->acc + g * m->stride + d, sum + (g - first) * 16, m, g, vecs, kind, planes);
-        for (size_t line = g; line < lines; line += m->blocks.rows)
-            for (size_t i = 0; i < m->tiles; i++)
-                tile_prefetch(m->tile + i, d / (16 * (uint32_t)vecs) * lines + line, 1);
+        float *acc = m->acc + g * m->stride + d;
+        const vec keep = vec_set1(m->w[g].keep);
+        vec x = vec_mul(vec_load(acc), keep), y = vecs > 1 ? vec_mul(vec_load(acc + 16), keep) : x;
+        for (size_t i = 0; i < tiles; i++) {
+            x = mat_add(x, m, i, g, first, 0, kind, planes);
+            if (vecs > 1)
+                y = mat_add(y, m, i, g, first, 1, kind, planes);
+        }
+        vec_store(acc, x);
+        if (vecs > 1)
+            vec_store(acc + 16, y);
     }
 }
 
-/* The sums that wait to be added: one step late, as in score. NULL: none do. */
-struct mat_late {
-    const int32_t *sum;
-    size_t block;
-    uint32_t d;
-};
-
-/* Channels d to d + 16 * vecs of all rows. */
-AURA_INLINE void mat_value_part(const struct mat_values *m, struct mat_late *late, int32_t (*sum)[4 * AURA_TILES * MAT_SUMS],
+/* Channels d to d + 16 * vecs of all rows. With one vector, what is behind it is multiplied for nobody. */
+AURA_INLINE void mat_value_part(struct mat_values *m, uint8_t (*values)[2][8 * 64], const struct aura_tile *tile,
                                 struct levels levels, uint32_t d, const int vecs, const int kind, const int planes)
 {
-    const size_t lo = AURA_TILES * 2 * MAT_SUMS;
-    _Alignas(64) uint8_t values[AURA_TILES][2][8 * 64];
+    const size_t products = m->tiles * (size_t)planes;
     for (size_t i = 0; i < m->tiles; i++)
-        mat_unpack_values(values[i], m->tile + i, levels, d, vecs, kind);
+        mat_unpack_values(values[i], tile + i, levels, d, vecs, kind);
     for (size_t b = 0; b < m->blocks.n; b++) {
         const size_t first = mat_first(m->blocks, b, m->n);
-        int32_t *to = sum[late->sum == sum[0]];
-        for (size_t i = 0; i < m->tiles; i++)
-            for (int p = 0; p < planes; p++)
-                mat_products(to + (size_t)p * lo + i * 2 * MAT_SUMS, m->w[i * m->apart + first].plane[p], sizeof *m->w,
-                             values[i][0], sizeof values[i][0], 1, vecs, 0);
-        if (late->sum)
-            mat_add_rows(m, late->sum, late->block, late->d, vecs, kind, planes);
-        late->sum = to, late->block = b, late->d = d;
+        for (size_t i = 0; i < products; i++) {
+            mat_multiply(i % 2, m->weight[i / (size_t)planes][i % (size_t)planes][first], 0, AURA_TILE,
+                         values[i / (size_t)planes][0], 8 * 64, 1, 0);
+            if (i)
+                mat_take(m->sum[i - 1], (i - 1) % 2);
+        }
+        mat_take(m->sum[products - 1], (products - 1) % 2);
+        mat_accumulate(m, b, d, vecs, kind, planes);
     }
 }
 
@@ -258,22 +269,22 @@ AURA_INLINE void mat_value(float *acc, size_t stride, const struct aura_weight *
 {
     const struct levels levels = tile_levels(tile->side->level, 0, kind);
     const uint32_t dim = tile->side->dim;
-    struct mat_values m = {.acc = acc, .stride = stride, .apart = apart, .n = n, .tiles = tiles, .w = w, .tile = tile};
-    struct mat_late late = {NULL, 0, 0};
-    _Alignas(64) int32_t sum[2][4 * AURA_TILES * MAT_SUMS];
+    _Alignas(64) uint8_t values[AURA_TILES][2][8 * 64] = {{{0}}};
+    struct mat_values m;
     uint32_t d = 0;
-    m.blocks = mat_blocks_of(n);
-    for (size_t i = 0; aura_is_split(kind) && i < tiles * MAT_MOST; i++)
-        m.shift[i] = i % MAT_MOST < n ? tile->side->add * tile_weight_sum(&w[i / MAT_MOST * apart + i % MAT_MOST], planes) : 0;
+    m.acc = acc, m.stride = stride, m.apart = apart, m.n = n, m.tiles = tiles, m.w = w, m.blocks = mat_blocks_of(n);
     mat_begin((uint32_t)m.blocks.rows, AURA_TILE);
+    for (size_t i = 0; i < tiles; i++)
+        for (size_t g = 0; g < n; g++) {
+            for (int p = 0; p < planes; p++)
+                memcpy(m.weight[i][p][g], w[i * apart + g].plane[p], AURA_TILE);
+            if (aura_is_split(kind))
+                m.shift[i * MAT_MOST + g] = tile->side->add * tile_weight_sum(&w[i * apart + g], planes);
+        }
     for (; d + 32 <= dim; d += 32)
-        mat_value_part(&m, &late, sum, levels, d, 2, kind, planes);
-    mat_add_rows(&m, late.sum, late.block, late.d, 2, kind, planes);
-    late.sum = NULL;
-    if (d < dim) {
-        mat_value_part(&m, &late, sum, levels, d, 1, kind, planes);
-        mat_add_rows(&m, late.sum, late.block, late.d, 1, kind, planes);
-    }
+        mat_value_part(&m, values, tile, levels, d, 2, kind, planes);
+    if (d < dim)
+        mat_value_part(&m, values, tile, levels, d, 1, kind, planes);
     mat_end();
 }
 
