@@ -12,7 +12,8 @@ static const double budget = 2.5; /* seconds for a comparison */
 enum target {
     READ_K4, READ_K4_LONGER, READ_K8, READ_K3, READ_K2, READ_ONE_HEAD, READ_F16, K4_OVER_F16, K8_OVER_F16, QUERIES_4, QUERIES_16,
     HOT_K4, BOTH_PLANES, HOT_K6, HOT_K5, HOT_K3, HOT_K4V2, HOT_K2, DIM_64, DIM_256, GQA_3, GQA_8, AVX2_OVER_AVX512, APPEND,
-    APPEND_8, DECODE_8, PAGES_IN, PAGES_OUT, PREFILL, N_ROWS
+    APPEND_8, DECODE_8, PAGES_IN, PAGES_OUT, PREFILL, PREFILL_ONE,
+    SCALING, N_ROWS
 };
 
 /* What to reach with an instruction set, best first; 0: nothing, the row is for information. Without VNNI a product takes three
@@ -28,26 +29,26 @@ static const struct set {
       [K4_OVER_F16] = 3, [K8_OVER_F16] = 1.6, [QUERIES_4] = 1.3, [QUERIES_16] = 3.5, [HOT_K4] = 2.3, [BOTH_PLANES] = 1.7,
       [HOT_K6] = 1.45, [HOT_K5] = 1.45, [HOT_K3] = 1.1, [HOT_K4V2] = 1, [HOT_K2] = 0.9, [DIM_64] = 1.3, [DIM_256] = 1.3,
       [GQA_3] = 0.85, [GQA_8] = 1.5, [AVX2_OVER_AVX512] = 2.2, [APPEND] = 2e6, [APPEND_8] = 4e6,
-      [DECODE_8] = 4, [PAGES_IN] = 1, [PAGES_OUT] = 4, [PREFILL] = 0.15}},
+      [DECODE_8] = 4, [PAGES_IN] = 1, [PAGES_OUT] = 4, [PREFILL] = 0.15, [PREFILL_ONE] = 0.15, [SCALING] = 0.85}},
     {AURA_ISA_AVX512VNNI,
      "AVX-512 VNNI",
      {[READ_K4] = 0.85, [READ_K4_LONGER] = 0.85, [READ_K8] = 0.85, [READ_K3] = 0.6, [READ_ONE_HEAD] = 0.85, [READ_F16] = 0.85,
       [K4_OVER_F16] = 3, [K8_OVER_F16] = 1.6, [QUERIES_4] = 2.9, [QUERIES_16] = 11, [HOT_K4] = 2.3, [BOTH_PLANES] = 1.7,
       [HOT_K6] = 1.45, [HOT_K5] = 1.45, [HOT_K3] = 1.1, [HOT_K4V2] = 1, [HOT_K2] = 0.9, [DIM_64] = 1.3, [DIM_256] = 1.3,
       [GQA_3] = 0.85, [GQA_8] = 2.1, [AVX2_OVER_AVX512] = 2.2, [APPEND] = 2e6, [APPEND_8] = 4e6,
-      [DECODE_8] = 4, [PAGES_IN] = 1, [PAGES_OUT] = 4, [PREFILL] = 0.5}},
+      [DECODE_8] = 4, [PAGES_IN] = 1, [PAGES_OUT] = 4, [PREFILL] = 0.5, [PREFILL_ONE] = 0.5, [SCALING] = 0.85}},
     {AURA_ISA_AVXVNNI,
      "AVX-VNNI",
      {[K4_OVER_F16] = 3, [K8_OVER_F16] = 1.6, [QUERIES_4] = 3.5, [QUERIES_16] = 14, [HOT_K4] = 3.3, [BOTH_PLANES] = 1.7,
       [HOT_K6] = 1.6, [HOT_K5] = 1.45, [HOT_K3] = 1.1, [HOT_K4V2] = 1, [HOT_K2] = 1, [DIM_64] = 1.3, [DIM_256] = 1.3,
       [GQA_3] = 0.85, [GQA_8] = 2.1, [APPEND] = 2e6, [APPEND_8] = 4e6,
-      [DECODE_8] = 4, [PAGES_IN] = 1, [PAGES_OUT] = 4, [PREFILL] = 0.5}},
+      [DECODE_8] = 4, [PAGES_IN] = 1, [PAGES_OUT] = 4, [PREFILL] = 0.5, [PREFILL_ONE] = 0.5, [SCALING] = 0.85}},
     {AURA_ISA_AVX2,
      "AVX2",
      {[K4_OVER_F16] = 3, [K8_OVER_F16] = 1.6, [QUERIES_4] = 3.6, [QUERIES_16] = 14, [HOT_K4] = 4.2, [BOTH_PLANES] = 1.7,
       [HOT_K6] = 1.45, [HOT_K5] = 1.25, [HOT_K3] = 1.1, [HOT_K4V2] = 1, [HOT_K2] = 0.9, [DIM_64] = 1.3, [DIM_256] = 1.3,
       [GQA_3] = 0.85, [GQA_8] = 2.1, [AVX2_OVER_AVX512] = 2.2, [APPEND] = 2e6, [APPEND_8] = 4e6,
-      [DECODE_8] = 4, [PAGES_IN] = 1, [PAGES_OUT] = 4, [PREFILL] = 0.5}},
+      [DECODE_8] = 4, [PAGES_IN] = 1, [PAGES_OUT] = 4, [PREFILL] = 0.5, [PREFILL_ONE] = 0.5, [SCALING] = 0.85}},
     {0, "these instructions", {0}},
 };
 
@@ -269,23 +270,51 @@ static void codec_targets(struct targets *t)
     t->failed |= speed <= 0 || bad;
 }
 
-static void prefill_target(struct targets *t)
+/* On one thread, or on all of them. */
+static void prefill_target(struct targets *t, enum target row, aura_ctx *ctx, uint32_t threads)
 {
     struct shape shape = shape_of("k4v4", 128, 32, 8192);
     struct filled filled = {0};
     struct ask ask = {0};
-    struct peak peak = {t->b->crew, aura_ctx_isas(t->b->ctx)};
+    struct crew *crew = crew_create(threads);
+    struct peak peak = {crew, aura_ctx_isas(ctx)};
     struct contender c[2] = {{ask_run, &ask, 0, 0}, {peak_run, &peak, 0, 0}};
     char what[96];
-    snprintf(what, sizeof what, "k4v4, 512 queries of 8192: part of %s alone", peak_name(peak.isas));
-    int bad = filled_open(&filled, t->b->ctx, &shape) || ask_open(&ask, &filled, 512, 0);
+    snprintf(what, sizeof what, "k4v4, 512 queries of 8192, %u thread%s: part of %s alone", threads, threads == 1 ? "" : "s",
+             peak_name(peak.isas));
+    int bad = !crew || filled_open(&filled, ctx, &shape) || ask_open(&ask, &filled, 512, 0);
     if (!bad) {
-        take_turns(c, 2, 4 * budget);
-        double speed = byte_products(&shape, 512, 0) / c[0].median, best = (double)PEAK_PRODUCTS * t->b->threads / c[1].median;
-        report(t, PREFILL, what, speed / best, AT_LEAST, "");
+        take_turns(c, 2, 2 * budget);
+        double speed = byte_products(&shape, 512, 0) / c[0].median, best = (double)PEAK_PRODUCTS * threads / c[1].median;
+        report(t, row, what, speed / best, AT_LEAST, "");
     }
     ask_close(&ask);
     filled_close(&filled);
+    crew_destroy(crew);
+    t->failed |= bad;
+}
+
+/* How much faster all threads are than one, as a part of their number. */
+static void scaling_target(struct targets *t)
+{
+    struct shape shape = shape_of("k4v4", 128, 32, LONG);
+    struct filled filled[2];
+    struct ask ask[2];
+    struct contender c[2] = {{ask_run, &ask[0], 0, 0}, {ask_run, &ask[1], 0, 0}};
+    char what[96];
+    memset(filled, 0, sizeof filled);
+    memset(ask, 0, sizeof ask);
+    print_progress("threads");
+    int bad = filled_open(&filled[0], t->single, &shape) || ask_open(&ask[0], &filled[0], 512, 0) ||
+              filled_open(&filled[1], t->b->ctx, &shape) || ask_open(&ask[1], &filled[1], 512, 0);
+    if (!bad) {
+        take_turns(c, 2, 4 * budget);
+        snprintf(what, sizeof what, "k4v4, 512 queries of %u: speed of %u threads, part of their number", (unsigned)LONG,
+                 t->b->threads);
+        report(t, SCALING, what, c[0].median / c[1].median / t->b->threads, AT_LEAST, "");
+    }
+    for (int i = 0; i < 2; i++)
+        ask_close(&ask[i]), filled_close(&filled[i]);
     t->failed |= bad;
 }
 
@@ -312,7 +341,11 @@ int bench_targets(struct bench *b)
     hot_targets(&t);
     avx2_target(&t);
     codec_targets(&t);
-    prefill_target(&t);
+    if (b->threads > 1) {
+        prefill_target(&t, PREFILL, b->ctx, b->threads);
+        scaling_target(&t);
+    }
+    prefill_target(&t, PREFILL_ONE, t.single, 1);
     print_progress(NULL);
     if (b->table)
         table_end(b->table, missed_field, &t);
