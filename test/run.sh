@@ -695,6 +695,9 @@ tool_run() {
     cp $out/tool.txt $out/tool.auto
     ends 0 'eval: and none' $aura eval $model --text README.md --ctx 64 --chunks 1 --cache k3v3 --json
     try 'eval: it changes something' test "$(grep -o '"kld_mean": [0-9.e-]*' $out/tool.txt)" != "$(grep -o '"kld_mean": [0-9.e-]*' $out/tool.auto)"
+    ends 2 'calibrate: trellis codes of no bits' $aura calibrate $model --text README.md --tokens 96 --trellis -o $out/tool.profile
+    ends 0 'calibrate: trellis codes' $aura calibrate $model --text README.md --tokens 96 --bits 2.6 --trellis -o $out/tool.profile
+    holds 'calibrate: says that they are' '^  kt[234]vt[234] kt[234]vt[234]$'
     ends 2 'calibrate: too many bits' $aura calibrate $model --text README.md --tokens 96 --bits 9.5 -o $out/tool.profile
 
     ends 0 'run: saved' $aura run $model -p 'ab c' -n 15 --cache f16 --json --save $talk

@@ -15,7 +15,7 @@ struct arguments {
     const char *model, *text, *out;
     uint32_t ctx, tokens, threads;
     double bits;
-    int plain, json, csv;
+    int plain, trellis, json, csv;
 };
 
 static const struct option options[] = {
@@ -24,6 +24,7 @@ static const struct option options[] = {
     NUMBER(ctx, "--ctx", CALIBRATOR_LEAST_TOKENS, 1 << 20, "N", "tokens that the model reads at a time (2048)"),
     NUMBER(tokens, "--tokens", CALIBRATOR_LEAST_TOKENS, 1 << 30, "N", "at most so many of the text (16384)"),
     REAL(bits, "--bits", ALLOCATE_LEAST_BITS, ALLOCATE_MOST_BITS, "X", "and formats of X bits a value in all: --cache profile"),
+    FLAG(trellis, "--trellis", "of trellis codes, where those have as many bits"),
     NUMBER(threads, "--threads", 1, 1024, "N", "(all processors)"),
     FLAG(plain, "--no-feedback", "balance of the keys alone: what a GPU takes"),
     FLAG(json, "--json", "as JSON"),
@@ -53,7 +54,7 @@ static int add_formats(const struct arguments *a, const struct text_model *m, si
     int bad = !found->formats;
     if (bad)
         snprintf(error, LLM_ERROR_BYTES, "out of memory");
-    bad = bad || allocate(&o, a->bits, found, error);
+    bad = bad || allocate(&o, a->bits, a->trellis, found, error);
     for (uint32_t i = 0; i < layers && !bad; i++) {
         aura_profile_layer layer = AURA_PROFILE_LAYER_INIT, with;
         bad = aura_profile_get(profile, i, &layer);
@@ -96,8 +97,10 @@ static void print_formats(const struct report *r)
         char name[16];
         printf("%s%s", i % 10 ? " " : i ? "\n  " : "  ", aura_format_name(r->found.formats[i], name) ? "?" : name);
     }
-    printf("\n%.3f bits a value, mean KL divergence %.4g; k2v2 has %.3f bits and %.4g. Use it with --cache profile.\n",
-           r->found.bits, r->found.kld, r->found.fewest_bits, r->found.fewest_kld);
+    char fewest[16] = "";
+    aura_format_name(r->found.fewest, fewest);
+    printf("\n%.3f bits a value, mean KL divergence %.4g; %s has %.3f bits and %.4g. Use it with --cache profile.\n",
+           r->found.bits, r->found.kld, fewest, r->found.fewest_bits, r->found.fewest_kld);
 }
 
 static void origin(struct table *t, const void *arguments)
@@ -167,6 +170,8 @@ static int run(const struct command *self, int argc, char **argv)
         return status;
     if (!a.model)
         return usage_error(self, "needs a model, a GGUF file; `make model` fetches one into models/");
+    if (a.trellis && !(a.bits > 0))
+        return usage_error(self, "--trellis says which codes --bits may give to layers, and there is no --bits");
     if (!a.text || !a.out)
         return usage_error(self, "needs --text, what to read, and -o, the profile to write");
     if (text_model_open(&m, a.model, a.text, a.threads, 0, error))

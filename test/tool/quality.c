@@ -593,11 +593,11 @@ static void bits_where_they_count(void)
     struct quality_options o = options_of(&m);
     o.chunks = 1;
     measure(&o, "k2v2,k3v3,k8v8", c);
-    EXPECT(!allocate(&o, c[2].bits, &all, error), "%s", error);
+    EXPECT(!allocate(&o, c[2].bits, 0, &all, error), "%s", error);
     for (int i = 0; i < MANY; i++)
         EXPECT(formats[i].k == AURA_KIND_B8 && formats[i].v == AURA_KIND_B8, "layer %d: bits are left", i);
     const double third = (c[0].bits + c[1].bits) / 2, step = (c[1].bits - c[0].bits) / (2 * MANY);
-    EXPECT(!allocate(&o, third, &a, error), "%s", error);
+    EXPECT(!allocate(&o, third, 0, &a, error), "%s", error);
     EXPECT(a.bits <= third + 1e-6 && a.bits > third - 2.01 * step, "%g bits instead of %g", a.bits, third);
     EXPECT(a.fewest_bits == c[0].bits && a.fewest_kld == c[0].result.kld_mean.value, "not those of k2v2");
     EXPECT(!aura_ctx_create(NULL, &ctx) && !aura_profile_create(ctx, MANY, &profile), "%s", aura_last_error());
@@ -612,8 +612,13 @@ static void bits_where_they_count(void)
            c[0].result.kld_mean.value, a.bits, a.kld);
     EXPECT(a.kld < c[1].result.kld_mean.value && a.kld < c[2].result.kld_mean.value, "%g: k3v2 has %g, k2v3 %g", a.kld,
            c[1].result.kld_mean.value, c[2].result.kld_mean.value);
-    EXPECT(allocate(&o, 2.0, &a, error) && strstr(error, "the least is"), "too few bits: %s", error);
+    EXPECT(allocate(&o, 2.0, 0, &a, error) && strstr(error, "the least is"), "too few bits: %s", error);
     o.profile = NULL;
+    EXPECT(!allocate(&o, third, 1, &all, error) && all.bits == a.bits && all.kld < a.kld, "trellis codes: %g bits, %g; %s",
+           all.bits, all.kld, error);
+    for (int i = 0; i < MANY; i++)
+        EXPECT(formats[i].k == AURA_KIND_T2 || formats[i].k == AURA_KIND_T3 || formats[i].k == AURA_KIND_T4, "none in layer %d",
+               i);
     struct quality_cache *parsed = NULL;
     size_t count;
     EXPECT(!quality_parse("profile", &parsed, &count, error) && quality_measure(&o, parsed, count, error) &&

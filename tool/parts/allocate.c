@@ -5,9 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* From few bits to many. */
-static const aura_kind kinds[] = {AURA_KIND_B2, AURA_KIND_B3, AURA_KIND_B4, AURA_KIND_B5, AURA_KIND_B6, AURA_KIND_B8};
-enum { KINDS = sizeof kinds / sizeof kinds[0] };
+enum { KINDS = 6 };
+
+/* From few bits to many: plain ones, and with trellis codes where there are any. */
+static const aura_kind kinds_to_choose[2][KINDS] = {
+    {AURA_KIND_B2, AURA_KIND_B3, AURA_KIND_B4, AURA_KIND_B5, AURA_KIND_B6, AURA_KIND_B8},
+    {AURA_KIND_T2, AURA_KIND_T3, AURA_KIND_T4, AURA_KIND_B5, AURA_KIND_B6, AURA_KIND_B8}};
 
 static const aura_format exact = {AURA_KIND_F32, AURA_KIND_F32};
 
@@ -15,6 +18,7 @@ static const aura_format exact = {AURA_KIND_F32, AURA_KIND_F32};
 struct costs {
     const struct quality_options *o;
     const struct llm_shape *shape;
+    const aura_kind *kind; /* [KINDS] */
     double bits[KINDS];  /* per value, of a cache with this kind on both sides */
     double whole[KINDS]; /* divergence of the whole model in it */
     double *side;        /* [layers][2] divergence with one side in the kind number `probe`, all else exact */
@@ -34,8 +38,8 @@ static int measure_kinds(struct costs *c, char *error)
 {
     struct quality_cache caches[KINDS];
     for (uint32_t i = 0; i < KINDS; i++) {
-        add(&caches[i], "kind", (uint32_t)kinds[i]);
-        caches[i].format = (aura_format){kinds[i], kinds[i]};
+        add(&caches[i], "kind", (uint32_t)c->kind[i]);
+        caches[i].format = (aura_format){c->kind[i], c->kind[i]};
     }
     if (quality_measure(c->o, caches, KINDS, error))
         return 1;
@@ -57,7 +61,7 @@ static int measure_sides(struct costs *c, char *error)
         aura_format *of = formats + (size_t)i * layers;
         for (uint32_t l = 0; l < layers; l++)
             of[l] = exact;
-        *(i % 2 ? &of[i / 2].v : &of[i / 2].k) = kinds[c->probe];
+        *(i % 2 ? &of[i / 2].v : &of[i / 2].k) = c->kind[c->probe];
         add(&caches[i], i % 2 ? "values" : "keys", i / 2);
         caches[i].formats = of;
     }
@@ -116,13 +120,14 @@ static int measure_choice(const struct costs *c, struct allocation *a, char *err
     if (quality_measure(c->o, &cache, 1, error))
         return 1;
     a->bits = cache.bits, a->kld = cache.result.kld_mean.value;
+    a->fewest = (aura_format){c->kind[0], c->kind[0]};
     a->fewest_bits = c->bits[0], a->fewest_kld = c->whole[0];
     return 0;
 }
 
-int allocate(const struct quality_options *o, double bits, struct allocation *a, char error[LLM_ERROR_BYTES])
+int allocate(const struct quality_options *o, double bits, int trellis, struct allocation *a, char error[LLM_ERROR_BYTES])
 {
-    struct costs c = {.o = o, .shape = llm_shape(o->llm)};
+    struct costs c = {.o = o, .shape = llm_shape(o->llm), .kind = kinds_to_choose[trellis]};
     const uint32_t layers = c.shape->layers;
     int *chosen = malloc(2 * layers * sizeof *chosen);
     c.side = malloc(2 * layers * sizeof *c.side);
@@ -140,7 +145,7 @@ int allocate(const struct quality_options *o, double bits, struct allocation *a,
     if (!bad)
         give_away(&c, bits, chosen);
     for (uint32_t l = 0; l < layers && !bad; l++)
-        a->formats[l] = (aura_format){kinds[chosen[2 * l]], kinds[chosen[2 * l + 1]]};
+        a->formats[l] = (aura_format){c.kind[chosen[2 * l]], c.kind[chosen[2 * l + 1]]};
     bad = bad || measure_choice(&c, a, error);
     free(chosen), free(c.side);
     return bad;

@@ -14,11 +14,14 @@ struct allocation {
     aura_format *formats; /* [layers], the caller's */
     double bits;          /* per value, of all layers: at most what was asked for */
     double kld;           /* the mean divergence, measured on the same positions */
-    double fewest_bits, fewest_kld; /* of the whole model with the fewest bits on all sides */
+    aura_format fewest;   /* the kinds with the fewest bits; their bits and divergence on all sides: */
+    double fewest_bits, fewest_kld;
 };
 
-/* options: the text, the profile and the chunks to measure on; model_bytes ... row_arg are not used. 0 when good; otherwise 1, with
- * a text: too few bits for any format, and as quality_measure(). */
-int allocate(const struct quality_options *options, double bits, struct allocation *allocation, char error[LLM_ERROR_BYTES]);
+/* trellis: 1 for trellis codes where there are such of as many bits, 0 for none. options: the text, the profile and the chunks to
+ * measure on; model_bytes ... row_arg are not used. 0 when good; otherwise 1, with a text: too few bits for any format, and as
+ * quality_measure(). */
+int allocate(const struct quality_options *options, double bits, int trellis, struct allocation *allocation,
+             char error[LLM_ERROR_BYTES]);
 
 #endif
