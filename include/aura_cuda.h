@@ -57,7 +57,7 @@ typedef struct aura_cuda_config {
 AURA_API aura_status aura_cuda_probe(int device);
 
 /* Makes an empty cache on a device and takes all the memory that it will ever have. The caller owns *cache.
- * Fails: as aura_cache_create(); AURA_UNSUPPORTED (also: slots, a format or dim without a kernel, keep_first beyond the
+ * Fails: as aura_cache_create(); AURA_UNSUPPORTED (also: a format or dim without a kernel, keep_first beyond the
  * pinned tokens, which are 4, or none with AURA_NO_PINNED or two plain sides), AURA_OUT_OF_PAGES (a budget in which no page
  * fits), AURA_OUT_OF_MEMORY (also: of the device), AURA_DEVICE. */
 AURA_API aura_status aura_cuda_cache_create(aura_ctx *ctx, const aura_cuda_config *config, aura_cuda_cache **cache);
@@ -138,8 +138,9 @@ enum {
     AURA_CUDA_BAD_VALUE = 1,    /* an append had NaN, Inf or a vector that is too long: nothing of it was stored */
     AURA_CUDA_OUT_OF_PAGES = 2, /* an append went beyond the reservation, or into shared pages: nothing of it was stored */
     AURA_CUDA_NOT_FINITE = 4,   /* rows of an attend are NaN, as with AURA_NOT_FINITE */
-    AURA_CUDA_GONE = 8          /* tokens that have left the cache's window were needed: aura_cuda_truncate() cut nothing, or
+    AURA_CUDA_GONE = 8,         /* tokens that have left the cache's window were needed: aura_cuda_truncate() cut nothing, or
                                    all rows of the sequence in an attend are NaN */
+    AURA_CUDA_NO_SLOT = 16      /* of a cache of slots: there is no such slot or page; nothing was stored for it */
 };
 typedef struct aura_cuda_seq_info {
     size_t size;
@@ -393,10 +394,13 @@ typedef struct aura_cuda_attend_args {
                                    its count: rows that stay as they are. NULL: none */
     const uint32_t *from, *until; /* [n_seqs][queries] each, on the device, or NULL: as in aura_attend_job. Padding is no query.
                                    What is beyond the tokens of the sequence is as if it were its length */
+    const uint32_t *pages;      /* slots only, see below: [n_seqs][page_stride] and [n_seqs], on the device. Otherwise NULL */
+    uint32_t page_stride;
+    const uint32_t *tokens;
 } aura_cuda_attend_args;
 #define AURA_CUDA_ATTEND_ARGS_INIT                                                                                     \
     {sizeof(aura_cuda_attend_args), NULL, 0, 0, AURA_CUDA_VIEW_INIT, AURA_CUDA_VIEW_INIT, NULL, NULL, 0, 0, 0, 0, NULL, \
-     NULL, 0, 0, NULL, 0, NULL, NULL, NULL}
+     NULL, 0, 0, NULL, 0, NULL, NULL, NULL, NULL, 0, NULL}
 
 /* Computes attention in one launch; that of more than 16 queries in two, from images of what is cached: as exact as f16 is. The
  * same call over the same sequences gives the same bits. Rows that are not finite are NaN and set AURA_CUDA_NOT_FINITE. A number
@@ -422,6 +426,45 @@ typedef struct aura_cuda_step_args {
  * Fails as both do, with nothing launched. */
 AURA_API aura_status aura_cuda_step(aura_cuda_cache *cache, aura_cuda_workspace *workspace, const aura_cuda_step_args *step,
                                     struct CUstream_st *stream);
+
+/* ---- slots: for engines that own their block table -----------------------------------------------------------------
+ *
+ * A cache whose config has `slots` (below 2^31) holds tokens in slots 0 ... slots - 1 instead of sequences, as on the CPU: a token
+ * is encoded into its slot at once, relative to its page's reference. The budget must hold all pages.
+ *
+ * Blocks are pages: slots 256 p ... 256 p + 255 are page p. To attend, a call has pages, page_stride and tokens, and seqs NULL.
+ * Sequence i of the call is tokens[i] tokens, in pages[i][0], pages[i][1] ... in that order, all slots of each; page numbers are
+ * uint32_t, rows page_stride of them apart, and beyond the last that is needed they may be anything. Position, causality, window
+ * and mask go by the index in that list; a mask hides slots that hold something else. Lists and slots are read on the device when
+ * the kernels run, so that a graph can be replayed with others. A list with a page that there is not gives NaN, and so do
+ * rows that are not finite; no status says so. aura_cuda_unpack() of sequence 0 has the slots in their order. Lists of smaller
+ * blocks, tiles[] of the CPU, are not there: doc/cuda.md says why. Calls about sequences fail with AURA_BAD_ARGUMENT, and copies
+ * and files with AURA_UNSUPPORTED. */
+typedef struct aura_cuda_slot_args {
+    size_t size;
+    uint32_t tokens;      /* 1 to 16384 */
+    const uint64_t *slot; /* [tokens] on the device; of a slot that is there twice, the last token is stored */
+    aura_cuda_view k, v;  /* [tokens][kv_heads][k_dim], [tokens][kv_heads][v_dim]; seq_stride means nothing */
+} aura_cuda_slot_args;
+#define AURA_CUDA_SLOT_ARGS_INIT {sizeof(aura_cuda_slot_args), 0, NULL, AURA_CUDA_VIEW_INIT, AURA_CUDA_VIEW_INIT}
+
+/* Writes tokens into slots and replaces what was there, in one launch on a stream. A token that cannot be stored, or that has no
+ * slot, sets a status bit; its slot stays as it was, and the other tokens are stored.
+ * Fails, with nothing launched: AURA_BAD_ARGUMENT, AURA_UNSUPPORTED (dtype), AURA_DEVICE. */
+AURA_API aura_status aura_cuda_slots_write(aura_cuda_cache *cache, const aura_cuda_slot_args *args, struct CUstream_st *stream);
+
+/* Makes keys k[n][kv_heads][k_dim] the references of pages[n], which is on the device; as aura_slots_reference(), but whether a
+ * page was written to is the caller's to know. It runs on the stream. Fails as aura_cuda_slots_write(); AURA_BAD_ARGUMENT also for
+ * plain keys or AURA_NO_REFERENCE. */
+AURA_API aura_status aura_cuda_slots_reference(aura_cuda_cache *cache, const uint64_t *pages, uint32_t n, const aura_cuda_view *k,
+                                               struct CUstream_st *stream);
+
+/* Forgets the tokens of a page and its reference, on the stream. Fails: AURA_BAD_ARGUMENT (no such page), AURA_DEVICE. */
+AURA_API aura_status aura_cuda_slots_clear(aura_cuda_cache *cache, uint64_t page, struct CUstream_st *stream);
+
+/* What went wrong since the last such call: AURA_CUDA_BAD_VALUE, AURA_CUDA_NO_SLOT, or both. It waits for the device.
+ * Fails: AURA_BAD_ARGUMENT, AURA_DEVICE. */
+AURA_API aura_status aura_cuda_slots_status(aura_cuda_cache *cache, uint32_t *status);
 
 #ifdef __cplusplus
 }

@@ -219,6 +219,7 @@ enum { AURA_N_KINDS = 32 };
  *     attend_wide_b4_d128_r32_cuda  the same for up to 32 rows of long sequences, on sm_90: cuda/attend_wide.cuh
  *     attend_bits_d128_r4_cuda   codes of dim 128 on both sides, every pair of widths: cuda/general.cu
  *     append_any_d128_cuda       keys and values of up to dim 128: cuda/append.cu
+ *     slots_any_d128_cuda        tokens into slots, of up to dim 128: cuda/append.cu; slots_seen_cuda: cuda/slots.cu
  *     truncate_any_cuda, write_any_cuda  cuda/seq.cu
  *     seen_any_cuda, pad_any_cuda  what queries see that say so themselves; padding of a batch: cuda/step.cu
  *     prefill_d128_cuda          more than 16 queries, dim 128 on both sides: cuda/prefill_wgmma.cu
@@ -283,6 +284,9 @@ enum { AURA_N_KINDS = 32 };
     X(append_any_d256_cuda, 256) \
     X(append_any_d512_cuda, 512)
 
+/* The same for slots: keys and values of up to that dim. */
+#define AURA_CUDA_SLOTS(X) X(slots_any_d128_cuda, 128) X(slots_any_d256_cuda, 256) X(slots_any_d512_cuda, 512)
+
 /* X(name, dim): attention of many queries with wgmma, keys and values of this dim. */
 #define AURA_CUDA_PREFILL(X) \
     X(prefill_d64_cuda, 64)    \
@@ -340,6 +344,7 @@ enum { AURA_N_KINDS = 32 };
 
 /* X(name, ...): all of them. */
 #define AURA_CUDA_KERNELS(X)                                                                                  \
+    AURA_CUDA_SLOTS(X) X(slots_seen_cuda, 0)                                                                  \
     AURA_CUDA_APPEND(X) X(truncate_any_cuda, 0) X(write_any_cuda, 0) X(seen_any_cuda, 0) X(pad_any_cuda, 0)    \
     AURA_CUDA_ATTEND(X) AURA_CUDA_GENERAL(X) AURA_CUDA_PREFILL(X)                                             \
     AURA_CUDA_WIDE(X) AURA_CUDA_PREFILL_ANY(X) X(prefill_jobs_cuda, 0) \

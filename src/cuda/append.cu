@@ -334,6 +334,97 @@ __device__ __forceinline__ void append_body(const struct dev_append &a)
 AURA_CUDA_APPEND(STAMP)
 #undef STAMP
 
+/* ---- slots ---------------------------------------------------------------------------------------------------------- */
+
+/* Whether a vector of a token of the call cannot be stored; all heads are asked, so that all blocks come to the same answer. */
+__device__ __forceinline__ bool is_bad_token(const struct dev_append &a, uint32_t token, bool references)
+{
+    bool bad = false;
+    const uint32_t n = a.c.kv_heads * (references ? 1 : 2);
+    for (uint32_t first = 0; first < n; first += 2 * APPEND_WARPS) { /* all lanes stay together */
+        const uint32_t i = min(first + threadIdx.x / 16, n - 1);
+        bad |= bad_vector(a, blockIdx.y, token, i % a.c.kv_heads, i >= a.c.kv_heads);
+    }
+    return __syncthreads_or(bad);
+}
+
+/* Encodes a token into its slot: as an append does in a cache whose tokens are encoded at once, to a sequence that ends there. */
+template <int M>
+__device__ __forceinline__ void write_slot(const struct dev_append &a, uint32_t token, uint32_t slot, bool first)
+{
+    if (threadIdx.x == 0) {
+        space<M>()->state.len = slot - token;
+        space<M>()->state.closed = first ? slot : ~slot; /* what closing needs is loaded once */
+    }
+    __syncthreads();
+    append_tokens<M>(a, {0, slot, slot, 0, slot + 1});
+    __syncthreads();
+}
+
+/* Makes a key the reference of a page. */
+template <int M>
+__device__ __forceinline__ void write_reference(const struct dev_append &a, uint32_t token, uint32_t page)
+{
+    append_space<M> *s = space<M>();
+    const struct append_block b = {0, page * AURA_PAGE, page * AURA_PAGE, 0, 0};
+    prepare_closing<M>(a, b);
+    float *y = s->y[0]; /* and on into those of the other warps, which have nothing to do */
+    if (threadIdx.x < 32) {
+        for (uint32_t d = threadIdx.x; d < a.c.k_dim; d += 32)
+            y[d] = load_one(a, token, d, false);
+        __syncwarp();
+        rotate_shared(y, s->y[APPEND_WARPS], a.c.k_sign, a.c.codecs->paley[KEYS], a.c.codecs->k_inner, a.c.codecs->k_outer,
+                      a.c.k_norm);
+        for (uint32_t d = threadIdx.x; d < a.c.k_dim; d += 32)
+            s->reference[d] = y[d];
+    }
+    copies_arrived();
+    __syncthreads();
+    struct closing c = {};
+    c.head = head_of(a, b, page * AURA_PAGE);
+    encode_reference<M>(a, c);
+    __syncthreads();
+}
+
+/* A block is a KV head of a token. That of the first token of a tile writes all of the tile, in turn: their codes share words. */
+template <int M>
+__device__ __forceinline__ void slots_body(const struct dev_slots &s)
+{
+    const uint32_t job = blockIdx.y, width = s.references ? 1 : AURA_TILE;
+    const uint64_t slot = s.slot[job];
+    bool other = false, first = true;
+    for (uint32_t i = threadIdx.x; i < job; i += APPEND_THREADS)
+        other |= s.slot[i] / width == slot / width;
+    if (__syncthreads_or(other))
+        return;
+    for (uint32_t i = job; i < s.tokens; i++) {
+        const uint64_t to = s.slot[i];
+        if (to / width != slot / width)
+            continue;
+        const uint32_t mark = to >= s.slots                                  ? AURA_CUDA_NO_SLOT
+                              : is_bad_token(s.a, i - job, s.references) ? AURA_CUDA_BAD_VALUE
+                                                                         : 0;
+        if (mark && threadIdx.x == 0)
+            atomicOr(&s.a.c.seqs[0].status, mark);
+        if (mark)
+            continue;
+        if (s.references)
+            write_reference<M>(s.a, i - job, (uint32_t)to);
+        else
+            write_slot<M>(s.a, i - job, (uint32_t)to, first);
+        first = false;
+    }
+}
+
+#define STAMP(name, dim)                                                               \
+    extern "C" __global__ void __launch_bounds__(APPEND_THREADS, (dim) <= 128 ? 4 : 2) \
+        aura_##name(const __grid_constant__ struct dev_slots s)                        \
+    {                                                                                  \
+        slots_body<dim>(s);                                                            \
+    }
+AURA_CUDA_SLOTS(STAMP)
+#undef STAMP
+
 /* ---- the call ------------------------------------------------------------------------------------------------------- */
 
 aura_status aura_cuda_check_append(const aura_cuda_cache *c, const char *call, const aura_cuda_append_args *a)
@@ -343,6 +434,8 @@ aura_status aura_cuda_check_append(const aura_cuda_cache *c, const char *call, c
     if (a->size != sizeof *a)
         return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: args.size is %zu, this library knows %zu", call, a->size,
                                  sizeof *a);
+    if (c->slots)
+        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: the cache has slots, and no sequences", call);
     if (!a->seqs || !a->k.data || !a->v.data)
         return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %s is NULL", call,
                                  !a->seqs ? "seqs" : a->k.data ? "v.data" : "k.data");
@@ -366,12 +459,12 @@ struct append_kernel {
 };
 
 /* The first whose dim is large enough. */
-static struct append_kernel choose(const struct dev_cache *d)
+static struct append_kernel choose(const struct dev_cache *d, bool slots)
 {
 #define ENTRY(name, dim) {#name, dim, (const void *)aura_##name, sizeof(append_space<dim>)},
-    static const struct append_kernel list[] = {AURA_CUDA_APPEND(ENTRY)};
+    static const struct append_kernel appends[] = {AURA_CUDA_APPEND(ENTRY)}, writes[] = {AURA_CUDA_SLOTS(ENTRY)};
 #undef ENTRY
-    const struct append_kernel *k = list;
+    const struct append_kernel *k = slots ? writes : appends;
     while (k->dim < d->k_dim || k->dim < d->v_dim)
         k++;
     return *k;
@@ -379,10 +472,21 @@ static struct append_kernel choose(const struct dev_cache *d)
 
 aura_status aura_cuda_prepare_append(const aura_cuda_cache *c, const char *call)
 {
-    const struct append_kernel k = choose(&c->dev);
-    return cuda_status(c->ctx, call,
-                       cudaFuncSetAttribute(k.run, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)k.shared_bytes),
-                       "preparing a kernel");
+    cudaError_t error = cudaSuccess;
+    for (int slots = 0; slots < 2 && error == cudaSuccess; slots++) {
+        const struct append_kernel k = choose(&c->dev, slots);
+        error = cudaFuncSetAttribute(k.run, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)k.shared_bytes);
+    }
+    return cuda_status(c->ctx, call, error, "preparing a kernel");
+}
+
+aura_status aura_cuda_write_slots(const aura_cuda_cache *c, const char *call, struct dev_slots &s, struct CUstream_st *stream)
+{
+    on_device here(c->device);
+    const struct append_kernel k = choose(&c->dev, true);
+    void *params[] = {&s};
+    const struct launch how = {dim3(c->dev.kv_heads, s.tokens), APPEND_THREADS, k.shared_bytes, stream};
+    return aura_cuda_launch(c, call, k.name, k.run, how, params);
 }
 
 aura_status aura_cuda_append_as(const aura_cuda_cache *c, const char *call, const aura_cuda_append_args *args,
@@ -397,7 +501,7 @@ aura_status aura_cuda_append_as(const aura_cuda_cache *c, const char *call, cons
     d.k = view_of(&args->k, args->tokens, c->dev.kv_heads, c->dev.k_dim);
     d.v = view_of(&args->v, args->tokens, c->dev.kv_heads, c->dev.v_dim);
     on_device here(c->device);
-    const struct append_kernel k = choose(&c->dev);
+    const struct append_kernel k = choose(&c->dev, false);
     void *params[] = {&d};
     const struct launch how = {dim3(c->dev.kv_heads, args->n_seqs), APPEND_THREADS, k.shared_bytes, stream};
     return aura_cuda_launch(c, call, k.name, k.run, how, params);

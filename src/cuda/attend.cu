@@ -168,7 +168,8 @@ static aura_status create_workspace(const char *call, const aura_cuda_cache *c, 
     plan_workspace(c, w, seqs, queries < FEW_QUERIES ? queries : (uint32_t)FEW_QUERIES);
     const size_t o = (w->partial_floats * 4 + 255) / 256 * 256, ml = (w->partial_rows * 8 + 255) / 256 * 256;
     const size_t counters = (w->counters * 4 + 255) / 256 * 256;
-    const size_t few = (o + ml + counters + seqs * sizeof(uint2) + 1023) / 1024 * 1024;
+    const size_t lists = (seqs * sizeof(uint2) + 255) / 256 * 256, listed = c->slots ? seqs * (sizeof(struct dev_seq) + 4) : 0;
+    const size_t few = (o + ml + counters + lists + listed + 1023) / 1024 * 1024;
     const size_t many = queries > FEW_QUERIES ? aura_cuda_plan_prefill(w, seqs, queries, image_bytes) : 0;
     w->bytes = few + many;
     void *memory;
@@ -179,6 +180,8 @@ static aura_status create_workspace(const char *call, const aura_cuda_cache *c, 
         w->partial_ml = (float2 *)(w->memory + o);
         w->counter = (uint32_t *)(w->memory + o + ml);
         w->seen = (uint2 *)(w->memory + o + ml + counters);
+        w->listed = (struct dev_seq *)(w->memory + o + ml + counters + lists);
+        w->ids = (uint32_t *)(w->listed + seqs);
         w->prefill.memory = many ? w->memory + few : NULL;
         status = cuda_status(c->ctx, call, when_done(cudaMemset(w->counter, 0, w->counters * 4)), "clearing a workspace");
     }
@@ -229,9 +232,13 @@ static aura_status check_args(const aura_cuda_cache *c, const char *call, const 
     if (a->size != sizeof *a)
         return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: args.size is %zu, this library knows %zu", call, a->size,
                                  sizeof *a);
-    if (!a->seqs || !a->q.data || !a->out.data)
+    if (c->slots ? a->seqs || !a->pages || !a->tokens || !a->page_stride : a->pages || a->tokens || a->page_stride)
+        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, c->slots
+                                 ? "%s: a cache of slots: pages, page_stride and tokens must be given, and no seqs"
+                                 : "%s: pages, page_stride or tokens of a cache that has no slots", call);
+    if ((!c->slots && !a->seqs) || !a->q.data || !a->out.data)
         return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %s is NULL", call,
-                                 !a->seqs ? "seqs" : a->q.data ? "out.data" : "q.data");
+                                 !c->slots && !a->seqs ? "seqs" : a->q.data ? "out.data" : "q.data");
     if (a->n_seqs == 0 || a->n_seqs > ATTEND_MAX_SEQS || a->queries == 0 || a->queries > ATTEND_MAX_QUERIES)
         return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: %u sequences (1 to %d) of %u queries (1 to %d)", call, a->n_seqs,
                                  (int)ATTEND_MAX_SEQS, a->queries, (int)ATTEND_MAX_QUERIES);
@@ -259,6 +266,10 @@ static struct dev_attend describe_call(const aura_cuda_cache *c, const aura_cuda
     d.seqs = a->seqs, d.n_seqs = a->n_seqs, d.queries = a->queries, d.counts = a->counts;
     d.starts = a->starts, d.from = a->from, d.until = a->until;
     d.seen = has_ranges(a) ? w->seen : NULL;
+    if (c->slots) {
+        d.c.table = (uint32_t *)a->pages, d.c.table_stride = a->page_stride;
+        d.c.seqs = w->listed, d.c.n_seqs = a->n_seqs, d.seqs = w->ids;
+    }
     if (a->from)
         d.c.keep_first = 0; /* that range is all that a query sees */
     d.rows = a->queries * c->dev.ratio;
@@ -317,7 +328,7 @@ static aura_status make_ready(const aura_cuda_cache *c, const aura_cuda_workspac
     aura_status status = check_args(c, call, args);
     if (status)
         return status;
-    if (has_ranges(args) && args->n_seqs > w->seqs)
+    if ((has_ranges(args) || c->slots) && args->n_seqs > w->seqs)
         return too_small(c, call, args);
     if (args->queries > FEW_QUERIES) {
         r->kernel = NULL;
@@ -353,6 +364,8 @@ aura_status aura_cuda_attend_as(const aura_cuda_cache *c, const aura_cuda_worksp
         return status;
     on_device here(c->device);
     const struct attend_kernel *k = r.kernel;
+    if (c->slots && (status = aura_cuda_list_slots(c, w, call, args, stream)))
+        return status;
     if (r.d.seen && (status = aura_cuda_find_seen(c, call, r.d, w->seen, stream)))
         return status;
     if (!k)

@@ -53,6 +53,7 @@ struct aura_cuda_cache {
     size_t n_pages;          /* numbers that pages can have */
     struct aura_cuda_store *store;
     uint32_t page_class;     /* of the store */
+    uint64_t slots;          /* 0: the cache has sequences. Otherwise sequence 0 has the pages of all slots, in their order */
     uint32_t is_layer;       /* 1: of a model, which makes and ends sequences, and owns the store */
     struct dev_seq *known;   /* [seqs] what the host has last read or written */
     uint64_t pages_copied, tiles_of_released;
@@ -80,6 +81,8 @@ struct aura_cuda_workspace {
     uint32_t *counter;
     uint32_t seqs;
     uint2 *seen;             /* [seqs]: see dev_attend */
+    struct dev_seq *listed;  /* [seqs] with slots: what a call attends to, as sequences; and their numbers */
+    uint32_t *ids;
     size_t partial_floats, partial_rows, counters;
     float *trace;            /* for checks: see dev_attend */
     uint32_t trace_tokens;
@@ -157,6 +160,14 @@ aura_status aura_cuda_check_attend(const aura_cuda_cache *cache, const aura_cuda
                                    const aura_cuda_attend_args *args);
 aura_status aura_cuda_attend_as(const aura_cuda_cache *cache, const aura_cuda_workspace *workspace, const char *call,
                                 const aura_cuda_attend_args *args, struct CUstream_st *stream);
+
+aura_status aura_cuda_write_slots(const aura_cuda_cache *cache, const char *call, struct dev_slots &write,
+                                  struct CUstream_st *stream);
+
+/* slots.cu: takes the pages of a cache of slots; the lists of a call as sequences, of which the call then is. */
+aura_status aura_cuda_make_slots(aura_cuda_cache *cache, const char *call, uint64_t slots);
+aura_status aura_cuda_list_slots(const aura_cuda_cache *cache, const aura_cuda_workspace *workspace, const char *call,
+                                 const aura_cuda_attend_args *args, struct CUstream_st *stream);
 
 /* step.cu: what the queries of each sequence see, all together. */
 aura_status aura_cuda_find_seen(const aura_cuda_cache *cache, const char *call, const struct dev_attend &a, uint2 *seen,

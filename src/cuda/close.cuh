@@ -208,12 +208,10 @@ __device__ __forceinline__ struct tried_fit best_tried(const struct tried_fit *t
 /* Encodes the mean: 8-bit codes go into the page, and the numbers that they stand for into shared memory. By all warps, because
  * the keys wait for it. */
 template <int M>
-__device__ __forceinline__ void make_reference(const struct dev_append &a, const struct closing &c)
+__device__ __forceinline__ void encode_reference(const struct dev_append &a, const struct closing &c)
 {
     append_space<M> *s = space<M>();
     const struct dev_encoder *e = &s->encoder[REFERENCE];
-    mean_of_keys<M>(a, c);
-    __syncthreads();
     try_reference<M>(a);
     __syncthreads();
     const struct tried_fit best = best_tried(s->tried, e->n_fits);
@@ -228,6 +226,14 @@ __device__ __forceinline__ void make_reference(const struct dev_append &a, const
     }
     if (threadIdx.x == 0)
         *(__half *)(c.head + a.c.reference_scale_at) = scale;
+}
+
+template <int M>
+__device__ __forceinline__ void make_reference(const struct dev_append &a, const struct closing &c)
+{
+    mean_of_keys<M>(a, c);
+    __syncthreads();
+    encode_reference<M>(a, c);
 }
 
 template <int M>
@@ -345,7 +351,7 @@ __device__ __forceinline__ void begin_closing(const struct dev_append &a, const 
     struct closing c;
     c.head = head_of(a, b, b.closed), c.tile = c.head + (b.closed / AURA_TILE % AURA_PAGE_TILES) * a.c.tile_bytes;
     c.from = begin - first, c.to = b.end - first;
-    c.makes_reference = a.c.has_reference && !aura_page_has_reference(b.closed, b.closed / AURA_PAGE, a.c.pinned);
+    c.makes_reference = a.c.has_reference && !a.slots && !aura_page_has_reference(b.closed, b.closed / AURA_PAGE, a.c.pinned);
     const uint32_t pairs = (c.to - c.from + 1) / 2;
     c.value_pairs = a.c.v_rows ? pairs : 0, c.pairs = c.value_pairs + (a.c.k_rows ? pairs : 0);
     c.next_pair = APPEND_WARPS; /* each begins with one */

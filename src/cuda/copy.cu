@@ -9,6 +9,8 @@ aura_status aura_cuda_check_same(const aura_cuda_cache *c, const char *call, con
     if (!other)
         return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: the CPU cache is NULL", call);
     aura_backend_describe(&r, other);
+    if (c->slots || r.config->slots)
+        return aura_backend_fail(c->ctx, AURA_UNSUPPORTED, "%s: a cache with slots; sequences are copied", call);
     aura_status status = aura_cuda_check_kind(c->ctx, call, r.config);
     if (status)
         return status;

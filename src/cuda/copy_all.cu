@@ -430,6 +430,8 @@ static aura_status save_cache(const aura_cuda_cache *c, const char *call, struct
     if (!c || (!to.path && !to.sink && !to.bytes))
         return aura_backend_fail(NULL, AURA_BAD_ARGUMENT, "%s: %s is NULL", call, c ? "where it goes" : "cache");
     aura_status status = check_options(c, call, options);
+    if (!status && c->slots)
+        status = aura_backend_fail(c->ctx, AURA_UNSUPPORTED, "%s: a cache with slots; sequences are saved", call);
     for (size_t i = 0; options && i < options->n_seqs && !status; i++)
         status = aura_cuda_check_seq(c, call, options->seqs[i]);
     if (status)

@@ -202,8 +202,6 @@ static bool is_stored_as_it_is(uint32_t dim)
 
 aura_status aura_cuda_check_kind(const aura_ctx *ctx, const char *call, const aura_config *config)
 {
-    if (config->slots)
-        return aura_backend_fail(ctx, AURA_UNSUPPORTED, "%s: a cache with slots; the device has caches of sequences only", call);
     if (!config->q_heads)
         return aura_backend_fail(ctx, AURA_UNSUPPORTED, "%s: q_heads is 0; the device has to know it when the cache is made", call);
     if (config->flags & AURA_LEARN)
@@ -243,6 +241,8 @@ aura_status aura_cuda_check_config(aura_ctx *ctx, const char *call, const aura_c
                                  "%s: budget_bytes %zu (must be given), seqs %u (at most 65536), seq_tokens %llu (below 2^31) or "
                                  "batch_invariant %u (0 or 1)", call, config->cache.budget_bytes, config->seqs,
                                  (unsigned long long)config->seq_tokens, config->batch_invariant);
+    if (config->cache.slots >= 1ull << 31)
+        return aura_backend_fail(ctx, AURA_TOO_LARGE, "%s: %llu slots (below 2^31)", call, (unsigned long long)config->cache.slots);
     if (!a->alloc != !a->free)
         return aura_backend_fail(ctx, AURA_BAD_ARGUMENT, "%s: half an allocator: give alloc and free, or neither", call);
     return AURA_OK;
@@ -260,9 +260,10 @@ aura_status aura_cuda_cache_begin(aura_ctx *ctx, const char *call, const aura_co
     *cache = c;
     aura_config shape = *config;
     shape.budget_bytes = 0;
+    shape.slots = config->slots ? 1 : 0; /* the CPU would take memory for all of them */
     c->ctx = ctx;
     c->device = with->device;
-    c->seqs = with->seqs ? with->seqs : 64;
+    c->seqs = config->slots ? 1 : with->seqs ? with->seqs : 64;
     c->batch_invariant = with->batch_invariant;
     if ((status = aura_cache_create(ctx, &shape, &c->shape)))
         return status;
@@ -301,8 +302,11 @@ extern "C" aura_status aura_cuda_cache_create(aura_ctx *ctx, const aura_cuda_con
     if (c)
         store->layers.push_back(c);
     if (!status) {
-        c->table_pages = aura_cuda_table_pages(config, c->facts.page_bytes);
+        const uint64_t slots = config->cache.slots;
+        c->table_pages = slots ? (uint32_t)aura_pages_of(slots) : aura_cuda_table_pages(config, c->facts.page_bytes);
         status = aura_cuda_store_make(store, call);
+        if (!status && slots)
+            status = aura_cuda_make_slots(c, call, slots);
     }
     if (status) {
         aura_cuda_store_unmake(store);
@@ -325,7 +329,7 @@ extern "C" void aura_cuda_cache_destroy(aura_cuda_cache *c)
 extern "C" aura_status aura_cuda_cache_resize(aura_cuda_cache *c, size_t budget_bytes)
 {
     const char *call = "aura_cuda_cache_resize";
-    const aura_status status = aura_cuda_check_alone(c, call);
+    aura_status status = aura_cuda_check_alone(c, call);
     return status ? status : aura_cuda_store_resize(c->store, call, budget_bytes);
 }
 
@@ -368,6 +372,7 @@ extern "C" aura_status aura_cuda_cache_get_info(const aura_cuda_cache *c, aura_c
     if (status)
         return status;
     now.config = *c->facts.config;
+    now.config.slots = c->slots;
     now.bytes = c->store->fixed_bytes + c->store->arena_bytes;
     now.budget_bytes = c->store->budget;
     now.page_bytes = c->facts.page_bytes;

@@ -150,7 +150,16 @@ struct dev_append {
     struct dev_cache c;
     const uint32_t *seqs, *counts, *starts; /* counts NULL: `tokens` of each; starts NULL: none is padding */
     uint32_t tokens;
+    uint32_t slots; /* 1: of slots, whose pages have the reference that the caller gave them */
     struct dev_view k, v;
+};
+
+/* One write of slots, or of references: slot[i] is then a page. */
+struct dev_slots {
+    struct dev_append a;   /* a token is a sequence of one token */
+    const uint64_t *slot;  /* [tokens] */
+    uint64_t slots;        /* that there are; pages */
+    uint32_t tokens, references;
 };
 
 /* FEW_QUERIES: up to so many, kernels read codes; more attend to images of them. */

@@ -26,6 +26,8 @@ aura_status aura_cuda_check_seq(const aura_cuda_cache *c, const char *call, aura
 {
     if (!c)
         return aura_backend_fail(NULL, AURA_BAD_ARGUMENT, "%s: cache is NULL", call);
+    if (c->slots)
+        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: the cache has slots, and no sequences", call);
     if (seq >= c->seqs || !c->page_table.used[seq])
         return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: there is no sequence %u", call, seq);
     return AURA_OK;
@@ -35,6 +37,8 @@ aura_status aura_cuda_check_alone(const aura_cuda_cache *c, const char *call)
 {
     if (!c)
         return aura_backend_fail(NULL, AURA_BAD_ARGUMENT, "%s: cache is NULL", call);
+    if (c->slots)
+        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: the cache has slots, and no sequences", call);
     if (c->is_layer)
         return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: the cache is a layer of a model, which makes and ends sequences",
                                  call);
@@ -609,6 +613,8 @@ extern "C" aura_status aura_cuda_truncate(aura_cuda_cache *c, const aura_cuda_se
                                           struct CUstream_st *stream)
 {
     const char *call = "aura_cuda_truncate";
+    if (c && c->slots)
+        return aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: the cache has slots, and no sequences", call);
     if (!c || !seqs || !tokens)
         return aura_backend_fail(c ? c->ctx : NULL, AURA_BAD_ARGUMENT, "%s: %s is NULL", call, !c ? "cache" : seqs ? "tokens"
                                  : "seqs");

@@ -63,8 +63,8 @@ extern "C" aura_status aura_cuda_seq_expect(aura_cuda_cache *c, const void *head
     aura_cuda_extents *e = NULL;
     if (!c || !extents)
         return aura_backend_fail(c ? c->ctx : NULL, AURA_BAD_ARGUMENT, "%s: %s is NULL", call, c ? "extents" : "cache");
-    aura_status status = make(c, call, &e);
-    if (status)
+    aura_status status = aura_cuda_check_alone(c, call);
+    if (status || (status = make(c, call, &e)))
         return status;
     e->to = c;
     if ((status = aura_seq_expect(e->host, header, bytes, &e->inner)))

@@ -411,6 +411,11 @@ cudaError_t cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t fro
     return cudaSuccess;
 }
 
+cudaError_t cudaMemsetAsync(void *to, int byte, size_t bytes, cudaStream_t)
+{
+    return now_or_later([=] { memset(to, byte, bytes); });
+}
+
 cudaError_t cudaMemset(void *to, int byte, size_t bytes)
 {
     return lost ? lost : (memset(to, byte, bytes), cudaSuccess);

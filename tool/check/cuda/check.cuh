@@ -241,6 +241,7 @@ void check_seqs();
 void check_caches();
 void check_step();
 void check_models();
+void check_slots();
 void check_windows();
 void check_batch();
 void check_recording();

@@ -196,42 +196,54 @@ static void run_stream()
 
 /* ---- limits --------------------------------------------------------------------------------------------------------------- */
 
-/* Fails in one layer: nothing is different in the others. */
-static void run_budget()
+/* Reserves until it fails, in one layer: nothing is different in the others. Returns the most tokens that there was room for. */
+static uint64_t reserve_all(const struct scene &s, const struct models &m, aura_cuda_seq seq)
 {
-    struct scene s;
-    s.name = "one budget";
-    struct models m;
-    const int before = failures;
-    cases++;
-    make_models(s, m, some_configs(false), (size_t)15 << 17);
-    if (failures > before)
-        return;
-    aura_cuda_seq seq, other;
-    TRY(aura_cuda_model_seq_create(m.gpu, &seq));
-    TRY(aura_cuda_model_seq_create(m.gpu, &other));
     uint64_t most = 0;
-    for (uint64_t n = 256; n <= 4096; n += 256) {
+    for (aura_status status = AURA_OK; !status && most < 4096;) {
         aura_cuda_seq_info was[LAYERS], now = AURA_CUDA_SEQ_INFO_INIT;
         for (uint32_t i = 0; i < LAYERS; i++) {
             was[i] = AURA_CUDA_SEQ_INFO_INIT;
-            TRY(aura_cuda_seq_get_info(aura_cuda_model_cache_layer(m.gpu, i), seq, &was[i]));
+            aura_cuda_seq_get_info(aura_cuda_model_cache_layer(m.gpu, i), seq, &was[i]);
         }
-        const aura_status status = aura_cuda_model_seq_reserve(m.gpu, seq, n);
-        if (!status) {
-            most = n;
+        const size_t pages = free_of(m);
+        if (!(status = aura_cuda_model_seq_reserve(m.gpu, seq, most + 256))) {
+            most += 256;
             continue;
         }
         if (status != AURA_OUT_OF_PAGES)
-            complain(s, "%llu tokens: %s", (unsigned long long)n, aura_last_error());
+            complain(s, "%llu tokens: %s", (unsigned long long)most, aura_last_error());
+        if (m.configs[2].format.k == 4 && free_of(m) != pages)
+            complain(s, "%zu pages are free instead of %zu after a failure", free_of(m), pages);
         for (uint32_t i = 0; i < LAYERS; i++) {
-            TRY(aura_cuda_seq_get_info(aura_cuda_model_cache_layer(m.gpu, i), seq, &now));
+            aura_cuda_seq_get_info(aura_cuda_model_cache_layer(m.gpu, i), seq, &now);
             if (now.pages != was[i].pages || now.reserved != was[i].reserved)
                 complain(s, "layer %u has %zu pages instead of %zu after a failure", i, now.pages, was[i].pages);
         }
     }
-    TRY(aura_cuda_model_seq_release(m.gpu, seq)); /* all slabs are whoever's they were; the other sequence gets as much again */
-    TRY(aura_cuda_model_seq_reserve(m.gpu, other, most));
+    return most;
+}
+
+static void run_budget(bool alike)
+{
+    struct scene s;
+    s.name = alike ? "one budget, layers alike" : "one budget, three formats";
+    struct models m;
+    const int before = failures;
+    cases++;
+    make_models(s, m, some_configs(alike), (size_t)15 << 17);
+    if (failures > before)
+        return;
+    aura_cuda_seq seq, other;
+    uint64_t most = 0;
+    TRY(aura_cuda_model_seq_create(m.gpu, &other));
+    for (uint64_t extra = 0; extra < 4; extra++) { /* so that it is not always the first layer that fails */
+        TRY(aura_cuda_seq_reserve(aura_cuda_model_cache_layer(m.gpu, 0), other, extra * 256));
+        TRY(aura_cuda_model_seq_create(m.gpu, &seq));
+        most = reserve_all(s, m, seq);
+        TRY(aura_cuda_model_seq_release(m.gpu, seq));
+    }
+    TRY(aura_cuda_model_seq_reserve(m.gpu, other, most)); /* as much again */
     if (most < 512 || most > 4000)
         complain(s, "room for %llu tokens", (unsigned long long)most);
     end_case(s, before, "");
@@ -428,7 +440,8 @@ void check_models()
     run_life(true);
     run_life(false);
     run_stream();
-    run_budget();
+    run_budget(true);
+    run_budget(false);
     run_slabs();
     run_resize(true);
     run_resize(false);
