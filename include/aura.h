@@ -217,7 +217,8 @@ typedef struct aura_config {
     uint32_t k_dim, v_dim;       /* 1 to 512; v_dim 0: k_dim. Others than 64, 80, 96, 112, 128, 192, 256 and 512 are stored with
                                     zeros up to the next of these, which changes no result */
     uint32_t flags;              /* AURA_NO_..., AURA_LEARN */
-    uint32_t rollback;           /* tokens that truncate can take back without loss: 1 to 32; 0: 16 */
+    uint32_t rollback;           /* tokens that truncate can take back without loss: 1 to 224; 0: 16. A sequence has f16 rows
+                                    for 64 tokens of each KV head, with more than 32 for 128, with more than 96 for 256 */
     uint64_t seed;               /* of the signs */
     const float *balance;        /* [kv_heads][k_dim] factors on the keys, each within 1/8 to 8, from aura_calibration; copied.
                                     NULL: none. Plain keys take none */

@@ -219,9 +219,9 @@ def _set(to: Any, t: Tensor, tokens: int) -> None:
 class CudaCache(Cache):
     """aura.Cache(..., device="cuda"): as Cache, in the memory of a GPU. q_heads must be given. Besides:
 
-    tokens: of all sequences together, that memory is taken for at once; 0: 16 384. It grows when more come, by way of the host, which
-    waits; with budget_bytes, all the memory that it may have, it does not.
-    seqs: sequences that there can be at once; 0: 64. seq_tokens: that one can have; 0: what there is memory for, or, with a window, 2^20.
+    tokens: of all sequences together, that memory is taken for at once; 0: 16 384. It grows when more come, for which the host waits;
+    with budget_bytes, all the memory that it may have, it does not.
+    seqs: sequences that there are to begin with; 0: 64. seq_tokens: that one can have; 0: 2^20, or what there is memory for.
     batch_invariant: the result of a sequence does not depend on the rest of the batch, bit for bit.
     """
 
@@ -246,7 +246,8 @@ class CudaCache(Cache):
     def _create(self, pages: int, seqs: int, seq_tokens: int = 0) -> None:
         """Makes the device's cache, with so many pages, or with what the budget holds."""
         config = self._config
-        config.seqs, config.seq_tokens = seqs, seq_tokens or ((1 << 20) if config.cache.window else pages * _PAGE if self._grows else 0)
+        many = max(1 << 20, pages * _PAGE) if self._grows else 1 << 20 if config.cache.window else 0
+        config.seqs, config.seq_tokens = seqs, seq_tokens or many
         if self._grows:
             config.cache.budget_bytes = self._bytes_for(pages)
         self._handle = self._made()
@@ -310,14 +311,22 @@ class CudaCache(Cache):
         self._reserve(seq, tokens)
 
     def _grow(self, seqs: int, tokens: int) -> None:
-        """Another cache of the device, with at least twice the pages, for so many sequences, one of them of so many tokens."""
-        self._gpu.wait()
+        """At least half as many pages again, for so many sequences, one of them of so many tokens. It is done on the device, where that
+        has room for the old beside the new; otherwise, and for more sequences, by way of the host."""
+        self._settle()
         info, old = self._get_info(), list(self._alive.values())
+        before, pages = info.pages, info.pages + max(info.pages // 2, tokens // _PAGE + 2)
+        if seqs == self._seqs and tokens <= self._seq_tokens:
+            budget = info.bytes + (pages - before) * info.page_bytes + 4096
+            status = lib.aura_cuda_cache_resize(self._use(), budget)
+            if status != Status.OUT_OF_MEMORY:
+                check(status)
+                self._config.cache.budget_bytes = budget
+                return
         host, twins = self._to_host(old)
-        before, pages = info.pages, max(2 * info.pages, info.pages + 2 * (tokens // _PAGE + 1))
         self._forget()
         try:
-            self._create(pages, seqs, max(self._seq_tokens, 2 * tokens) if self.window else 0)
+            self._create(pages, seqs, max(self._seq_tokens, 2 * tokens))
         except Error:
             self._create(before, self._seqs, self._seq_tokens)
             self._from_host(host, twins, old)

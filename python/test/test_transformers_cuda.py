@@ -104,11 +104,11 @@ def test_bytes_and_growth():
     for one in (small, large):
         m(**given(1, 40, (0,)), past_key_values=one)
     assert small.bytes < large.bytes / 2
-    before = small.layers[0].store._moves
+    before = small.bytes
     for layer in small.layers:
         layer.update(torch.randn(1, 2, 1500, 64, device=WHERE), torch.randn(1, 2, 1500, 64, device=WHERE))
     m(**given(1, 3, (0,)), past_key_values=small)
-    assert small.layers[0].store._moves > before and small.get_seq_length() == 1543 == len(small.layers[1].seqs[0])
+    assert small.bytes > 1.4 * before and small.get_seq_length() == 1543 == len(small.layers[1].seqs[0])
 
 
 def test_offload():

@@ -43,9 +43,9 @@ static aura_status complete_config(struct aura_call call, aura_config *c, const 
     if (c->q_heads > 1u << 16 || c->kv_heads > 1u << 16)
         return aura_fail(call.ctx, AURA_TOO_LARGE, "%s: %u query heads, %u KV heads; at most 65536", call.name, c->q_heads,
                          c->kv_heads);
-    if (c->rollback > 32 || (c->flags & ~known))
-        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: rollback %u (1 to 32) or flags 0x%x (within 0x%x)", call.name,
-                         c->rollback, c->flags, known);
+    if (c->rollback > AURA_MAX_ROLLBACK || (c->flags & ~known))
+        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: rollback %u (1 to %d) or flags 0x%x (within 0x%x)", call.name,
+                         c->rollback, (int)AURA_MAX_ROLLBACK, c->flags, known);
     if (c->flags & AURA_NO_OPEN && !(c->flags & AURA_NO_REFERENCE) && !c->slots && aura_is_packed((uint32_t)c->format.k))
         return aura_fail(call.ctx, AURA_BAD_ARGUMENT,
                          "%s: AURA_NO_OPEN needs AURA_NO_REFERENCE: a reference is made of 32 tokens before they are encoded",
@@ -86,6 +86,15 @@ static void window_init(aura_cache *cache)
         w->mask = 2 * w->mask + 1;
 }
 
+/* Rows for the open tokens of a head: a power of two, since tokens take them in turns. */
+static uint32_t ring_of(uint32_t rollback)
+{
+    uint32_t ring = AURA_RING;
+    while (ring < AURA_TILE + rollback)
+        ring *= 2;
+    return ring;
+}
+
 /* Everything that follows from the configuration. */
 static void cache_init(aura_cache *cache, aura_ctx *ctx, const aura_config *c)
 {
@@ -105,7 +114,7 @@ static void cache_init(aura_cache *cache, aura_ctx *ctx, const aura_config *c)
     aura_codec_plan_init(&cache->reference_codec, &book, l->k.dim, AURA_SCALE_MATCHED, !(c->flags & AURA_NO_SEARCH));
     cache->pinned = c->flags & AURA_NO_PINNED ? 0 : AURA_PINNED;
     cache->rollback = c->flags & (AURA_NO_ROLLBACK | AURA_NO_OPEN) ? 0 : c->rollback;
-    cache->rows = cache->pinned + (c->flags & AURA_NO_OPEN ? 1 : AURA_RING);
+    cache->rows = cache->pinned + (c->flags & AURA_NO_OPEN ? 1 : ring_of(cache->rollback));
     cache->page_bytes = (size_t)c->kv_heads * l->head_bytes;
     window_init(cache);
     size_t row_bytes = 2 * ((aura_is_packed(l->k.kind) ? l->k.dim : 0) + (aura_is_packed(l->v.kind) ? l->v.dim : 0));

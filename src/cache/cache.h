@@ -12,7 +12,9 @@
 #include "page_table.h"
 
 enum {
-    AURA_RING = 64,      /* f16 rows per head and sequence: up to 32 open tokens of a tile, and 32 of rollback */
+    AURA_RING = 64,      /* f16 rows per head and sequence: up to 32 open tokens of a tile, and 32 of rollback; twice or four
+                            times as many for more of rollback */
+    AURA_MAX_ROLLBACK = 4 * AURA_RING - 32,
     AURA_SEQ_CHUNKS = 15, /* of 64, 128, 256 ... sequences: 2^21 in all */
     AURA_PAGE_HEAD = 64, /* bytes before every page */
     AURA_SLAB_TAIL = 64  /* bytes after the pages of a slab: the next slab, and its own size */

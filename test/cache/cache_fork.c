@@ -11,7 +11,8 @@ static const struct {
              {AURA_KIND_B3, AURA_KIND_F16, AURA_NO_PINNED, 32},
              {AURA_KIND_B8, AURA_KIND_B2, AURA_NO_OPEN | AURA_NO_REFERENCE, 0},
              {AURA_KIND_BF16, AURA_KIND_B6, AURA_NO_ROLLBACK, 0},
-             {AURA_KIND_F32, AURA_KIND_F16, 0, 0}};
+             {AURA_KIND_F32, AURA_KIND_F16, 0, 0},
+             {AURA_KIND_B4, AURA_KIND_B4, 0, 100}};
 enum { N_CASES = sizeof cases / sizeof *cases };
 
 static aura_config case_config(int i)

@@ -144,7 +144,7 @@ static void create_misuse(void)
     NO_CACHE(q_heads, 5, AURA_BAD_ARGUMENT);
     NO_CACHE(flags, 64, AURA_BAD_ARGUMENT);
     NO_CACHE(flags, AURA_NO_OPEN, AURA_BAD_ARGUMENT);
-    NO_CACHE(rollback, 33, AURA_BAD_ARGUMENT);
+    NO_CACHE(rollback, 225, AURA_BAD_ARGUMENT);
     NO_CACHE(format.k, (aura_kind)1, AURA_UNSUPPORTED);
     NO_CACHE(format.v, (aura_kind)1, AURA_UNSUPPORTED);
     NO_CACHE(format.v, (aura_kind)12, AURA_UNSUPPORTED);

@@ -160,7 +160,7 @@ static void try_switches(uint32_t flags, uint32_t rollback)
 
 static void every_switch(void)
 {
-    static const uint32_t rollbacks[] = {0, 1, 15, 31, 32};
+    static const uint32_t rollbacks[] = {0, 1, 15, 31, 32, 33, 100, 224};
     for (uint32_t flags = 0; flags < 32; flags++) {
         if (flags & AURA_NO_OPEN && !(flags & AURA_NO_REFERENCE)) {
             aura_config config = config_of(AURA_KIND_B4, AURA_KIND_B4, 64, 64, 1);
@@ -170,7 +170,7 @@ static void every_switch(void)
             continue;
         }
         for (size_t i = 0; i < sizeof rollbacks / sizeof *rollbacks; i++)
-            if (i == 0 || !(flags & (AURA_NO_OPEN | AURA_NO_ROLLBACK) || i != flags % 4 + 1))
+            if (i == 0 || !(flags & (AURA_NO_OPEN | AURA_NO_ROLLBACK) || i != flags % 7 + 1))
                 try_switches(flags, rollbacks[i]);
     }
 }

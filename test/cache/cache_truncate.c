@@ -3,7 +3,7 @@
 
 /* Two texts of the same shape: the first is appended, the second replaces some of it. The second has another offset, so the
  * reference of a page shows which text was there when its first tile closed. */
-enum { FIRST = 336, SECOND = 450 };
+enum { FIRST = 336, SECOND = 560 };
 
 struct texts {
     aura_config config;
@@ -49,7 +49,8 @@ static const struct {
              {AURA_KIND_B3, AURA_KIND_B5, 128, 64, AURA_NO_PINNED, 32},
              {AURA_KIND_B2, AURA_KIND_F32, 64, 80, AURA_NO_ROLLBACK, 0},
              {AURA_KIND_F16, AURA_KIND_B6, 64, 64, 0, 1},
-             {AURA_KIND_B8, AURA_KIND_BF16, 64, 64, AURA_NO_OPEN | AURA_NO_REFERENCE, 0}};
+             {AURA_KIND_B8, AURA_KIND_BF16, 64, 64, AURA_NO_OPEN | AURA_NO_REFERENCE, 0},
+             {AURA_KIND_B4, AURA_KIND_B3, 64, 64, 0, 224}};
 enum { N_CASES = sizeof cases / sizeof *cases };
 
 /* The step between tested lengths: 1 in the first case; 5 in the others, which still reaches every place in a tile. */

@@ -1004,7 +1004,7 @@ static inline aura_config walk_config(struct choices *c)
     config.flags |= once_in(c, 4) ? AURA_NO_REFERENCE : 0;
     config.flags |= once_in(c, 4) ? AURA_NO_ROLLBACK : 0;
     config.flags |= once_in(c, 6) ? AURA_NO_OPEN | AURA_NO_REFERENCE : 0;
-    config.rollback = choose(c, 3) ? 0 : 1 + choose(c, 32);
+    config.rollback = choose(c, 3) ? 0 : 1 + choose(c, 224);
     if (once_in(c, 2)) {
         config.window = 1 + choose(c, once_in(c, 2) ? 600 : 60);
         config.max_queries = 1 + choose(c, once_in(c, 2) ? 300 : 40);

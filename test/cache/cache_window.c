@@ -18,7 +18,8 @@ static const struct {
              {AURA_KIND_B4, AURA_KIND_B4, 0, 0, 200, 40, 4},
              {AURA_KIND_B5, AURA_KIND_B3, 0, 16, 260, 20, 300},
              {AURA_KIND_F16, AURA_KIND_B8, AURA_NO_PINNED, 0, 100, 50, 33},
-             {AURA_KIND_T3, AURA_KIND_T4, 0, 0, 300, 64, 0}};
+             {AURA_KIND_T3, AURA_KIND_T4, 0, 0, 300, 64, 0},
+             {AURA_KIND_B4, AURA_KIND_B4, 0, 224, 100, 50, 0}};
 enum { N_CASES = sizeof cases / sizeof *cases };
 
 static aura_config case_config(int i)
