@@ -34,8 +34,9 @@ static void peak_ref(uint32_t products)
 
 #if defined(__x86_64__)
 
-/* Written as assembly: with intrinsics a compiler would compute the products once, as they are always the same, and gcc 12 would
- * copy every sum. Four sums are enough where only an addition waits for the one before it. */
+/* Written as assembly: with intrinsics a compiler would compute the products once, as they are always the same; gcc 12 would
+ * copy every sum, and with vpdpbusd keep one of them, as all are alike, which made the peak of an AMD Zen 4 2.9 times
+ * what it is. Four sums are enough where only an addition waits for the one before it. */
 __attribute__((target("avx2"))) static void peak_avx2(uint32_t products)
 {
     __m256i a = _mm256_set1_epi8((char)(3 + sink)), b = _mm256_set1_epi8((char)(5 + sink)), one = _mm256_set1_epi16(1);
@@ -67,7 +68,7 @@ __attribute__((target("avx512f,avx512vnni"))) static void peak_avx512vnni(uint32
     __m512i a = _mm512_set1_epi8((char)(3 + sink)), b = _mm512_set1_epi8((char)(5 + sink)), sum[SUMS];
     UNROLL for (int k = 0; k < SUMS; k++) sum[k] = _mm512_setzero_si512();
     for (uint32_t n = 0; n < products / (64 * SUMS); n++)
-        UNROLL for (int k = 0; k < SUMS; k++) sum[k] = _mm512_dpbusd_epi32(sum[k], a, b);
+        UNROLL for (int k = 0; k < SUMS; k++) __asm__ volatile("vpdpbusd %2, %1, %0" : "+v"(sum[k]) : "v"(a), "v"(b));
     UNROLL for (int k = 0; k < SUMS; k++) sink += (uint32_t)_mm512_reduce_add_epi32(sum[k]);
 }
 
@@ -99,7 +100,7 @@ __attribute__((target("avx2,avxvnni"))) static void peak_avxvnni(uint32_t produc
     __m256i a = _mm256_set1_epi8((char)(3 + sink)), b = _mm256_set1_epi8((char)(5 + sink)), sum[SUMS];
     UNROLL for (int k = 0; k < SUMS; k++) sum[k] = _mm256_setzero_si256();
     for (uint32_t n = 0; n < products / (32 * SUMS); n++)
-        UNROLL for (int k = 0; k < SUMS; k++) sum[k] = _mm256_dpbusd_avx_epi32(sum[k], a, b);
+        UNROLL for (int k = 0; k < SUMS; k++) __asm__ volatile("%{vex%} vpdpbusd %2, %1, %0" : "+x"(sum[k]) : "x"(a), "x"(b));
     UNROLL for (int k = 0; k < SUMS; k++) sink += (uint32_t)_mm256_extract_epi32(sum[k], 0);
 }
 
