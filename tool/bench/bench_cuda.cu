@@ -15,15 +15,7 @@ extern "C" {
 #include "../parts/inputs.h"
 }
 
-static int json; /* 1: an array of objects instead of lines */
-
-/* What is between two rows. */
-static void begin_row()
-{
-    static int rows;
-    if (json)
-        printf("%s\n  ", rows++ ? "," : "[");
-}
+static struct rows_out out;
 
 struct shape_case {
     const char *format;
@@ -129,9 +121,8 @@ struct times {
 
 static void print_case(const shape_case &s, const std::vector<uint32_t> &lengths, size_t bytes, const times &us)
 {
-    begin_row();
-    if (json)
-        printf("{\"cache\": \"%s\", \"dim\": %u, \"q_heads\": %u, \"kv_heads\": %u, \"seqs\": %zu, %s, \"queries\": %u, "
+    if (out.as)
+        print_row(&out, "{\"cache\": \"%s\", \"dim\": %u, \"q_heads\": %u, \"kv_heads\": %u, \"seqs\": %zu, %s, \"queries\": %u, "
                "\"planes\": %u, \"long_seqs\": %u, \"read_us\": %.2f, \"attend_us\": %.2f, \"batch_invariant_us\": %.2f}",
                s.format, s.dim, s.q_heads, s.kv_heads, lengths.size(), lengths_json(lengths).c_str(), s.queries, s.planes,
                s.long_seqs, us.read, us.attend, us.invariant);
@@ -204,10 +195,9 @@ static void bench_prefill(timer &t, aura_ctx *ctx, const shape_case &s)
         }
     }
     const double keys = s.tokens - (s.queries - 1) / 2., flops = 4. * s.batch * s.queries * s.q_heads * s.dim * keys;
-    begin_row();
     const std::string lengths = lengths_name(std::vector<uint32_t>(s.batch, s.tokens));
-    if (json)
-        printf("{\"cache\": \"%s\", \"dim\": %u, \"q_heads\": %u, \"kv_heads\": %u, \"seqs\": %u, \"tokens\": %u, "
+    if (out.as)
+        print_row(&out, "{\"cache\": \"%s\", \"dim\": %u, \"q_heads\": %u, \"kv_heads\": %u, \"seqs\": %u, \"tokens\": %u, "
                "\"queries\": %u, \"workspace_mb\": [%.1f, %.1f], \"attend_us\": [%.2f, %.2f]}", s.format, s.dim, s.q_heads,
                s.kv_heads, s.batch, s.tokens, s.queries, mb[0], mb[1], us[0], us[1]);
     else
@@ -270,9 +260,8 @@ static void bench_append(timer &t, aura_ctx *ctx)
         std::sort(all.begin(), all.end());
         us[closes] = all[10] * 1e3;
     }
-    begin_row();
-    if (json)
-        printf("{\"cache\": \"k4v4\", \"dim\": 128, \"kv_heads\": 8, \"seqs\": 64, \"append_us\": %.2f, "
+    if (out.as)
+        print_row(&out, "{\"cache\": \"k4v4\", \"dim\": 128, \"kv_heads\": 8, \"seqs\": 64, \"append_us\": %.2f, "
                "\"append_closing_us\": %.2f}", us[0], us[1]);
     else
         printf("k4v4   D128 append of a token to 64 sequences, 8 KV heads: %.1f us; %.1f us when a tile of each closes\n", us[0],
@@ -309,9 +298,8 @@ static void bench_unpack(timer &t, aura_ctx *ctx, const shape_case &s, uint32_t 
     const double us = t.time([&] { MUST(aura_cuda_unpack(f.cache, &args, NULL)); });
     cudaFree(k), cudaFree(v), cudaFree(ids);
     const double copy = copy_us(t, f.bytes + 2 * side);
-    begin_row();
-    if (json)
-        printf("{\"cache\": \"%s\", \"dim\": %u, \"kv_heads\": %u, \"seqs\": %u, \"tokens\": %u, \"rotated\": %u, "
+    if (out.as)
+        print_row(&out, "{\"cache\": \"%s\", \"dim\": %u, \"kv_heads\": %u, \"seqs\": %u, \"tokens\": %u, \"rotated\": %u, "
                "\"unpack_us\": %.2f, \"copy_us\": %.2f}", s.format, s.dim, s.kv_heads, s.batch, s.tokens, rotated, us, copy);
     else
         printf("%-6s D%-3u %u KV heads, %u x %u tokens to f16 in %s space: %.1f us, a copy of as many bytes %.1f us, %.1f %%\n",
@@ -358,9 +346,11 @@ static void bench_prompt(timer &t, aura_ctx *ctx)
         all.push_back(ms);
     }
     std::sort(all.begin(), all.end());
-    begin_row();
-    printf(json ? "{\"cache\": \"k4v4\", \"dim\": 128, \"kv_heads\": 8, \"prompt\": %u, \"append_us\": %.1f}"
-                : "k4v4   D128 append of %u tokens to one sequence, 8 KV heads: %.1f us\n", tokens, all[5] * 1e3);
+    if (out.as)
+        print_row(&out, "{\"cache\": \"k4v4\", \"dim\": 128, \"kv_heads\": 8, \"prompt\": %u, \"append_us\": %.1f}", tokens,
+                  all[5] * 1e3);
+    else
+        printf("k4v4   D128 append of %u tokens to one sequence, 8 KV heads: %.1f us\n", tokens, all[5] * 1e3);
     aura_cuda_cache_destroy(cache);
     cudaFree(dx), cudaFree(dids);
 }
@@ -400,20 +390,24 @@ extern "C" int cuda_bench(int argc, char **argv)
     int rows = 0;
     for (int i = 0; i < argc; i++)
         if (!strcmp(argv[i], "--json"))
-            json = 1;
+            out.as = ROWS_JSON;
+        else if (!strcmp(argv[i], "--csv"))
+            out.as = out.as == ROWS_JSON ? ROWS_JSON : ROWS_CSV;
         else if (!strcmp(argv[i], "rows"))
             rows = 1;
         else if (argv[i][0] >= '0' && argv[i][0] <= '9')
             only = (size_t)atoi(argv[i]);
         else
-            return fprintf(stderr, "aura bench: %s: with --device cuda there are rows, a ROW (a number) and --json\n", argv[i]), 2;
+            return fprintf(stderr, "aura bench: %s: with --device cuda there are rows, a ROW (a number), --json and --csv\n",
+                           argv[i]), 2;
     if (aura_cuda_probe(0))
         return cuda_skip(aura_last_error(), 0);
     if (rows)
-        return cuda_bench_rows(json);
+        return cuda_bench_rows(out.as);
     cudaDeviceProp properties;
     MUST_CUDA(cudaGetDeviceProperties(&properties, 0));
-    if (!json)
+    begin_rows(&out, properties.name);
+    if (!out.as)
         printf("aura %s on %s; medians of 41 runs, second cache flushed by a read\n", aura_version(), properties.name);
     aura_ctx_options options = AURA_CTX_OPTIONS_INIT;
     aura_ctx *ctx;
@@ -438,8 +432,7 @@ extern "C" int cuda_bench(int argc, char **argv)
     for (size_t i = 0; i < sizeof prefills / sizeof *prefills; i++)
         if (only == SIZE_MAX || only == 200 || only == 201 + i)
             bench_prefill(t, ctx, prefills[i]);
-    if (json)
-        printf("\n]\n");
+    end_rows(&out);
     aura_ctx_destroy(ctx);
     return 0;
 }

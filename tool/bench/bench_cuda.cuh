@@ -10,8 +10,9 @@
 #include <vector>
 
 #include "../../src/cuda/cache.cuh"
+#include "../parts/rows_out.h"
 
-int cuda_bench_rows(int as_json); /* bench_cuda_rows.cu */
+int cuda_bench_rows(int as); /* bench_cuda_rows.cu */
 
 #define MUST(call)                                                                                                     \
     do {                                                                                                               \

@@ -44,7 +44,7 @@ struct rows_bench {
     timer t;
     aura_ctx *ctx = NULL;
     aura_cuda_rows *rows = NULL;
-    int json = 0, printed = 0;
+    struct rows_out out = {ROWS_TEXT, 0};
     /* A line: the call beside a read of the first `read` bytes. Returns microseconds of the call. */
     double line(const char *name, const std::string &shape, const arena &a, size_t read, const std::function<aura_status()> &call)
     {
@@ -53,9 +53,9 @@ struct rows_bench {
             plain = std::min(plain, t.time([&] { t.read(a.memory, read, blocks); }));
         const double us = t.time([&] { MUST(call()); });
         MUST(aura_cuda_rows_finish(rows, NULL));
-        if (json)
-            printf("%s\n  {\"rows\": \"%s\", \"shape\": \"%s\", \"bytes\": %zu, \"read_us\": %.2f, \"call_us\": %.2f}",
-                   printed++ ? "," : "[", name, shape.c_str(), read, plain, us);
+        if (out.as)
+            print_row(&out, "{\"rows\": \"%s\", \"shape\": \"%s\", \"bytes\": %zu, \"read_us\": %.2f, \"call_us\": %.2f}", name,
+                      shape.c_str(), read, plain, us);
         else
             printf("%-28s %-26s read %7.1f us  call %7.1f us  %5.1f %%  %.2f TB/s\n", name, shape.c_str(), plain, us,
                    plain / us * 100, (double)read / us / 1e6);
@@ -202,15 +202,16 @@ static void bench_codec(rows_bench &b)
            [&] { return aura_cuda_dequant(b.rows, &d, NULL); });
 }
 
-int cuda_bench_rows(int as_json)
+int cuda_bench_rows(int as)
 {
     rows_bench b;
     cudaDeviceProp properties;
     MUST_CUDA(cudaGetDeviceProperties(&properties, 0));
     MUST(aura_ctx_create(NULL, &b.ctx));
     MUST(aura_cuda_rows_create(b.ctx, 0, 0, &b.rows));
-    b.json = as_json;
-    if (!as_json)
+    b.out.as = as;
+    begin_rows(&b.out, properties.name);
+    if (!as)
         printf("aura %s on %s; rows; medians of 41 runs, second cache flushed by a read\n", aura_version(), properties.name);
     for (uint32_t dim : {64u, 128u, 256u})
         bench_pass2(b, dim, AURA_F32, "pass2 f32");
@@ -226,8 +227,7 @@ int cuda_bench_rows(int as_json)
     bench_vec(b, 256, 4, 32768);
     bench_vec(b, 256, 8, 16384);
     bench_codec(b);
-    if (as_json)
-        printf("\n]\n");
+    end_rows(&b.out);
     aura_cuda_rows_destroy(b.rows);
     aura_ctx_destroy(b.ctx);
     return 0;
