@@ -252,7 +252,8 @@ class CudaCache(Cache):
             config.cache.budget_bytes = self._bytes_for(pages)
         self._handle = self._made()
         self._read_config()
-        self._seqs, self._seq_tokens = seqs, config.seq_tokens or self._get_info().pages * _PAGE
+        self._pages = self._get_info().pages
+        self._seqs, self._seq_tokens = seqs, config.seq_tokens or self._pages * _PAGE
 
     def _made(self) -> Handle:
         parent = self._context._handle
@@ -294,7 +295,8 @@ class CudaCache(Cache):
         waits = seq.shares or seq.cut or self.window or self._dead
         if waits:
             self._settle()
-        more = min(self._seq_tokens, max(self._seq_tokens if self.window else 0, tokens + max(1024, tokens // 8)))
+        fair = self._pages // max(1, len(self._alive)) * _PAGE  # nobody takes ahead what others will need
+        more = self._seq_tokens if self.window else min(self._seq_tokens, fair, tokens + max(1024, tokens // 8))
         for count in (more, tokens):
             if waits:
                 status = lib.aura_cuda_seq_reserve(self._use(), seq.id, max(count, tokens))
@@ -321,7 +323,7 @@ class CudaCache(Cache):
             status = lib.aura_cuda_cache_resize(self._use(), budget)
             if status != Status.OUT_OF_MEMORY:
                 check(status)
-                self._config.cache.budget_bytes = budget
+                self._config.cache.budget_bytes, self._pages = budget, self._get_info().pages
                 return
         host, twins = self._to_host(old)
         self._forget()

@@ -104,6 +104,13 @@ def test_bytes_and_growth():
     for one in (small, large):
         m(**given(1, 40, (0,)), past_key_values=one)
     assert small.bytes < large.bytes / 2
+    three = cache(m, "k4v4", max_tokens=1200)
+    m(**given(3, 40, (0, 0, 0)), past_key_values=three)
+    before = three.bytes
+    for layer in three.layers:
+        layer.update(torch.randn(3, 2, 1100, 64, device=WHERE), torch.randn(3, 2, 1100, 64, device=WHERE))
+        layer.flush()
+    assert three.bytes == before, "max_tokens is for every row"
     before = small.bytes
     for layer in small.layers:
         layer.update(torch.randn(1, 2, 1500, 64, device=WHERE), torch.randn(1, 2, 1500, 64, device=WHERE))
