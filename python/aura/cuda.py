@@ -109,7 +109,7 @@ class CudaSequence(Sequence):
         super().__init__(cache, id)
         self.tokens, self.reserved = tokens, 0  # what the host knows: the device may have refused some, which is noticed later
         self.shares = False  # pages with another: until it is reserved again it must not be appended to
-        self.cut = False  # on the stream, which the host has not seen
+        self.forked = False  # some of its pages may always be another's too
         cache._alive[id] = self
 
     def __del__(self):
@@ -291,8 +291,8 @@ class CudaCache(Cache):
 
     def _reserve(self, seq: CudaSequence, tokens: int) -> None:
         """Memory for `tokens` tokens of a sequence, and some more where there is some. It waits for the device only where pages are
-        shared, were cut or may have left a window."""
-        waits = seq.shares or seq.cut or self.window or self._dead
+        shared or may have left a window."""
+        waits = seq.shares or self.window or self._dead
         if waits:
             self._settle()
         fair = self._pages // max(1, len(self._alive)) * _PAGE  # nobody takes ahead what others will need
@@ -303,7 +303,7 @@ class CudaCache(Cache):
             else:
                 status = lib.aura_cuda_seq_reserve_on(self._use(), seq.id, max(count, tokens), self._gpu.stream())
             if not status:
-                seq.reserved, seq.shares, seq.cut = max(count, tokens), False, False
+                seq.reserved, seq.shares = max(count, tokens), False
                 return
             if status not in (Status.OUT_OF_PAGES, Status.TOO_LARGE):
                 break
@@ -367,7 +367,10 @@ class CudaCache(Cache):
         check(lib.aura_cuda_cache_upload(self._use(), host._use(), pairs, ctypes.byref(n)))
         ids = {pair.host: pair.device for pair in pairs[: n.value]}
         if seqs is None:
-            return [CudaSequence(self, ids[twin.id], length) for twin, length in zip(twins, lengths)]
+            seqs = [CudaSequence(self, ids[twin.id], length) for twin, length in zip(twins, lengths)]
+            for seq in seqs:
+                seq.shares = seq.forked = True
+            return seqs
         for seq, twin in zip(seqs, twins):
             seq.id, seq.reserved, seq.shares = ids[twin.id], 0, True
             self._alive[seq.id] = seq
@@ -438,7 +441,7 @@ class CudaCache(Cache):
         self._place()
         made = CudaSequence(self, self._new_id(lib.aura_cuda_seq_fork, seq.id, tokens), tokens)
         for one in (seq, made):
-            one.reserved, one.shares = 0, True
+            one.reserved, one.shares, one.forked = 0, True, True
         return made
 
     def select(self, seqs: Many[Sequence], which: Many[int]) -> list[CudaSequence]:
@@ -458,14 +461,14 @@ class CudaCache(Cache):
                     self._alive.pop(seq.id, None)
                     seq.id = _GONE
                 elif which.count(i) > 1:
-                    seq.reserved, seq.shares = 0, True
+                    seq.reserved, seq.shares, seq.forked = 0, True, True
             made = []
             for i, id in zip(which, to):
                 if id == seqs[i].id:
                     made.append(seqs[i])
                 else:
                     made.append(CudaSequence(self, id, seqs[i].tokens))
-                    made[-1].shares = True
+                    made[-1].shares = made[-1].forked = True
             return made
 
     # ---- calls -------------------------------------------------------------------------------------------------------
@@ -652,13 +655,13 @@ class CudaCache(Cache):
             raise bad(f"starts {starts} for {n} sequences and {tokens} tokens")
 
     def truncate(self, seqs: Many[Sequence], tokens: Many[int]) -> None:
-        """Cuts sequences to their first tokens[i] tokens. Those that share no memory are cut on the stream, and nobody waits."""
+        """Cuts sequences to their first tokens[i] tokens. Those that were never forked are cut on the stream, and nobody waits."""
         seqs, tokens = self._mine(seqs), list(tokens)
         with self._lock:
             for seq, count in zip(seqs, tokens):
                 if not 0 <= count <= seq.tokens:
                     raise bad(f"{count} tokens; the sequence has {seq.tokens}")
-            if self.window or any(seq.shares for seq in seqs):
+            if self.window or any(seq.forked for seq in seqs):
                 self._settle()
                 for seq, count in zip(seqs, tokens):
                     check(lib.aura_cuda_seq_truncate(self._use(), seq.id, count))
@@ -667,7 +670,7 @@ class CudaCache(Cache):
             (ids, kept), (counts, kept_too) = self._ids(seqs), self._gpu.ints(tokens)
             check(lib.aura_cuda_truncate(self._use(), ids, counts, len(seqs), self._gpu.stream()))
             for seq, count in zip(seqs, tokens):
-                seq.tokens, seq.cut = count, True
+                seq.tokens = count
 
     # ---- files and copies --------------------------------------------------------------------------------------------
 
@@ -714,6 +717,6 @@ class CudaCache(Cache):
             else:
                 id = self._new_id(lib.aura_cuda_seq_load, os.fsencode(file), ctypes.byref(options))
             seq = CudaSequence(self, id)
-            seq.shares = True
+            seq.shares = seq.forked = True
             seq._info()
             return seq

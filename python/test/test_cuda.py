@@ -144,6 +144,7 @@ def test_batches():
     seqs = [cache.sequence() for _ in range(3)]
     k, v, q = numbers(3, 9, 2, 64), numbers(3, 9, 2, 64), numbers(3, 9, 4, 64)
     out = down(cache.step(seqs, up(k), up(v), up(q), starts=[0, 3, 9]))
+    assert [seq.tokens for seq in seqs] == [9, 6, 0], "what the host knows"
     for i, first in enumerate((0, 3)):
         near(out[i, first:], attention(q[i, first:], k[i, first:], v[i, first:])[0], CLOSE, f"row {i}")
         assert not out[i, :first].any(), "padding sees nothing"
@@ -173,6 +174,11 @@ def test_fork_and_truncate():
         a.append(up(more[1]), up(more[0]))
         b.append(more[1], more[0])
         assert a.to_bytes() == b.to_bytes(), "after a cut"
+    seq.truncate(100)  # into a page that the other has too
+    one.truncate(100)
+    seq.append(up(more[0]), up(more[1]))
+    one.append(more[0], more[1])
+    assert seq.to_bytes() == one.to_bytes() and branch.to_bytes() == copy.to_bytes(), "a cut into shared pages"
     del branch
     gc.collect()
     assert len(cache.sequences()) == 1

@@ -138,6 +138,18 @@ def test_offload():
             for layer in one.layers:
                 layer.offload()
             ids = out.logits[:, -1:].argmax(-1)
+        two = cache(m)
+        out = m(**given(), past_key_values=two)
+        two.batch_select_indices([1, 1])  # the second row twice: numbers 1 and 2, which are 0 and 1 when they come back
+        ids, mask = out.logits[[1, 1], -1:].argmax(-1), given()["attention_mask"][[1, 1]]
+        for step in range(3):
+            mask = torch.nn.functional.pad(mask, (0, 1), value=1)
+            out = m(input_ids=ids, attention_mask=mask, past_key_values=two)
+            error = float((out.logits[:, -1].cpu() - want[1][step + 1, [1, 1]]).abs().max() / want[1].abs().max())
+            assert error <= CLOSE, f"step {step}: {error}"
+            for layer in two.layers:
+                layer.offload()
+            ids = out.logits[:, -1:].argmax(-1)
     if not emulated:
         got = generate(m, AuraCache(m.config, "kf32vf32", offloading=True), given())
         same(on_cpu(got), want, "offloading=True", CLOSE)
