@@ -25,18 +25,9 @@ AURA_INLINE ivec pack_pair(const ivec *quad, const int at, const int w)
     return word;
 }
 
-/* word[bits] = the codes of a run, given as quads: aura_pack_run() of 16 lanes. */
+/* word[kind] = the codes of a run, given as quads: aura_pack_run() of 16 lanes. Not for trellis codes. */
 AURA_INLINE void pack_run(ivec *word, const ivec *quad, const int kind)
 {
-    if (aura_is_trellis(kind)) {
-        word[0] = pack_single(quad, 0);
-        word[1] = kind == AURA_TRELLIS_2 ? pack_single(quad, 1) : pack_pair(quad, 1, 0);
-        if (kind > AURA_TRELLIS_2)
-            word[2] = pack_pair(quad, 1, 1);
-        if (kind == AURA_TRELLIS_4)
-            word[3] = pack_single(quad, 3);
-        return;
-    }
     const int low = kind > 4 && kind < 8 ? 4 : kind, pairs = kind == 6; /* pairs: bits 4 and 5 have two words */
     AURA_UNROLL
     for (int w = 0; w < low; w++) {
@@ -69,9 +60,19 @@ AURA_INLINE void pack_run(ivec *word, const ivec *quad, const int kind)
 AURA_INLINE void pack_store(uint32_t *words, const struct aura_side *s, uint32_t run, size_t lane, const ivec *quad, const int kind)
 {
     ivec word[8];
-    pack_run(word, quad, kind);
+    if (kind >= AURA_TRELLIS_2) {
+        uint32_t *to = words + aura_word_at(s, run, 0) + lane;
+        ivec_store(to, pack_single(quad, 0));
+        ivec_store(to + s->lanes, kind == AURA_TRELLIS_2 ? pack_single(quad, 1) : pack_pair(quad, 1, 0));
+        if (kind > AURA_TRELLIS_2)
+            ivec_store(to + 2 * s->lanes, pack_pair(quad, 1, 1));
+        if (kind == AURA_TRELLIS_4)
+            ivec_store(to + 3 * s->lanes, pack_single(quad, 3));
+        return;
+    }
+    pack_run(word, quad, kind > 8 ? 8 : kind);
     AURA_UNROLL
-    for (uint32_t w = 0; w < aura_bits_of(kind); w++)
+    for (uint32_t w = 0; w < (kind > 8 ? 8u : (uint32_t)kind); w++)
         ivec_store(words + aura_word_at(s, run, w) + lane, word[w]);
 }
 
