@@ -609,7 +609,7 @@ class AuraLayer(CacheLayerMixin):
     def _ask_masked(self, query: torch.Tensor, out: torch.Tensor, given: tuple, mask: torch.Tensor, end: int, length: int) -> None:
         """Positions below `end` are stored. The mask is over the last `length` positions of all."""
         if self.gpu:
-            self._ask_masked_gpu(query, out, given, mask[:, 0, :, : length - (self.length - end)], end)
+            self._ask_masked_gpu(query, out, given, mask[:, 0, :, : length - (self.length - end)])
             return
         asks, options, keep = (_abi.aura_attend_job * len(self.seqs))(), make(_abi.aura_attend_options, planes=self.settings.planes), []
         options.scale, options.softcap, options.window, options.sinks = given
@@ -622,13 +622,10 @@ class AuraLayer(CacheLayerMixin):
             keep.append(self._hide(ask, seq, mask[i if mask.shape[0] > 1 else 0, 0], end - self.pads[i], end, length))
         check(lib.aura_attend(self.store._use(), asks, len(asks), ctypes.byref(options)))
 
-    def _ask_masked_gpu(self, query: torch.Tensor, out: torch.Tensor, given: tuple, mask: torch.Tensor, end: int) -> None:
-        """mask: [batch or 1, tokens, keys] of the last keys that are stored. Every query sees those, less what the mask hides."""
+    def _ask_masked_gpu(self, query: torch.Tensor, out: torch.Tensor, given: tuple, mask: torch.Tensor) -> None:
+        """mask: [batch or 1, tokens, keys], of all positions that are stored. Every query sees those, less what the mask hides."""
         counts["masked"] += 1
         mask = _added(mask)
-        stored = max(end - pad for pad in self.pads)
-        if stored > mask.shape[2]:
-            mask = torch.nn.functional.pad(mask, (stored - mask.shape[2], 0), value=-math.inf)
         scale, softcap, window, _ = given
         self.store.attend(self.seqs, query.transpose(1, 2), out, scale=scale, softcap=softcap, window=window, sinks=self._sinks,
                           causal=False, mask=mask.expand(len(self.seqs), -1, -1), planes=self.settings.planes)

@@ -90,6 +90,11 @@ def test_turns_copies_and_files():
         path = pathlib.Path(folder, "cache")
         first.save(path)
         third = AuraCache.load(path, m.config, device="cuda")
+        assert third.layers[0].store.device == "cuda:0"
+    longer = cache(m)
+    m(**given(2, 45, (7, 0)), past_key_values=longer)
+    longer.crop(-5)
+    assert longer.get_seq_length() == 40 and [len(seq) for seq in longer.layers[1].seqs] == [33, 40], "crop"
     for one in (first, twin, third):
         got = on_cpu(generate(m, one, whole))
         same(got, want, "a prompt in two parts", MANY)
