@@ -9,4 +9,7 @@ def missing(name):
 
 
 for module in ("distributed", "distributed.fsdp", "distributed.tensor_parallel", "distributed.utils"):
-    importlib.import_module(f"transformers.{module}").__getattr__ = missing
+    try:
+        importlib.import_module(f"transformers.{module}").__getattr__ = missing
+    except ImportError:  # of a version that has no such module: its own tests do not ask for it
+        pass
