@@ -71,8 +71,11 @@ static void refused(aura_status status, aura_status expected, const char *call, 
 
 static const char *kind_text(aura_kind kind)
 {
-    static const char *const plain[] = {"f32", "f16", "bf16"}, *const bits[] = {"0", "1", "2", "3", "4", "5", "6", "7", "8"};
-    return is_plain(kind) ? plain[kind - AURA_KIND_F32] : bits[kind];
+    static const char *const names[] = {[AURA_KIND_B2] = "2",    [AURA_KIND_B3] = "3",    [AURA_KIND_B4] = "4",
+                                        [AURA_KIND_B5] = "5",    [AURA_KIND_B6] = "6",    [AURA_KIND_B8] = "8",
+                                        [AURA_KIND_F32] = "f32", [AURA_KIND_F16] = "f16", [AURA_KIND_BF16] = "bf16",
+                                        [AURA_KIND_T2] = "t2",   [AURA_KIND_T3] = "t3",   [AURA_KIND_T4] = "t4"};
+    return names[kind];
 }
 
 static void formats_by_name(void)
@@ -147,7 +150,7 @@ static void create_misuse(void)
     NO_CACHE(rollback, 225, AURA_BAD_ARGUMENT);
     NO_CACHE(format.k, (aura_kind)1, AURA_UNSUPPORTED);
     NO_CACHE(format.v, (aura_kind)1, AURA_UNSUPPORTED);
-    NO_CACHE(format.v, (aura_kind)12, AURA_UNSUPPORTED);
+    NO_CACHE(format.v, (aura_kind)15, AURA_UNSUPPORTED);
     for (size_t i = 0; i < sizeof no_dims / sizeof *no_dims; i++) {
         NO_CACHE(k_dim, no_dims[i], AURA_UNSUPPORTED);
         NO_CACHE(v_dim, no_dims[i], AURA_UNSUPPORTED);

@@ -185,7 +185,7 @@ static void bits_per_value_are_told(void)
         aura_config config = config_of(kinds[i], kinds[i], 128, 0, 2);
         aura_cache *cache = cache_new(ctx, &config);
         aura_cache_info info = info_of(cache);
-        double bits = is_plain(kinds[i]) ? 8.0 * (double)aura_dtype_bytes(plain_dtype(kinds[i])) : (double)kinds[i];
+        double bits = is_plain(kinds[i]) ? 8.0 * (double)aura_dtype_bytes(plain_dtype(kinds[i])) : (double)aura_bits_of(kinds[i]);
         double least = is_plain(kinds[i]) ? bits : bits + 16. / 128, most = least + (is_plain(kinds[i]) ? 0 : 0.05);
         EXPECT(info.bits_per_value >= least - 1e-9 && info.bits_per_value <= most + 1e-9, "kind %u: %g bits per value",
                kinds[i], info.bits_per_value);
