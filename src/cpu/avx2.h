@@ -352,8 +352,8 @@ AURA_INLINE __m256i lookup2_half(__m256i first, __m256i second, __m256i codes, _
 }
 AURA_INLINE ivec ivec_lookup2(const ivec table[4], ivec codes, ivec which, const int k)
 {
-    return ivec_of(lookup2_half(table[0].lo, table[1].lo, codes.lo, which.lo, k),
-                   lookup2_half(table[0].lo, table[1].lo, codes.hi, which.hi, k));
+    const __m256i first = table[k / 4 * 2].lo, second = table[k / 4 * 2 + 1].lo;
+    return ivec_of(lookup2_half(first, second, codes.lo, which.lo, k), lookup2_half(first, second, codes.hi, which.hi, k));
 }
 /* Of each 32 bytes, byte 8 i + k goes to 4 k + i. */
 AURA_INLINE __m256i turn_half(__m256i v)

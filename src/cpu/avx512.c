@@ -25,7 +25,8 @@ AURA_INLINE ivec ivec_lookup2(const ivec table[4], ivec codes, ivec which, const
 {
     const ivec low = ivec_and(ivec_shr(codes, k / 4 * 4), 0x0f0f0f0f);
     const __mmask64 m = _mm512_test_epi8_mask(which, _mm512_set1_epi8((char)(1 << (k ^ 4))));
-    return _mm512_mask_shuffle_epi8(_mm512_shuffle_epi8(table[0], low), m, table[1], low);
+    const ivec *of = table + k / 4 * 2;
+    return _mm512_mask_shuffle_epi8(_mm512_shuffle_epi8(of[0], low), m, of[1], low);
 }
 
 /* Each lane of sum + its four products of unsigned u and signed s bytes. Two products of a full byte and a signed one

@@ -466,7 +466,7 @@ AURA_INLINE uint32x4_t lookup2_quarter(uint32x4_t first, uint32x4_t second, uint
 }
 AURA_INLINE ivec ivec_lookup2(const ivec table[4], ivec codes, ivec which, const int k)
 {
-    const uint32x4_t first = table[0].val[0], second = table[1].val[0];
+    const uint32x4_t first = table[k / 4 * 2].val[0], second = table[k / 4 * 2 + 1].val[0];
     which = k < 4 ? ivec_shr(which, k) : ivec_shl(which, 8 - k); /* to bit 4 */
     codes = ivec_join(ivec_shr(codes, k / 4 * 4), 0x0f0f0f0f, which, 0x10101010);
     return ivec_of(lookup2_quarter(first, second, codes.val[0]), lookup2_quarter(first, second, codes.val[1]),

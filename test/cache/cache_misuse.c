@@ -69,13 +69,11 @@ static void refused(aura_status status, aura_status expected, const char *call, 
 
 /* ---- formats ---------------------------------------------------------------------------------------------------- */
 
-static const char *kind_text(aura_kind kind)
+static const char *kind_text(aura_kind kind, char text[16])
 {
-    static const char *const names[] = {[AURA_KIND_B2] = "2",    [AURA_KIND_B3] = "3",    [AURA_KIND_B4] = "4",
-                                        [AURA_KIND_B5] = "5",    [AURA_KIND_B6] = "6",    [AURA_KIND_B8] = "8",
-                                        [AURA_KIND_F32] = "f32", [AURA_KIND_F16] = "f16", [AURA_KIND_BF16] = "bf16",
-                                        [AURA_KIND_T2] = "t2",   [AURA_KIND_T3] = "t3",   [AURA_KIND_T4] = "t4"};
-    return names[kind];
+    static const char *const plain[] = {"f32", "f16", "bf16"};
+    snprintf(text, 16, "%s%u", aura_is_trellis(kind) ? "t" : "", aura_bits_of(kind));
+    return is_plain(kind) ? plain[kind - AURA_KIND_F32] : text;
 }
 
 static void formats_by_name(void)
@@ -90,9 +88,9 @@ static void formats_by_name(void)
                    {"small", AURA_KIND_B3}};
     for (uint32_t i = 0; i < N_KINDS; i++)
         for (uint32_t j = 0; j < N_KINDS; j++) {
-            char want[32], name[16];
+            char want[32], name[16], k[16], v[16];
             aura_format format = {(aura_kind)0, (aura_kind)0};
-            snprintf(want, sizeof want, "k%sv%s", kind_text(kinds[i]), kind_text(kinds[j]));
+            snprintf(want, sizeof want, "k%sv%s", kind_text(kinds[i], k), kind_text(kinds[j], v));
             EXPECT(!aura_format_parse(want, &format) && format.k == kinds[i] && format.v == kinds[j], "%s", want);
             EXPECT(!aura_format_name(format, name) && !strcmp(name, want), "%s, not %s", name, want);
         }
