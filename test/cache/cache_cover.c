@@ -29,7 +29,7 @@ static const aura_dtype dtypes[] = {AURA_F32, AURA_F16, AURA_BF16};
 static const uint8_t levels[N_OPTIONS] = {N_KINDS, N_KINDS, 11, N_DIMS, N_DIMS, 8, 7, 5, N_LAYOUTS, 5, 3, 3, 3, 3, 3, 3, 3,
                                           4, 2, 2, 2, 2, 2, 2, 2, 2, 1};
 
-/* Trellis codes on one side, and other codes on the other: all of these pairs would double the time, so a quarter of them is tried. */
+/* Trellis codes on one side, and other codes on the other: all these pairs would double the time, so a quarter is tried. */
 static int left_out(aura_kind k, aura_kind v)
 {
     return k != v && (aura_is_trellis(k) || aura_is_trellis(v)) && (k + 2 * v) % 4;

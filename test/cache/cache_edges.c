@@ -213,7 +213,7 @@ static void what_is_not_finite_stays_in_its_row(void)
 {
     static const float bad[] = {NAN, INFINITY, -INFINITY};
     for (uint32_t i = 0; i < N_KINDS * 3; i++) {
-        aura_config config = config_of(kinds[i % N_KINDS], kinds[(i + i / 9 + 1) % N_KINDS], 64, 80, 2);
+        aura_config config = config_of(kinds[i % N_KINDS], kinds[(i + i / N_KINDS + 1) % N_KINDS], 64, 80, 2);
         config.q_heads = 4;
         struct scene s = scene_new(config, 120);
         struct attention a = attention_new(s.model, 5, 4, 73);
@@ -222,16 +222,16 @@ static void what_is_not_finite_stays_in_its_row(void)
         a.options.planes = 2;
         a.mask_keys = a.mask_stride = 10, a.mask = calloc(50, sizeof *a.mask);
         oracle_compute(&a);
-        a.q[(3 * 4 + 2) * 64 + i % 64] = bad[i / 9];
+        a.q[(3 * 4 + 2) * 64 + i % 64] = bad[i / N_KINDS];
         struct call c = call_new(&a, seq, AURA_F32, i % 2 ? AURA_F16 : AURA_F32, DENSE);
-        EXPECT(aura_attend(cache, &c.job, 1, &a.options) == AURA_NOT_FINITE, "a query of %g", (double)bad[i / 9]);
+        EXPECT(aura_attend(cache, &c.job, 1, &a.options) == AURA_NOT_FINITE, "a query of %g", (double)bad[i / N_KINDS]);
         expect_only(&c, &a, 3, 2, config_text(&config));
         a.q[(3 * 4 + 2) * 64 + i % 64] = 1;
         tensor_set(&c.q, a.q);
         oracle_compute(&a);
-        if (i / 9 < 2) { /* a mask of NaN or +inf, on a key that the query sees */
-            a.mask[1 * 10 + 4] = bad[i / 9];
-            EXPECT(aura_attend(cache, &c.job, 1, &a.options) == AURA_NOT_FINITE, "a mask of %g", (double)bad[i / 9]);
+        if (i / N_KINDS < 2) { /* a mask of NaN or +inf, on a key that the query sees */
+            a.mask[1 * 10 + 4] = bad[i / N_KINDS];
+            EXPECT(aura_attend(cache, &c.job, 1, &a.options) == AURA_NOT_FINITE, "a mask of %g", (double)bad[i / N_KINDS]);
             expect_only(&c, &a, 1, 4, config_text(&config));
         }
         call_free(&c), attention_free(&a);
