@@ -136,7 +136,7 @@ static inline AURA_ANYWHERE uint32_t aura_low_words(uint32_t kind)
 /* Whether two products of a code and a byte can be too large for 16 bits. */
 static inline AURA_ANYWHERE int aura_is_wide(uint32_t kind)
 {
-    return kind == 8;
+    return aura_bits_of(kind) > 6;
 }
 
 /* Where word i of a run is, counted in words from the beginning of the side, for lane 0. */
