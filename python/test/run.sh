@@ -65,7 +65,7 @@ own_tests() {
     (cd "$TRANSFORMERS_SOURCE" && HF_HUB_OFFLINE=1 PYTHONPATH=$here/python/test OMP_NUM_THREADS=1 "$venv/bin/python" -m pytest -q -rp \
         -p older -p no:cacheprovider -o addopts= --timeout 300 "$@" "tests/models/$model/test_modeling_$model.py" -k "$chosen" 2>&1) \
         >"$log/$model.$name"
-    grep '^PASSED' "$log/$model.$name" | sort >"$log/$model.$name.passed"
+    sed -nE 's/^PASSED ([^ ]*::[^ ]*).*/\1/p' "$log/$model.$name" | sort -u >"$log/$model.$name.passed"
     grep '^aura: ' "$log/$model.$name"
 }
 

@@ -55,7 +55,7 @@ static void bad_names(void)
 
 static void bad_kinds(void)
 {
-    static const int bad[] = {0, 1, 15, 7, -1, 99};
+    static const int bad[] = {0, 1, 15, 16, -1, 99};
     for (int i = 0; i < 6; i++) {
         aura_format format = {(aura_kind)bad[i], AURA_KIND_B4}, other = {AURA_KIND_F16, (aura_kind)bad[i]};
         char name[16] = "as it was";

@@ -29,19 +29,12 @@ static const aura_dtype dtypes[] = {AURA_F32, AURA_F16, AURA_BF16};
 static const uint8_t levels[N_OPTIONS] = {N_KINDS, N_KINDS, 11, N_DIMS, N_DIMS, 8, 7, 5, N_LAYOUTS, 5, 3, 3, 3, 3, 3, 3, 3,
                                           4, 2, 2, 2, 2, 2, 2, 2, 2, 1};
 
-/* Trellis codes on one side, and other codes on the other: all these pairs would double the time, so a quarter is tried. */
-static int left_out(aura_kind k, aura_kind v)
-{
-    return k != v && (aura_is_trellis(k) || aura_is_trellis(v)) && (k + 2 * v) % 4;
-}
-
-/* Pairs of values that no cache can have, and some that take too long. */
+/* Pairs of values that no cache can have, and one pair that takes too long. */
 static int impossible(int a, uint32_t x, int b, uint32_t y)
 {
     if (a > b)
         return impossible(b, y, a, x);
     return (a == K_KIND && b == BALANCE && is_plain(kinds[x]) && y) || /* plain keys take no balance */
-           (a == K_KIND && b == V_KIND && left_out(kinds[x], kinds[y])) ||
            (a == OPEN && b == REFERENCE && x == 4 && y) ||             /* a reference needs open tokens */
            (a == CONTEXT && b == SEARCH && contexts[x] > 200 && y);    /* would take most of the time; cache_store.c tests it */
 }
