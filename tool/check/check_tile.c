@@ -73,21 +73,37 @@ static double trellis_error(const uint8_t *code, float scale, const float *y, co
     return fmax(loss, error);
 }
 
+/* n rows of dim, and what the kernel made of them. */
+struct encoded {
+    struct aura_codec_plan plan;
+    float *y, *scale;
+    uint8_t *code;
+};
+
+static struct encoded encode_some(struct trial *t, uint32_t dim, enum vector_kind kind, size_t n, uint64_t *state)
+{
+    struct encoded e;
+    struct layout layout = layout_of(t->cases++);
+    char name[80];
+    random_plan(&e.plan, t->variant->kind, dim, name, sizeof name, state);
+    snprintf(t->where, sizeof t->where, "%s, %zu rows of %s", name, n, vector_kind_name(kind));
+    e.y = place(&in, n * dim, sizeof(float), layout), e.scale = place(&out2, n, sizeof(float), layout);
+    e.code = place(&out, n * dim, 1, layout);
+    for (size_t row = 0; row < n; row++)
+        fill_vector(e.y + row * dim, dim, kind, state);
+    ((aura_encode_fn *)t->variant->run)(e.code, e.scale, e.y, &e.plan, n);
+    check_canaries(t);
+    return e;
+}
+
 static void trellis_case(struct trial *t, uint32_t dim, enum vector_kind kind, size_t n, uint64_t *state)
 {
     static uint8_t want[(AURA_LANES + 1) * AURA_TILE_DIM];
     float want_scale[AURA_LANES + 1];
-    struct aura_codec_plan plan;
-    struct layout layout = layout_of(t->cases++);
-    char name[80];
-    random_plan(&plan, t->variant->kind, dim, name, sizeof name, state);
-    snprintf(t->where, sizeof t->where, "%s, %zu rows of %s", name, n, vector_kind_name(kind));
-    float *y = place(&in, n * dim, sizeof(float), layout), *scale = place(&out2, n, sizeof(float), layout);
-    uint8_t *code = place(&out, n * dim, 1, layout);
-    for (size_t row = 0; row < n; row++)
-        fill_vector(y + row * dim, dim, kind, state);
-    ((aura_encode_fn *)t->variant->run)(code, scale, y, &plan, n);
-    check_canaries(t);
+    const struct encoded e = encode_some(t, dim, kind, n, state);
+    const struct aura_codec_plan plan = e.plan;
+    const float *y = e.y, *scale = e.scale;
+    const uint8_t *code = e.code;
     aura_encode_ref(want, want_scale, y, &plan, n);
     same_bytes(t, code, want, n * dim, "the codes");
     same_floats(t, scale, want_scale, n, "scale");
@@ -111,17 +127,10 @@ static void codes_case(struct trial *t, uint32_t dim, enum vector_kind kind, siz
 {
     static uint8_t want[MAX_ROWS * AURA_MAX_DIM], packed[MAX_ROWS * AURA_MAX_DIM];
     float want_scale[MAX_ROWS], packed_scale[MAX_ROWS];
-    struct aura_codec_plan plan;
-    struct layout layout = layout_of(t->cases++);
-    char name[80];
-    random_plan(&plan, t->variant->kind, dim, name, sizeof name, state);
-    snprintf(t->where, sizeof t->where, "%s, %zu rows of %s", name, n, vector_kind_name(kind));
-    float *y = place(&in, n * dim, sizeof(float), layout), *scale = place(&out2, n, sizeof(float), layout);
-    uint8_t *code = place(&out, n * dim, 1, layout);
-    for (size_t row = 0; row < n; row++)
-        fill_vector(y + row * dim, dim, kind, state);
-    ((aura_encode_fn *)t->variant->run)(code, scale, y, &plan, n);
-    check_canaries(t);
+    const struct encoded e = encode_some(t, dim, kind, n, state);
+    const struct aura_codec_plan plan = e.plan;
+    const float *y = e.y, *scale = e.scale;
+    const uint8_t *code = e.code;
     aura_encode_ref(want, want_scale, y, &plan, n);
     aura_row_encode_ref(packed, packed_scale, y, &plan, n);
     same_bytes(t, code, want, n * dim, "the codes");
