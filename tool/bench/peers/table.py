@@ -20,9 +20,10 @@ def read(path):
 def tokens(directory):
     """Whether both have the same tokens for the page, read as text and with names of control tokens."""
     rows = []
-    for how in ("plain", "special"):
-        theirs = [int(x) for x in read("%s/tokens.%s.llama" % (directory, how)).split()]
-        ours = json.loads(read("%s/tokens.%s.aura" % (directory, how)))["tokens"]
+    for path in sorted(glob.glob(directory + "/tokens.*.llama")):
+        how = path.split(".")[-2]
+        theirs = [int(x) for x in read(path).split()]
+        ours = json.loads(read(path.replace(".llama", ".aura")))["tokens"]
         rows.append({"how": how, "tokens": len(theirs), "equal": ours == theirs})
     return rows
 
@@ -59,6 +60,22 @@ def speed(directory):
     for path in glob.glob(directory + "/speed.*.aura"):
         for row in json.loads(read(path))["rows"]:
             found.setdefault(("aura", row["cache"], row["depth"]), []).append(1000 / row["mean_ms"])
+    return medians(found)
+
+
+def prompts(directory):
+    """Tokens a second of prompts as a whole; the median of the rounds."""
+    found = {}
+    for path in glob.glob(directory + "/prompt.*.llama"):
+        for test in json.loads(read(path)):
+            found.setdefault(("llama.cpp", test["type_k"], test["n_prompt"]), []).append(test["avg_ts"])
+    for path in glob.glob(directory + "/prompt.*.aura"):
+        for row in json.loads(read(path))["rows"]:
+            found.setdefault(("aura", row["cache"], row["prompt_tokens"]), []).append(row["prompt_tokens_per_s"])
+    return medians(found)
+
+
+def medians(found):
     return [
         {"program": program, "cache": cache, "depth": depth, "tokens_per_s": round(statistics.median(all), 2), "rounds": len(all)}
         for (program, cache, depth), all in sorted(found.items())
@@ -70,16 +87,16 @@ def machine():
     return {"cpu": names[0] if names else "unknown CPU", "cpus": os.cpu_count()}
 
 
-def speed_table(rows):
+def speed_table(rows, column):
     depths = sorted({r["depth"] for r in rows})
     base = {r["depth"]: r["tokens_per_s"] for r in rows if (r["program"], r["cache"]) == ("llama.cpp", "f16")}
-    yield "| tokens/s, and times llama.cpp's f16 | %s |" % " | ".join("behind %d tokens" % d for d in depths)
-    yield "|---%s|" % ("|---" * len(depths))
     order = {"f16": 0, "q8_0": 1, "q4_0": 2, "kf16vf16": 3, "k8v8": 4, "k4v4": 5, "k3v3": 6}
+    lines = []
     for key in sorted({(r["program"], r["cache"]) for r in rows}, key=lambda k: order.get(k[1], 9)):
         cells = {r["depth"]: r["tokens_per_s"] for r in rows if (r["program"], r["cache"]) == key}
         text = ["%.1f (%.2f×)" % (cells[d], cells[d] / base[d]) if d in cells and base.get(d) else "–" for d in depths]
-        yield "| %s, %s | %s |" % (*key, " | ".join(text))
+        lines.append("| %s, %s | %s |" % (*key, " | ".join(text)))
+    return "| tokens/s, and times llama.cpp's f16 | %s |" % " | ".join(column % d for d in depths), lines
 
 
 def targets(rows):
@@ -91,28 +108,29 @@ def targets(rows):
             yield {"cache": cache, "depth": depth, "times": round(ours / theirs, 3), "most": most}
 
 
+def tables(result):
+    """The head and the rows of each; a part that did not run has none."""
+    yield "| tokens of a page of awkward text | number | equal |", [
+        "| %s | %d | %s |" % (r["how"], r["tokens"], "yes" if r["equal"] else "NO") for r in result["tokens"]]
+    yield "| greedy decoding, f16 cache | tokens equal | closest decision, logits |", [
+        "| `%s` | %d of %d | %.2f |" % (r["prompt"], r["equal"], r["tokens"], r["margin"]) for r in result["greedy"]]
+    yield "| perplexity, f16 cache | llama.cpp | aura | apart |", [
+        "| %s | %.4f | %.4f | %.2f %% |" % (r["text"], r["llama.cpp"], r["aura"], 100 * r["apart"]) for r in result["perplexity"]]
+    yield speed_table(result["speed"], "behind %d tokens")
+    yield speed_table(result["prompts"], "a prompt of %d")
+
+
 def markdown(result):
     m = result["machine"]
     yield "llama.cpp of llama-cpp-python 0.3.36, compiler flags besides its own: %s; beside aura on %s, %d processors; `make peers`." % (
         result["flags"], m["cpu"], m["cpus"])
     yield ""
-    yield "| tokens of a page of awkward text | number | equal |"
-    yield "|---|---|---|"
-    for r in result["tokens"]:
-        yield "| %s | %d | %s |" % (r["how"], r["tokens"], "yes" if r["equal"] else "NO")
-    yield ""
-    yield "| greedy decoding, f16 cache | tokens equal | closest decision, logits |"
-    yield "|---|---|---|"
-    for r in result["greedy"]:
-        yield "| `%s` | %d of %d | %.2f |" % (r["prompt"], r["equal"], r["tokens"], r["margin"])
-    yield ""
-    yield "| perplexity, f16 cache | llama.cpp | aura | apart |"
-    yield "|---|---|---|---|"
-    for r in result["perplexity"]:
-        yield "| %s | %.4f | %.4f | %.2f %% |" % (r["text"], r["llama.cpp"], r["aura"], 100 * r["apart"])
-    yield ""
-    yield from speed_table(result["speed"])
-    yield ""
+    for head, rows in tables(result):
+        if rows:
+            yield head
+            yield re.sub("[^|]+", "---", head)
+            yield from rows
+            yield ""
     for r in result["targets"]:
         yield "A token of %s behind %d tokens takes %.2f times as long as llama.cpp's with f16; it should be %.1f at most." % (
             r["cache"], r["depth"], r["times"], r["most"])
@@ -120,12 +138,13 @@ def markdown(result):
 
 def main(directory):
     result = {"machine": machine(), "flags": read(directory + "/flags").strip(), "tokens": tokens(directory), "greedy": greedy(directory), "perplexity": perplexity(directory),
-              "speed": speed(directory)}
+              "speed": speed(directory), "prompts": prompts(directory)}
+    apart = [math.log(r["aura"] / r["llama.cpp"]) for r in result["perplexity"]]
     result["targets"] = list(targets(result["speed"]))
     result["good"] = (
         all(r["equal"] for r in result["tokens"])
         and all(r["equal"] >= LEAST_EQUAL for r in result["greedy"])
-        and abs(statistics.mean(math.log(r["aura"] / r["llama.cpp"]) for r in result["perplexity"])) <= MOST_APART
+        and abs(statistics.mean(apart or [0])) <= MOST_APART
     )
     with open(directory + "/peers.json", "w") as file:
         json.dump(result, file, indent=1)
