@@ -7,8 +7,10 @@
 
 `aura.transformers.AuraCache` is a cache for transformers' generate(); `aura.torch` has the operator torch.ops.aura.attend.
 """
-from ._cache import (Cache, Flags, ModelCache, ModelSequence, Profile, Sequence, calibrate, formats, quantize_dequantize)
+from ._cache import Cache, Flags, Sequence
 from ._lib import Context, Error, Status, version as __version__
+from ._models import ModelCache, ModelSequence
+from ._profiles import Profile, calibrate, formats, quantize_dequantize
 
 __all__ = ["Cache", "Context", "Error", "Flags", "ModelCache", "ModelSequence", "Profile", "Sequence", "Status", "calibrate", "formats",
            "quantize_dequantize", "__version__"]

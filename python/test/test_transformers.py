@@ -15,6 +15,8 @@ import transformers
 
 import aura
 import aura.transformers as ours
+from aura import _lazy
+from aura._lib import lib
 from aura.transformers import AuraCache
 from models import FAMILIES, model, prompts
 from test_cache import refused
@@ -252,7 +254,7 @@ def test_says_once_that_it_decodes():
     handler = logging.Handler()
     handler.emit = lambda record: heard.append(record.getMessage())
     logging.getLogger("aura.transformers").addHandler(handler)
-    ours._said.clear()
+    _lazy._said.clear()
     m = model("llama")
     generate(m, AuraCache(m.config))
     assert not heard, heard
@@ -341,11 +343,11 @@ def test_own_cost():
     cache.update(k, k, 0)
     layer, attention, module = cache.layers[0], ours.attention, m.model.layers[0].self_attn
     layer.flush()
-    k, step, best = k[:, :, :1], ours.lib.aura_step, 1e9
+    k, step, best = k[:, :, :1], lib.aura_step, 1e9
     asked = dict(batch_size=1, q_length=1, kv_length=65, q_offset=64, kv_offset=0, attention_mask=None)
     mask = ours.mask(**asked, mask_function=transformers.masking_utils.causal_mask_function)
     try:
-        ours.lib.aura_step = lambda *_: 0
+        lib.aura_step = lambda *_: 0
         for _ in range(30):
             start = time.perf_counter()
             for _ in range(100):
@@ -354,6 +356,6 @@ def test_own_cost():
                 attention(module, q, key, value, mask, scaling=0.125)
             best = min(best, (time.perf_counter() - start) / 100)
     finally:
-        ours.lib.aura_step = step
+        lib.aura_step = step
     print(f"# {best * 1e6:.1f} us of Python for a layer and token")
     assert best < 60e-6, f"{best * 1e6:.0f} us"
