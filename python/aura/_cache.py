@@ -413,11 +413,12 @@ class Cache(Owner):
 
     @classmethod
     def load(cls, file: str | os.PathLike | bytes, *, threads: int | Context | None = None, budget_bytes: int = 0,
-             device: Any = "cpu") -> tuple["Cache", list[Sequence]]:
-        """The cache of a file, or of the bytes of one, and its sequences in the order in which they were saved."""
+             device: Any = "cpu", q_heads: int = 0) -> tuple["Cache", list[Sequence]]:
+        """The cache of a file, or of the bytes of one, and its sequences in the order in which they were saved. Any device reads what any
+        other wrote; a GPU must know q_heads, where the file does not say it."""
         if str(device) != "cpu":
             from .cuda import CudaCache
-            return CudaCache.load(file, device=device, threads=threads, budget_bytes=budget_bytes)
+            return CudaCache.load(file, device=device, threads=threads, budget_bytes=budget_bytes, q_heads=q_heads)
         ctx = context(threads)
         options, kept = _snapshot(None, budget_bytes=budget_bytes)
         if isinstance(file, bytes):

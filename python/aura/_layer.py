@@ -442,7 +442,8 @@ class AuraLayer(CacheLayerMixin):
         layer = cls(settings, about["window"], about["index"])
         if data:
             layer.gpu = settings.device
-            layer.store, layer.seqs = Store.load(data, threads=settings.threads, device=layer.gpu or "cpu")
+            layer.store, layer.seqs = Store.load(data, threads=settings.threads, device=layer.gpu or "cpu",
+                                                 q_heads=settings.ratio * about["kv_heads"])
             layer.length, layer.pads, layer.rows, layer.is_initialized = about["length"], about["pads"], len(layer.seqs), True
             layer.kv_heads, layer.k_dim, layer.v_dim = about["kv_heads"], about["k_dim"], about["v_dim"]
             layer.dtype = getattr(torch, about["dtype"])

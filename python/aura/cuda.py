@@ -17,7 +17,7 @@ import numpy as np
 
 from . import _abi
 from ._arrays import Tensor, empty, is_torch, look, shaped
-from ._cache import Array, Cache, Sequence, _snapshot, _source, config_of
+from ._cache import Array, Cache, Flags, Sequence, _snapshot, _source, config_of
 from ._gpu import GONE, CudaSequence, Gpu, available, index_of, set_view
 from ._lib import Context, Error, Handle, Status, bad, check, context, lib, make
 
@@ -507,11 +507,13 @@ class CudaCache(Cache):
 
     @classmethod
     def load(cls, file: str | os.PathLike | bytes, *, device: Any = "cuda", threads: int | Context | None = None, budget_bytes: int = 0,
-             tokens: int = 0, seqs: int = 0) -> tuple["CudaCache", list[CudaSequence]]:
-        """The cache of a file, or of the bytes of one, on a GPU, and its sequences in the order in which they were saved."""
+             q_heads: int = 0, tokens: int = 0, seqs: int = 0) -> tuple["CudaCache", list[CudaSequence]]:
+        """The cache of a file, or of the bytes of one, on a GPU, and its sequences in the order in which they were saved. A cache of
+        the CPU may have learned, or have metrics: what it stored is read as it is, and tokens that follow are encoded without."""
         host, twins = Cache.load(file, threads=threads)
         config = host._get_info().config
-        config.budget_bytes = budget_bytes
+        config.budget_bytes, config.q_heads = budget_bytes, config.q_heads or q_heads
+        config.flags, config.k_metric, config.v_metric = config.flags & ~int(Flags.LEARN), None, None
         cache = cls.__new__(cls)
         cache._begin(host._context, config, device)
         pages = sum(-(-len(twin) // _PAGE) + 4 for twin in twins)

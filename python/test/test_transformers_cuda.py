@@ -103,6 +103,38 @@ def test_turns_copies_and_files():
     same(on_cpu(generate(m, first, whole)), want, "after reset()", CLOSE)
 
 
+def alike(a, b):
+    return torch.equal(*(torch.as_tensor(x).cpu() for x in (a, b)))
+
+
+def test_files_travel():
+    """A file of the CPU's is read on a GPU, and the reverse: the same bytes, and attention goes on."""
+    for name, format in (("llama", "k4v4"), ("llama", "kf32vf32"), ("mistral, window", "k4v4")):
+        m, whole = there(name), given(2, 700, (9, 0))
+        part = {key: x[:, :690] for key, x in whole.items()}
+        for source, target in ((dict(device="cuda"), {}), ({}, dict(device="cuda"))):
+            if emulated or source:
+                one = AuraCache(m.config, format, **source)
+                m(**part, past_key_values=one)
+            else:
+                one = AuraCache(m.config, format)
+                model(name)(**{key: x.cpu() for key, x in part.items()}, past_key_values=one)
+            with tempfile.TemporaryDirectory() as folder:
+                one.save(path := pathlib.Path(folder, "cache"))
+                two = AuraCache.load(path, m.config, **target)
+                two.save(path)
+                three = AuraCache.load(path, m.config, **source)
+            assert bool(two.layers[0].gpu) == bool(target) and two.get_seq_length() == 690, f"{name} {format}"
+            for layer, other in zip(one.layers, three.layers):
+                for a, b in zip(layer.seqs, other.seqs):
+                    x, y = a.decode(a.first, dtype="float16"), b.decode(b.first, dtype="float16")
+                    assert a.first == b.first and all(map(alike, x, y)), f"{name} {format}: there and back"
+            if emulated:
+                far = [m(**{**whole, "input_ids": whole["input_ids"][:, 690:]}, past_key_values=c).logits for c in (one, two)]
+                error = float((far[0] - far[1]).abs().max() / far[0].abs().max())
+                assert error <= (MANY if format == "k4v4" else CLOSE), f"{name} {format} {target}: {error}"
+
+
 def test_bytes_and_growth():
     m = there("llama")
     small, large = cache(m, "k4v4"), cache(m, "k4v4", max_tokens=8000)

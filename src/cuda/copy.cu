@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+/* What bytes mean does not depend on who asks, on metrics or on learning: those may differ. */
 aura_status aura_cuda_check_same(const aura_cuda_cache *c, const char *call, const aura_cache *other)
 {
     struct aura_backend_cache r;
@@ -11,12 +12,16 @@ aura_status aura_cuda_check_same(const aura_cuda_cache *c, const char *call, con
     aura_backend_describe(&r, other);
     if (c->slots || r.config->slots)
         return aura_backend_fail(c->ctx, AURA_UNSUPPORTED, "%s: a cache with slots; sequences are copied", call);
-    aura_status status = aura_cuda_check_kind(c->ctx, call, r.config);
+    const aura_config *a = c->facts.config, *b = r.config;
+    aura_config bytes = *b;
+    bytes.q_heads = b->q_heads ? b->q_heads : a->q_heads;
+    bytes.flags &= ~(uint32_t)AURA_LEARN;
+    bytes.k_metric = bytes.v_metric = NULL;
+    aura_status status = aura_cuda_check_kind(c->ctx, call, &bytes);
     if (status)
         return status;
-    const aura_config *a = c->facts.config, *b = r.config;
-    int same = a->format.k == b->format.k && a->format.v == b->format.v && a->q_heads == b->q_heads &&
-               a->kv_heads == b->kv_heads && a->k_dim == b->k_dim && a->v_dim == b->v_dim && a->flags == b->flags &&
+    int same = a->format.k == b->format.k && a->format.v == b->format.v && a->q_heads == bytes.q_heads &&
+               a->kv_heads == b->kv_heads && a->k_dim == b->k_dim && a->v_dim == b->v_dim && a->flags == bytes.flags &&
                a->rollback == b->rollback && a->seed == b->seed && !a->balance == !b->balance && a->window == b->window &&
                a->max_queries == b->max_queries && a->keep_first == b->keep_first;
     if (same && a->balance)
