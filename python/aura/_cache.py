@@ -38,18 +38,29 @@ def name_of(format: Any) -> str:
     return name.value.decode()
 
 
-def config_of(q_heads: int, kv_heads: int, dim: int, format: str = "k4v4", *, v_dim: int = 0, window: int = 0, keep_first: int = 0,
+def triangle(dim: int) -> int:
+    """Numbers of a metric: the lower triangle of a matrix, by rows."""
+    return dim * (dim + 1) // 2
+
+
+def config_of(q_heads: int, kv_heads: int, dim: int, format: str | None = None, *, v_dim: int = 0, window: int = 0, keep_first: int = 0,
               max_queries: int = 0, rollback: int = 0, flags: int = 0, seed: int = 0, balance: Array | None = None,
+              v_balance: Array | None = None, k_metric: Array | None = None, v_metric: Array | None = None,
               budget_bytes: int = 0) -> tuple[Any, Any]:
     """An aura_config, and what it points to."""
-    keep = None if balance is None else floats(balance, "balance", (kv_heads, dim))
+    wide = v_dim or dim
+    keep = {name: floats(x, name, (kv_heads, width)) for name, x, width in (
+        ("balance", balance, dim), ("v_balance", v_balance, wide), ("k_metric", k_metric, triangle(dim)),
+        ("v_metric", v_metric, triangle(wide))) if x is not None}
     for name, value in (("q_heads", q_heads), ("kv_heads", kv_heads), ("dim", dim), ("v_dim", v_dim), ("window", window),
                         ("keep_first", keep_first), ("max_queries", max_queries), ("rollback", rollback)):
         if not 0 <= value < 2**32:
             raise bad(f"{name} is {value}")
-    config = make(_abi.aura_config, format=format_of(format), q_heads=q_heads, kv_heads=kv_heads, k_dim=dim, v_dim=v_dim, window=window,
+    config = make(_abi.aura_config, q_heads=q_heads, kv_heads=kv_heads, k_dim=dim, v_dim=v_dim, window=window,
                   keep_first=keep_first, max_queries=max_queries, rollback=rollback, flags=int(flags), seed=seed,
-                  balance=None if keep is None else keep.ctypes.data, budget_bytes=budget_bytes)
+                  budget_bytes=budget_bytes, **{name: x.ctypes.data for name, x in keep.items()})
+    if format is not None:
+        config.format = format_of(format)
     return config, keep
 
 
@@ -209,7 +220,8 @@ class Cache(Owner):
     window: a token is seen by itself and by the window - 1 tokens after it, and memory beyond is used again. 0: all stay.
     max_queries: with a window, most tokens of a call and sequence; 0: 512. keep_first: tokens that all see, however old.
     rollback: tokens that truncate() can take back without loss, 1 to 224; 0: 16.
-    balance: [kv_heads, dim] factors on keys, from `aura.calibrate`.
+    balance: [kv_heads, dim] factors on keys, from `aura.calibrate`; v_balance: [kv_heads, v_dim], on values.
+    k_metric, v_metric: [kv_heads, dim * (dim + 1) / 2]: what errors cost those who read them; `Profile.options` gives all four.
     budget_bytes: what the cache may allocate; 0: no limit.
     threads: how many work on a call (None: all that this process may use), or an `aura.Context`.
     device: "cuda", "cuda:1": in the memory of that GPU; see `aura.cuda`, which has further arguments.

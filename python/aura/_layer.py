@@ -9,19 +9,21 @@ import torch
 from transformers.cache_utils import CacheLayerMixin
 
 from . import _abi
-from ._cache import Cache as Store, Flags, Sequence
-from ._lazy import Lazy, counts
+from ._cache import Cache as Store, Flags, Sequence, format_of, triangle
+from ._lazy import Lazy, counts, say_once
 from ._lib import Error, Status, bad, check, emulated, lib, make
 from ._profiles import Profile
 from ._step import DTYPES, GpuStep, Step, added, looks_of, rowwise, set_strides
 
 _WINDOW_QUERIES = 512  # most tokens of a call where a window frees memory; longer prompts go in parts
+_PLAIN = (_abi.AURA_KIND_F32, _abi.AURA_KIND_F16, _abi.AURA_KIND_BF16)
+_FEEDBACK = ("v_balance", "k_metric", "v_metric")
 _TAUGHT = 512  # tokens of a prompt whose queries a cache learns from
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    format: str
+    format: str | None
     threads: int
     prefill: str
     rollback: int
@@ -35,11 +37,17 @@ class Settings:
     def __deepcopy__(self, memo: dict) -> "Settings":
         return self
 
-    def balance(self, index: int | None, kv_heads: int, dim: int) -> Any:
-        if self.profile is None or index is None or self.format.startswith(("kf", "kb")):
-            return None
-        balance = self.profile[index]
-        return balance if balance is not None and balance.shape == (kv_heads, dim) else None
+    def store_of(self, index: int | None, v_dim: int, kv_heads: int, dim: int) -> dict:
+        """What the profile has for a layer, and the format: the one that was asked for, else the profile's, else k4v4. Plain sides take
+        neither balances nor metrics."""
+        found = {} if self.profile is None or index is None or index >= len(self.profile) else self.profile.options(index)
+        format = self.format or found.get("format", "k4v4")
+        kinds = format_of(format)
+        for name, side, width in (("balance", kinds.k, dim), ("k_metric", kinds.k, triangle(dim)), ("v_balance", kinds.v, v_dim),
+                                  ("v_metric", kinds.v, triangle(v_dim))):
+            if name in found and (side in _PLAIN or found[name].shape != (kv_heads, width)):
+                del found[name]
+        return {**found, "format": format}
 
 
 class AuraLayer(CacheLayerMixin):
@@ -68,7 +76,7 @@ class AuraLayer(CacheLayerMixin):
         self.taught = False
 
     def __repr__(self) -> str:
-        return f"AuraLayer({self.settings.format}, {self.length} tokens)"
+        return f"AuraLayer({self.store.format if self.store else self.settings.format}, {self.length} tokens)"
 
     # What transformers asks.
 
@@ -126,10 +134,13 @@ class AuraLayer(CacheLayerMixin):
             ahead = settings.max_tokens or tokens + max(1024, tokens // 8)
             each = window + _WINDOW_QUERIES + 512 if window else max(tokens, ahead)
             options = dict(device=self.gpu, tokens=self.rows * (-(-each // 256) * 256), seqs=self.rows + 1)
-        self.store = Store(q_heads, self.kv_heads, self.k_dim, settings.format, v_dim=self.v_dim, window=window,
+        options.update(settings.store_of(self.index, self.v_dim, self.kv_heads, self.k_dim))
+        if self.gpu and any(name in options for name in _FEEDBACK):
+            say_once("on a GPU, of a profile's layers only formats and balances of keys are used: no metrics, no balances of values")
+            options = {name: x for name, x in options.items() if name not in _FEEDBACK}
+        self.store = Store(q_heads, self.kv_heads, self.k_dim, v_dim=self.v_dim, window=window,
                            max_queries=_WINDOW_QUERIES if window else 0, rollback=settings.rollback,
-                           flags=Flags.LEARN if settings.learn and not self.gpu else 0,
-                           balance=settings.balance(self.index, self.kv_heads, self.k_dim), threads=settings.threads, **options)
+                           flags=Flags.LEARN if settings.learn and not self.gpu else 0, threads=settings.threads, **options)
         self.seqs = [self.store.sequence() for _ in range(self.rows)]
 
     def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[Lazy, Lazy]:

@@ -87,7 +87,7 @@ class ModelCache(Owner):
     """The caches of all layers of a model, in one budget; a sequence is in all of them.
 
     layers: a list of dicts, one for each layer, with the arguments of Cache: [dict(q_heads=32, kv_heads=8, dim=128, format="k4v4"), ...].
-    profile: an `aura.Profile` with the balance of layers that have none of their own.
+    profile: an `aura.Profile` with balances, metrics and formats of layers whose dicts have none.
     """
 
     def __init__(self, layers: Many[dict], *, profile: Profile | None = None, budget_bytes: int = 0,

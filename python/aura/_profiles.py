@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 from typing import Any
 
@@ -9,12 +10,13 @@ import numpy as np
 
 from . import _abi
 from ._arrays import empty, floats, look, shaped
-from ._cache import Array, Cache, _view, name_of
+from ._cache import Array, Cache, _view, format_of, name_of, triangle
 from ._lib import Context, Handle, Owner, bad, check, context, lib, make
 
 
 class Profile(Owner):
-    """What calibration found out about the layers of a model: profile[i] is the balance of layer i, [kv_heads, dim], or None."""
+    """What calibration found out about the layers of a model: profile[i] is the balance of layer i, [kv_heads, dim], or None;
+    options(i) is all of it."""
 
     def __init__(self, layers: int, *, threads: int | Context | None = None):
         self._context = context(threads)
@@ -44,6 +46,36 @@ class Profile(Owner):
         kept = floats(balance, "balance", np.shape(balance) if len(np.shape(balance)) == 2 else (1, 1))
         check(lib.aura_profile_set(self._handle.use(), layer, *kept.shape, kept.ctypes.data))
 
+    def options(self, layer: int) -> dict:
+        """What the profile has of a layer, as arguments of Cache: format, balance, v_balance, k_metric, v_metric."""
+        info, found = self._get(layer), {}
+        for name, width in (("balance", info.k_dim), ("v_balance", info.v_dim), ("k_metric", triangle(info.k_dim)),
+                            ("v_metric", triangle(info.v_dim))):
+            if getattr(info, name):
+                held = (ctypes.c_float * (info.kv_heads * width)).from_address(getattr(info, name))
+                found[name] = np.array(held, np.float32).reshape(info.kv_heads, width)
+        if info.format.k:
+            found["format"] = name_of(info.format)
+        return found
+
+    def put(self, layer: int, *, format: str | None = None, balance: Array | None = None, v_balance: Array | None = None,
+            k_metric: Array | None = None, v_metric: Array | None = None) -> None:
+        """Gives a layer these, and takes what it had: as options() returns them. Arrays are [kv_heads, ...]."""
+        info, kept = make(_abi.aura_profile_layer), []
+        for name, x in (("balance", balance), ("v_balance", v_balance), ("k_metric", k_metric), ("v_metric", v_metric)):
+            if x is None:
+                continue
+            side, dim = "v_dim" if name.startswith("v") else "k_dim", _dim_of(np.shape(x), name)
+            kept.append(floats(x, name, np.shape(x)))
+            if info.kv_heads not in (0, len(kept[-1])) or getattr(info, side) not in (0, dim):
+                raise bad(f"{name} has shape {list(kept[-1].shape)}: others of the layer are of {info.kv_heads} heads of {getattr(info, side)}")
+            info.kv_heads = len(kept[-1])
+            setattr(info, side, dim)
+            setattr(info, name, kept[-1].ctypes.data)
+        if format is not None:
+            info.format = format_of(format)
+        check(lib.aura_profile_put(self._handle.use(), layer, ctypes.byref(info)))
+
     def save(self, path: str | os.PathLike) -> None:
         check(lib.aura_profile_save(self._handle.use(), os.fsencode(path)))
 
@@ -54,6 +86,16 @@ class Profile(Owner):
         profile._handle = Handle(lib.aura_profile_load, ctx._handle.use(), os.fsencode(path), destroy=lib.aura_profile_destroy,
                                  parent=ctx._handle)
         return profile
+
+
+def _dim_of(shape: tuple, name: str) -> int:
+    """The dim that numbers of this shape are of."""
+    if len(shape) == 2 and not name.endswith("metric"):
+        return shape[1]
+    dim = (math.isqrt(8 * shape[1] + 1) - 1) // 2 if len(shape) == 2 else 0
+    if not dim or triangle(dim) != shape[1]:
+        raise bad(f"{name} has shape {list(shape)}: [kv_heads, {'dim * (dim + 1) / 2' if name.endswith('metric') else 'dim'}] was expected")
+    return dim
 
 
 def calibrate(texts: Any, q_heads: int, kv_heads: int, dim: int) -> np.ndarray:

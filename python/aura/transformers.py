@@ -40,7 +40,7 @@ class AuraCache(Cache):
     """A cache for generate(past_key_values=...) of any decoder model of transformers, on the CPU or a GPU.
 
     config: the model's; it says which layers have a window, whose memory is then given back. None: no layer has.
-    format: of `aura.formats()`.
+    format: of `aura.formats()`, for all layers; None: what the profile says of each, and k4v4 where it says nothing.
     threads: that attention uses; None: as many as torch.
     prefill: "exact": a prompt attends to its own numbers as they are; "codes": to what is stored.
     rollback: tokens that crop() takes back without loss, 1 to 224; 0: 16.
@@ -51,7 +51,7 @@ class AuraCache(Cache):
     offloading: of a model on a GPU: layers wait in the memory of the host until it is their turn.
     """
 
-    def __init__(self, config: Any = None, format: str = "k4v4", *, threads: int | None = None, prefill: str = "exact", rollback: int = 0,
+    def __init__(self, config: Any = None, format: str | None = None, *, threads: int | None = None, prefill: str = "exact", rollback: int = 0,
                  planes: int = 0, profile: Profile | str | os.PathLike | None = None, learn: bool = True, device: Any = None,
                  max_tokens: int = 0, offloading: bool = False, offload_only_non_sliding: bool = True):
         if prefill not in ("exact", "codes"):
@@ -61,7 +61,7 @@ class AuraCache(Cache):
         device = None if device is None or str(device) == "cpu" else str(device)
         self.settings = Settings(format, threads or torch.get_num_threads(), prefill, rollback, planes, profile, learn, device, max_tokens,
                                   _ratio_of(config))
-        Store(1, 1, 64, format, threads=1)  # a format that is none says so here
+        Store(1, 1, 64, format or "k4v4", threads=1)  # a format that is none says so here
         layers = [] if config is None else list(map(self._layer, *zip(*enumerate(_plain_layers(config)))))
         if layers:
             super().__init__(layers=layers, offloading=offloading, offload_only_non_sliding=offload_only_non_sliding)

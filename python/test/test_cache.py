@@ -287,6 +287,35 @@ def test_calibrate_and_experiments():
     assert len(bits) == 144 and bits["kf32vf32"] == 32 and 4 < bits["k4v4"] < 4.3 < bits["k8v8"] < 8.3
 
 
+def test_profiles():
+    """All that a profile can say of a layer reaches a cache, through a file too."""
+    turn, tall = np.linalg.qr(numbers(64, 64))[0], np.tril_indices(64)
+    looks = (turn * np.where(np.arange(64) < 4, 9, 0.01)) @ turn.T  # queries look in four directions
+    metric, twos = np.stack([looks[tall]] * 2).astype(np.float32), np.full((2, 64), 2, np.float32)
+    profile = aura.Profile(3)
+    profile.put(0, format="kt3v8", balance=twos, v_balance=twos / 4, k_metric=metric, v_metric=metric)
+    profile.put(1, format="k2vt4")
+    with tempfile.TemporaryDirectory() as folder:
+        profile.save(path := pathlib.Path(folder, "profile"))
+        profile = aura.Profile.load(path)
+    got = profile.options(0)
+    assert got.pop("format") == "kt3v8" and profile.options(1) == dict(format="k2vt4") and profile.options(2) == {}
+    assert all((got[name] == x).all() for name, x in dict(balance=twos, v_balance=twos / 4, k_metric=metric, v_metric=metric).items())
+    refused(aura.Status.BAD_ARGUMENT, lambda: profile.put(2, balance=twos, k_metric=metric[:1]), "k_metric")
+    refused(aura.Status.BAD_ARGUMENT, lambda: profile.put(2, k_metric=metric[:, 1:]), "k_metric")
+    k, v = numbers(400, 2, 64), numbers(400, 2, 64)
+    for name, side in (("k_metric", 0), ("v_metric", 1)):
+        plain, better = (aura.quantize_dequantize(k, v, "kt3vt3", **x)[side] for x in ({}, {name: metric}))
+        cost = [np.einsum("thi,ij,thj->", x, looks, x) for x in (plain - (k, v)[side], better - (k, v)[side])]
+        assert cost[1] < 0.5 * cost[0], (name, cost)
+    assert (aura.quantize_dequantize(k, v, "k4v4", v_balance=np.linspace(0.5, 2, 128).reshape(2, 64))[1] != aura.quantize_dequantize(k, v, "k4v4")[1]).any()
+    layers = [dict(q_heads=4, kv_heads=2, dim=64, **x) for x in (dict(), dict(), dict())]
+    formats = [layer.format for layer in aura.ModelCache(layers, profile=profile).layers]
+    assert formats == ["kt3v8", "k2vt4", "k4v4"], formats
+    error = [np.square(aura.quantize_dequantize(k, v, x)[0] - k).mean() for x in ("k3v3", "kt3vt3")]
+    assert error[1] < 0.85 * error[0], error
+
+
 def test_threads_and_the_gil():
     cache = aura.Cache(8, 1, 128, "kf32vf32", threads=1)
     seq = cache.sequence()

@@ -227,6 +227,19 @@ def test_quality_and_profile():
         m(**prompts(), past_key_values=c)
     ours_of = [c.layers[i].store.to_bytes() for i in (0, 1) for c in (cache, before)]
     assert ours_of[0] == ours_of[1] and ours_of[2] != ours_of[3]
+    metric = torch.eye(64)[tuple(torch.tril_indices(64, 64))].expand(2, -1)
+    profile.put(0, format="kt4vt4", k_metric=metric * 2, v_metric=metric)
+    profile.put(1, v_balance=torch.full((2, 64), 0.5))
+    for given, formats in ((None, ["kt4vt4", "k4v4"]), ("kt3vt3", ["kt3vt3"] * 2), ("kf16v4", ["kf16v4"] * 2)):
+        cache = AuraCache(m.config, given, profile=profile)
+        m(**prompts(), past_key_values=cache)
+        have = [layer.store._get_info().config for layer in cache.layers]
+        assert [layer.store.format for layer in cache.layers] == formats
+        assert [bool(c.k_metric) for c in have] == [given != "kf16v4", False] and [bool(c.v_metric) for c in have] == [True, False]
+        assert [bool(c.v_balance) for c in have] == [False, True]
+    with tempfile.TemporaryDirectory() as folder:
+        cache.save(path := pathlib.Path(folder, "cache"))
+        assert AuraCache.load(path, m.config, profile=profile).layers[0].store.format == "kf16v4"
 
 
 def test_learning():

@@ -135,6 +135,17 @@ def test_files_travel():
                 assert error <= (MANY if format == "k4v4" else CLOSE), f"{name} {format} {target}: {error}"
 
 
+def test_profile():
+    """What a GPU knows of a profile: formats and balances of keys. The rest is left out."""
+    m, profile = there("llama"), aura.Profile(2)
+    profile.put(0, format="k8v5", balance=torch.full((2, 64), 1.5), v_balance=torch.full((2, 64), 0.5))
+    one = AuraCache(m.config, device="cuda", profile=profile)
+    m(**given(), past_key_values=one)
+    have = [layer.store._get_info().config for layer in one.layers]
+    assert [layer.store.format for layer in one.layers] == ["k8v5", "k4v4"]
+    assert [(bool(c.balance), bool(c.v_balance)) for c in have] == [(True, False), (False, False)]
+
+
 def test_bytes_and_growth():
     m = there("llama")
     small, large = cache(m, "k4v4"), cache(m, "k4v4", max_tokens=8000)
