@@ -133,7 +133,8 @@ class AuraLayer(CacheLayerMixin):
         if self.gpu:
             ahead = settings.max_tokens or tokens + max(1024, tokens // 8)
             each = window + _WINDOW_QUERIES + 512 if window else max(tokens, ahead)
-            options = dict(device=self.gpu, tokens=self.rows * (-(-each // 256) * 256), seqs=self.rows + 1)
+            options = dict(device=self.gpu, tokens=self.rows * (-(-each // 256) * 256), seqs=self.rows,
+                           seq_tokens=0 if window else max(1 << 18, 2 * each))
         options.update(settings.store_of(self.index, self.v_dim, self.kv_heads, self.k_dim))
         if self.gpu and any(name in options for name in _FEEDBACK):
             say_once("on a GPU, of a profile's layers only formats and balances of keys are used: no metrics, no balances of values")

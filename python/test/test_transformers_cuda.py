@@ -146,6 +146,22 @@ def test_profile():
     assert [(bool(c.balance), bool(c.v_balance)) for c in have] == [(True, False), (False, False)]
 
 
+def test_bytes_of_long_rows():
+    """A layer of 32/8 heads of 128 beside float16 or bfloat16 of as many tokens. The last page of a row is half full in the mean."""
+    need()
+    config = transformers.LlamaConfig(num_hidden_layers=1, num_attention_heads=32, num_key_value_heads=8, head_dim=128)
+    for rows, tokens, least in ((8, 32768, 3.82), (8, 32768 + 26, 3.799), (8, 32768 + 128, 3.81), (1, 131072 + 26, 3.84)):
+        layer = AuraCache(config, "k4v4", device="cuda", max_tokens=tokens).layers[0]
+        few = torch.zeros(rows, 8, 1, 128, device=WHERE, dtype=torch.bfloat16)
+        layer.update(few, few)
+        layer.flush()
+        for seq in layer.seqs:
+            seq.reserve(tokens)
+        smaller = rows * tokens * 8 * 128 * 4 / layer.store.bytes
+        print(f"# {rows} x {tokens}: {layer.store.bytes / 1e6:.1f} MB, {smaller:.4f} x smaller")
+        assert smaller >= least, f"{rows} x {tokens}: {smaller:.4f}"
+
+
 def test_bytes_and_growth():
     m = there("llama")
     small, large = cache(m, "k4v4"), cache(m, "k4v4", max_tokens=8000)
