@@ -173,7 +173,16 @@ class CudaSequence(Sequence):
         self.cache.truncate([self], [tokens])
 
     def remove(self, first: int, tokens: int) -> None:
-        raise Error(Status.UNSUPPORTED, "tokens in the middle of a sequence cannot be removed on a GPU: copy it to a cache of the CPU")
+        """As Sequence.remove(), by way of the host: the sequence is downloaded, and what is left of it comes back. What it shared with
+        others it has for itself then."""
+        cache = self.cache
+        with cache._lock:
+            self._info()
+            host = cache._host()
+            twin = host.sequence()
+            check(lib.aura_cuda_download(cache._use(), self.id, host._use(), twin.id))
+            twin.remove(first, tokens)
+            cache._replace(self, host, twin)
 
     def reserve(self, tokens: int) -> None:
         """Takes the memory for `tokens` tokens in all now: appends up to there do not wait for the device."""

@@ -188,6 +188,19 @@ class CudaCache(Cache):
             self._alive[seq.id] = seq
         return seqs
 
+    def _replace(self, seq: CudaSequence, host: Cache, twin: Sequence) -> None:
+        """A sequence becomes what one of a cache of the CPU is. The old one goes when the new one is there."""
+        self._place()
+        made, tokens = CudaSequence(self, self._new_id(lib.aura_cuda_seq_create)), len(twin)
+        status = lib.aura_cuda_upload(self._use(), made.id, host._use(), twin.id)
+        if status == Status.OUT_OF_PAGES and self._grows:
+            self._grow(self._seqs, tokens)
+            status = lib.aura_cuda_upload(self._use(), made.id, host._use(), twin.id)
+        check(status)
+        seq.id, made.id = made.id, seq.id  # `made` ends, and with it what the sequence was
+        self._alive[seq.id], self._alive[made.id] = seq, made
+        seq.tokens, seq.reserved, seq.shares, self._moves = tokens, 0, True, self._moves + 1
+
     def leave(self) -> None:
         """Gives the device's memory back: what is stored waits in the host's, and comes back with the next call."""
         with self._lock:
