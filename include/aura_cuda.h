@@ -226,7 +226,7 @@ AURA_API aura_status aura_cuda_model_seqs_select(aura_cuda_model_cache *model, c
 /* ---- copies and files -------------------------------------------------------------------------------------------- */
 
 /* Copies a sequence of a CPU cache to an empty one on the device, and back: the same bytes. The two caches must have equal
- * configurations, except for the budget.
+ * configurations, except for the budget and what the CPU's may have besides: AURA_LEARN, metrics, q_heads 0.
  * Fail, with nothing changed: AURA_BAD_ARGUMENT (other configurations, a target that is not empty), AURA_UNSUPPORTED (slots),
  * AURA_OUT_OF_PAGES, AURA_TOO_LARGE, AURA_OUT_OF_MEMORY, AURA_DEVICE. */
 AURA_API aura_status aura_cuda_upload(aura_cuda_cache *cache, aura_cuda_seq seq, const aura_cache *from, aura_seq from_seq);

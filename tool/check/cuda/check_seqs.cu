@@ -217,7 +217,7 @@ static void run_snapshot(struct scene s)
     end_case(s, before, "files equal");
 }
 
-/* Metrics and balanced values: the device has kernels for neither, whether it is asked for them or given a cache with them. */
+/* Metrics and balanced values: the device has kernels for neither. A cache with metrics can be uploaded: its bytes mean the same. */
 static void refuse_feedback(const struct scene &s, const struct filled &f, struct device_side &d, aura_cuda_seq to)
 {
     const aura_config &c = s.config;
@@ -233,7 +233,7 @@ static void refuse_feedback(const struct scene &s, const struct filled &f, struc
             !strstr(aura_last_error(), i < 2 ? "a metric" : "balance of values"))
             complain(s, "create with feedback: %s", aura_last_error());
         TRY(aura_cache_create(f.ctx, &shape, &cpu));
-        if (aura_cuda_upload(d.cache, to, cpu, 0) != AURA_UNSUPPORTED)
+        if (aura_cuda_upload(d.cache, to, cpu, 0) != (i < 2 ? AURA_BAD_ARGUMENT : AURA_UNSUPPORTED)) /* no such sequence */
             complain(s, "upload of feedback: %s", aura_last_error());
         aura_cache_destroy(cpu);
     }
