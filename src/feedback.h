@@ -25,7 +25,7 @@ static inline float aura_feedback_unit(const struct aura_codec_plan *plan, float
 }
 
 /* The scale: the vector keeps its length in the metric (matched), or its product with itself (unbiased). */
-static inline float aura_feedback_scale(const struct aura_feedback_sums *s, float gain, aura_scale_rule rule)
+static inline AURA_ANYWHERE float aura_feedback_scale(const struct aura_feedback_sums *s, float gain, aura_scale_rule rule)
 {
     if (rule == AURA_SCALE_UNBIASED)
         return s->dot > 0 ? s->size2 / s->dot : 0;
@@ -41,10 +41,10 @@ static inline uint32_t aura_trellis_gains(const struct aura_codec_plan *plan)
     return plan->n_fits == 1 ? 1 : plan->bits == 4 ? 3 : 4;
 }
 
-static inline float aura_trellis_gain(uint32_t i, float scale)
+static inline AURA_ANYWHERE float aura_trellis_gain(uint32_t i, float scale)
 {
-    static const float factor[4] = {1.f, 0.95f, 1.05f, 1.1f};
-    return scale > 0 ? factor[i] / scale : 0;
+    const float factor = i == 0 ? 1.f : i == 1 ? 0.95f : i == 2 ? 1.05f : 1.1f;
+    return scale > 0 ? factor / scale : 0;
 }
 
 /* The scale of trellis codes without a metric; cc: c'c. */
@@ -56,7 +56,7 @@ static inline float aura_trellis_scale(const struct aura_codec_plan *plan, float
 }
 
 /* What the error y - scale * c = (1 - scale * gain) * y + scale * r costs. */
-static inline float aura_feedback_cost(const struct aura_feedback_sums *s, float gain, float scale)
+static inline AURA_ANYWHERE float aura_feedback_cost(const struct aura_feedback_sums *s, float gain, float scale)
 {
     const float off = 1 - scale * gain;
     return (off * off) * s->yy + (((off + off) * scale) * s->yr + (scale * scale) * s->rr);

@@ -219,6 +219,7 @@ enum { AURA_N_KINDS = 32 };
  *     attend_wide_b4_d128_r32_cuda  the same for up to 32 rows of long sequences, on sm_90: cuda/attend_wide.cuh
  *     attend_bits_d128_r4_cuda   codes of dim 128 on both sides, every pair of widths: cuda/general.cu
  *     append_any_d128_cuda       keys and values of up to dim 128: cuda/append.cu
+ *     append_search_d128_cuda    the same for trellis codes and with a metric: cuda/close_search.cuh
  *     slots_any_d128_cuda        tokens into slots, of up to dim 128: cuda/append.cu; slots_seen_cuda: cuda/slots.cu
  *     truncate_any_cuda, write_any_cuda  cuda/seq.cu
  *     seen_any_cuda, pad_any_cuda  what queries see that say so themselves; padding of a batch: cuda/step.cu
@@ -235,6 +236,8 @@ enum { AURA_N_KINDS = 32 };
 
 /* X(kind, ...): all widths that the device encodes and that its general kernels read: it refuses a cache of another. */
 #define AURA_CUDA_BITS(X, ...) X(2, __VA_ARGS__) AURA_CUDA_KINDS(X, __VA_ARGS__)
+#define AURA_CUDA_TRELLIS(X, ...) X(AURA_TRELLIS_2, __VA_ARGS__) X(AURA_TRELLIS_3, __VA_ARGS__) X(AURA_TRELLIS_4, __VA_ARGS__)
+#define AURA_CUDA_CODES(X, ...) AURA_CUDA_BITS(X, __VA_ARGS__) AURA_CUDA_TRELLIS(X, __VA_ARGS__)
 
 /* X(name, kind, dim, planes, rows of a lane, panels): a block has 4 * rows of a lane * panels rows; a panel is 8 columns of
  * the mma. Up to 5 bits there is one plane too, which aura_planes_of() chooses. */
@@ -283,6 +286,9 @@ enum { AURA_N_KINDS = 32 };
     X(append_any_d128_cuda, 128) \
     X(append_any_d256_cuda, 256) \
     X(append_any_d512_cuda, 512)
+
+/* The same where codes are searched for: trellis codes, and sides with a metric. */
+#define AURA_CUDA_SEARCH(X) X(append_search_d128_cuda, 128) X(append_search_d256_cuda, 256) X(append_search_d512_cuda, 512)
 
 /* The same for slots: keys and values of up to that dim. */
 #define AURA_CUDA_SLOTS(X) X(slots_any_d128_cuda, 128) X(slots_any_d256_cuda, 256) X(slots_any_d512_cuda, 512)
@@ -345,7 +351,7 @@ enum { AURA_N_KINDS = 32 };
 /* X(name, ...): all of them. */
 #define AURA_CUDA_KERNELS(X)                                                                                  \
     AURA_CUDA_SLOTS(X) X(slots_seen_cuda, 0)                                                                  \
-    AURA_CUDA_APPEND(X) X(truncate_any_cuda, 0) X(write_any_cuda, 0) X(seen_any_cuda, 0) X(pad_any_cuda, 0)    \
+    AURA_CUDA_APPEND(X) AURA_CUDA_SEARCH(X) X(truncate_any_cuda, 0) X(write_any_cuda, 0) X(seen_any_cuda, 0) X(pad_any_cuda, 0)    \
     AURA_CUDA_ATTEND(X) AURA_CUDA_GENERAL(X) AURA_CUDA_PREFILL(X)                                             \
     AURA_CUDA_WIDE(X) AURA_CUDA_PREFILL_ANY(X) X(prefill_jobs_cuda, 0) \
     X(unpack_d128_cuda, 128) X(unpack_d256_cuda, 256) X(unpack_any_cuda, 0) AURA_CUDA_ROWS(X)

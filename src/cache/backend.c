@@ -22,6 +22,8 @@ void aura_backend_describe(struct aura_backend_cache *facts, const aura_cache *c
     facts->reference_codec = &cache->reference_codec;
     facts->balance = cache->k.balance;
     facts->inverse_balance = cache->k.inverse_balance;
+    facts->k_metric = k ? cache->k.metric : NULL;
+    facts->v_metric = v ? cache->v.metric : NULL;
     facts->pinned = cache->pinned;
     facts->rollback = cache->rollback;
     facts->rows = cache->rows;

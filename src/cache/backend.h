@@ -18,6 +18,7 @@ struct aura_backend_cache {
     const struct aura_rotation_plan *k_rotate, *v_rotate, *v_undo; /* NULL for a plain side */
     const struct aura_codec_plan *k_codec, *v_codec, *reference_codec;
     const float *balance, *inverse_balance; /* [kv_heads][k_dim], or NULL */
+    const struct aura_metric *k_metric, *v_metric; /* [kv_heads], or NULL */
     uint32_t pinned, rollback;
     uint32_t rows;                /* f16 rows per head and sequence: open ones by position modulo (rows - pinned), then pinned */
     size_t page_bytes;

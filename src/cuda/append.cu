@@ -10,7 +10,7 @@
  * can: it checks vectors while the state of the sequence is on its way. And it says that it has read the state before it
  * stores, because the last block to say so writes the new state. */
 #include "cache.cuh"
-#include "close.cuh"
+#include "close_search.cuh"
 #include "rotate.cuh"
 
 #define SURELY_GOOD (AURA_LONGEST / 32) /* a vector of up to 512 such numbers is not longer */
@@ -220,15 +220,18 @@ __device__ __forceinline__ struct stretch next_stretch(const struct dev_cache &c
     return {n, (uint32_t)aura_closed_after(closed, len + n, c.rollback, c.open)};
 }
 
-/* Calls close_tokens(). The state of the block is in shared memory meanwhile. */
-template <int M>
+/* Calls close_tokens(), or close_by_search(). The state of the block is in shared memory meanwhile. */
+template <int M, bool SEARCH>
 __device__ __forceinline__ void close_tile(const struct dev_append &a, append_block &b)
 {
     if (threadIdx.x == APPEND_THREADS - 64) /* a thread of a warp that has no vector to store and knows the page */
         begin_closing<M>(a, b);
     copies_arrived();
     __syncthreads();
-    close_tokens<M>();
+    if constexpr (SEARCH)
+        close_by_search<M>();
+    else
+        close_tokens<M>();
     b = space<M>()->block;
     b.closed = b.end;
     if (b.len < b.until) /* the next stretch writes to shared memory again */
@@ -236,7 +239,7 @@ __device__ __forceinline__ void close_tile(const struct dev_append &a, append_bl
 }
 
 /* Stores all tokens that are left, stretch by stretch. */
-template <int M>
+template <int M, bool SEARCH>
 __device__ __forceinline__ void append_tokens(const struct dev_append &a, append_block b)
 {
     while (b.len < b.until) {
@@ -252,7 +255,7 @@ __device__ __forceinline__ void append_tokens(const struct dev_append &a, append
         b.len += n.tokens;
         b.end = n.closed;
         if (closes)
-            close_tile<M>(a, b);
+            close_tile<M, SEARCH>(a, b);
     }
 }
 
@@ -300,7 +303,7 @@ __device__ __forceinline__ bool begin_block(const struct dev_append &a, uint32_t
     return !__syncthreads_or(!good);
 }
 
-template <int M>
+template <int M, bool SEARCH>
 __device__ __forceinline__ void append_body(const struct dev_append &a)
 {
     const uint32_t most = a.tokens - (a.starts ? min(a.starts[blockIdx.y], a.tokens) : 0);
@@ -322,16 +325,24 @@ __device__ __forceinline__ void append_body(const struct dev_append &a)
     if (threadIdx.x == APPEND_THREADS - 32) /* a warp that has no vector of a single token to store */
         arrive(a.c, &a.c.seqs[b.seq], b.len, b.closed, accepted, mark);
     b.until = b.len + accepted;
-    append_tokens<M>(a, b);
+    append_tokens<M, SEARCH>(a, b);
 }
 
 #define STAMP(name, dim)                                                               \
     extern "C" __global__ void __launch_bounds__(APPEND_THREADS, (dim) <= 128 ? 4 : 2) \
         aura_##name(const __grid_constant__ struct dev_append a)                       \
     {                                                                                  \
-        append_body<dim>(a);                                                           \
+        append_body<dim, false>(a);                                                    \
     }
 AURA_CUDA_APPEND(STAMP)
+#undef STAMP
+
+#define STAMP(name, dim)                                                                                                   \
+    extern "C" __global__ void __launch_bounds__(APPEND_THREADS, 1) aura_##name(const __grid_constant__ struct dev_append a) \
+    {                                                                                                                      \
+        append_body<dim, true>(a);                                                                                         \
+    }
+AURA_CUDA_SEARCH(STAMP)
 #undef STAMP
 
 /* ---- slots ---------------------------------------------------------------------------------------------------------- */
@@ -357,7 +368,7 @@ __device__ __forceinline__ void write_slot(const struct dev_append &a, uint32_t 
         space<M>()->state.closed = first ? slot : ~slot; /* what closing needs is loaded once */
     }
     __syncthreads();
-    append_tokens<M>(a, {0, slot, slot, 0, slot + 1});
+    append_tokens<M, false>(a, {0, slot, slot, 0, slot + 1});
     __syncthreads();
 }
 
@@ -458,21 +469,49 @@ struct append_kernel {
     size_t shared_bytes;
 };
 
+/* Whether codes of closing tiles are searched for: search.cuh. */
+static bool is_searched(const struct dev_cache *d)
+{
+    return d->k_metric || d->v_metric || aura_is_trellis(d->k_kind) || aura_is_trellis(d->v_kind);
+}
+
 /* The first whose dim is large enough. */
 static struct append_kernel choose(const struct dev_cache *d, bool slots)
 {
 #define ENTRY(name, dim) {#name, dim, (const void *)aura_##name, sizeof(append_space<dim>)},
     static const struct append_kernel appends[] = {AURA_CUDA_APPEND(ENTRY)}, writes[] = {AURA_CUDA_SLOTS(ENTRY)};
+    static const struct append_kernel searches[] = {AURA_CUDA_SEARCH(ENTRY)};
 #undef ENTRY
-    const struct append_kernel *k = slots ? writes : appends;
+    const struct append_kernel *k = slots ? writes : is_searched(d) ? searches : appends;
     while (k->dim < d->k_dim || k->dim < d->v_dim)
         k++;
-    return *k;
+    struct append_kernel one = *k;
+    const uint32_t dim = d->k_dim > d->v_dim ? d->k_dim : d->v_dim;
+    if (!slots && is_searched(d))
+        one.shared_bytes += search_block_bytes(dim) + d->search_warps * search_warp_bytes(dim, feeds_trellis(*d));
+    return one;
 }
 
-aura_status aura_cuda_prepare_append(const aura_cuda_cache *c, const char *call)
+/* As many warps search as there is shared memory for. */
+static aura_status plan_search(aura_cuda_cache *c, const char *call)
+{
+    const uint32_t dim = c->dev.k_dim > c->dev.v_dim ? c->dev.k_dim : c->dev.v_dim;
+    if (!is_searched(&c->dev))
+        return AURA_OK;
+    const size_t least = choose(&c->dev, false).shared_bytes, room = c->shared_limit > least ? c->shared_limit - least : 0;
+    const size_t each = search_warp_bytes(dim, feeds_trellis(c->dev)), warps = room / each;
+    c->dev.search_warps = (uint32_t)(warps < APPEND_WARPS ? warps : APPEND_WARPS);
+    return warps ? AURA_OK
+                 : aura_backend_fail(c->ctx, AURA_UNSUPPORTED, "%s: trellis codes or a metric of dim %u need %zu bytes of shared "
+                                     "memory; the device has %zu", call, dim, least + each, c->shared_limit);
+}
+
+aura_status aura_cuda_prepare_append(aura_cuda_cache *c, const char *call)
 {
     cudaError_t error = cudaSuccess;
+    const aura_status status = plan_search(c, call);
+    if (status)
+        return status;
     for (int slots = 0; slots < 2 && error == cudaSuccess; slots++) {
         const struct append_kernel k = choose(&c->dev, slots);
         error = cudaFuncSetAttribute(k.run, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)k.shared_bytes);

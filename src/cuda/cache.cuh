@@ -149,7 +149,7 @@ cudaError_t aura_cuda_copy_rows(const aura_cuda_cache *cache, aura_cuda_seq seq,
 
 /* encoder.cu, append.cu, attend.cu: once per cache. side: of up to 4 bits; has the levels. */
 void aura_cuda_make_encoder(struct dev_encoder *encoder, const struct aura_codec_plan *plan, const struct aura_side *side);
-aura_status aura_cuda_prepare_append(const aura_cuda_cache *cache, const char *call);
+aura_status aura_cuda_prepare_append(aura_cuda_cache *cache, const char *call);
 aura_status aura_cuda_prepare_attend(aura_cuda_cache *cache, const char *call);
 
 /* append.cu, attend.cu: that the calls would be launched; the calls, for the public function named call. */

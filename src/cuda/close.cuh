@@ -259,6 +259,20 @@ __device__ __forceinline__ struct aura_side side_of(uint32_t kind, uint32_t dim,
     return side;
 }
 
+/* From quads of channels to those of trellis codes: byte i of quad k is channel 8 i + k. */
+__device__ __forceinline__ void turn_quads(uint32_t (&quad)[8])
+{
+    uint32_t turned[8];
+#pragma unroll
+    for (int k = 0; k < 8; k++) { /* channel 8 i + k is byte k % 4 of quad 2 i + k / 4 */
+        const uint32_t both = k % 4 | (4 + k % 4) << 4;
+        turned[k] = prmt(prmt(quad[k / 4], quad[2 + k / 4], both), prmt(quad[4 + k / 4], quad[6 + k / 4], both), 0x5410);
+    }
+#pragma unroll
+    for (int k = 0; k < 8; k++)
+        quad[k] = turned[k];
+}
+
 /* One run of one key: 32 codes, each in 16 bits. */
 template <int M>
 __device__ __forceinline__ void put_key(const struct dev_append &a, const struct closing &c, uint32_t run, uint32_t column)
@@ -272,10 +286,12 @@ __device__ __forceinline__ void put_key(const struct dev_append &a, const struct
         quad[k] = prmt(codes.x, codes.y, 0x6420);
         quad[k + 1] = prmt(codes.z, codes.w, 0x6420);
     }
+    if (aura_is_trellis(side.kind))
+        turn_quads(quad);
     aura_pack_run(word, quad, side.kind);
 #pragma unroll
     for (uint32_t w = 0; w < 8; w++)
-        if (w < side.kind)
+        if (w < aura_bits_of(side.kind))
             ((uint32_t *)c.tile)[aura_word_at(&side, run, w) + column] = word[w];
 }
 
@@ -297,7 +313,7 @@ __device__ __forceinline__ void put_channel(const struct dev_append &a, const st
     if (!all)
 #pragma unroll
         for (uint32_t w = 0; w < 8; w++)
-            if (w < side.kind)
+            if (w < aura_bits_of(side.kind))
                 before[w] = words[aura_word_at(&side, 0, w)];
 #pragma unroll
     for (uint32_t k = 0; k < 8; k++) {
@@ -309,7 +325,7 @@ __device__ __forceinline__ void put_channel(const struct dev_append &a, const st
 #pragma unroll
         for (uint32_t k = 0; k < 8; k++) {
             quad[k] &= columns_of_quad(c, k);
-            bits[k] = columns_of_quad(c, k) & aura_each_byte((1u << side.kind) - 1);
+            bits[k] = columns_of_quad(c, k) & aura_each_byte((1u << aura_bits_of(side.kind)) - 1);
         }
         aura_pack_run(mask, bits, side.kind);
 #pragma unroll
@@ -319,7 +335,7 @@ __device__ __forceinline__ void put_channel(const struct dev_append &a, const st
     aura_pack_run(word, quad, side.kind);
 #pragma unroll
     for (uint32_t w = 0; w < 8; w++)
-        if (w < side.kind)
+        if (w < aura_bits_of(side.kind))
             words[aura_word_at(&side, 0, w)] = word[w] | before[w];
 }
 
@@ -359,6 +375,15 @@ __device__ __forceinline__ void begin_closing(const struct dev_append &a, const 
     space<M>()->closing = c;
 }
 
+template <int M>
+__device__ __forceinline__ void find_reference(const struct dev_append &a, const struct closing &c)
+{
+    if (c.makes_reference)
+        make_reference<M>(a, c);
+    else if (a.c.has_reference)
+        load_reference<M>(a, c.head);
+}
+
 /* Encodes the tokens that close. They are of one tile; their rows, and what prepare_closing() has loaded, are in shared memory.
  * Ends with a barrier, so that shared memory can be used again. It is not inlined and reads its arguments from shared memory,
  * so that an append that closes nothing does not need its registers. */
@@ -369,10 +394,7 @@ __device__ __noinline__ void close_tokens()
     const struct closing &c = space<M>()->closing;
     if (c.from >= c.to) /* pinned tokens only, which are never encoded */
         return;
-    if (c.makes_reference)
-        make_reference<M>(a, c);
-    else if (a.c.has_reference)
-        load_reference<M>(a, c.head);
+    find_reference<M>(a, c);
     __syncthreads();
     encode_pairs<M>(a, c);
     __syncthreads();

@@ -1,5 +1,6 @@
 /* The device cache and its memory. */
 #include "cache.cuh"
+#include "search.cuh"
 
 #include <math.h>
 #include <new>
@@ -44,8 +45,9 @@ static void copy_signs(uint32_t *words, const struct aura_rotation_plan *plan)
 
 static void copy_levels(uint32_t *table, const struct aura_side *side)
 {
-    for (uint32_t i = 0; side->kind <= 4 && i < 16; i++)
-        table[i / 4] |= (uint32_t)(side->level[i] + 64) << i % 4 * 8;
+    const uint32_t first = side->kind == AURA_TRELLIS_4 ? 16 : 0; /* levels above 0 suffice */
+    for (uint32_t i = 0; aura_is_packed(side->kind) && aura_is_table(side->kind) && i < 16; i++)
+        table[i / 4] |= (uint32_t)(side->level[first + i] + 64) << i % 4 * 8;
 }
 
 /* The signs of a Paley factor, from the plan, which has them for every coordinate. */
@@ -119,6 +121,8 @@ size_t aura_cuda_cache_carve(aura_cuda_cache *c, uint8_t *base)
         {(void **)&c->dev.codecs, sizeof(struct dev_codecs)},
         {(void **)&c->dev.balance, c->facts.balance ? balance : 0},
         {(void **)&c->dev.inverse_balance, c->facts.balance ? balance : 0},
+        {(void **)&c->dev.k_metric, c->facts.k_metric ? (size_t)f->kv_heads * metric_floats(f->k_dim) * 4 : 0},
+        {(void **)&c->dev.v_metric, c->facts.v_metric ? (size_t)f->kv_heads * metric_floats(f->v_dim) * 4 : 0},
     };
     size_t at = 0;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
@@ -127,6 +131,20 @@ size_t aura_cuda_cache_carve(aura_cuda_cache *c, uint8_t *base)
         at += (parts[i].bytes + 255) / 256 * 256;
     }
     return at;
+}
+
+/* The metrics of a side, by panels: what is on the diagonal and above it is 0. */
+static cudaError_t copy_metrics(const float *to, const struct aura_metric *metric, uint32_t heads)
+{
+    std::vector<float> all;
+    for (uint32_t h = 0; metric && h < heads; h++) {
+        const uint32_t dim = metric[h].dim;
+        for (uint32_t first = 0; first < dim; first += PANEL)
+            for (uint32_t j = first; j < dim; j++)
+                all.insert(all.end(), metric[h].l + (size_t)j * dim + first, metric[h].l + (size_t)j * dim + first + PANEL);
+        all.insert(all.end(), metric[h].weight, metric[h].weight + dim);
+    }
+    return all.empty() ? cudaSuccess : cudaMemcpy((void *)to, all.data(), all.size() * sizeof(float), cudaMemcpyHostToDevice);
 }
 
 static aura_status clear_tables(aura_cuda_cache *c, const char *call)
@@ -141,6 +159,10 @@ static aura_status clear_tables(aura_cuda_cache *c, const char *call)
         error = cudaMemcpy((void *)c->dev.balance, c->facts.balance, balance, cudaMemcpyHostToDevice);
     if (error == cudaSuccess && c->facts.balance)
         error = cudaMemcpy((void *)c->dev.inverse_balance, c->facts.inverse_balance, balance, cudaMemcpyHostToDevice);
+    if (error == cudaSuccess)
+        error = copy_metrics(c->dev.k_metric, c->facts.k_metric, c->dev.kv_heads);
+    if (error == cudaSuccess)
+        error = copy_metrics(c->dev.v_metric, c->facts.v_metric, c->dev.kv_heads);
     return cuda_status(c->ctx, call, when_done(error), "clearing the tables");
 }
 
@@ -174,7 +196,7 @@ static aura_status open_device(aura_cuda_cache *c, const char *call)
 static bool has_kind(aura_kind kind)
 {
 #define IS_IT(width, ...) || (int)kind == width
-    return kind == 0 || !aura_is_packed((uint32_t)kind) AURA_CUDA_BITS(IS_IT);
+    return kind == 0 || !aura_is_packed((uint32_t)kind) AURA_CUDA_CODES(IS_IT);
 #undef IS_IT
 }
 
@@ -206,12 +228,14 @@ aura_status aura_cuda_check_kind(const aura_ctx *ctx, const char *call, const au
         return aura_backend_fail(ctx, AURA_UNSUPPORTED, "%s: q_heads is 0; the device has to know it when the cache is made", call);
     if (config->flags & AURA_LEARN)
         return aura_backend_fail(ctx, AURA_UNSUPPORTED, "%s: AURA_LEARN; the device does not learn", call);
-    if (config->k_metric || config->v_metric || config->v_balance)
-        return aura_backend_fail(ctx, AURA_UNSUPPORTED, "%s: %s; the device has a balance of keys only", call,
-                                 config->v_balance ? "a balance of values" : "a metric");
+    if (config->v_balance)
+        return aura_backend_fail(ctx, AURA_UNSUPPORTED, "%s: a balance of values; the device has one of keys only", call);
+    const bool k_trellis = aura_is_trellis((uint32_t)config->format.k), v_trellis = aura_is_trellis((uint32_t)config->format.v);
     if (!has_kind(config->format.k) || !has_kind(config->format.v))
         return aura_backend_fail(ctx, AURA_UNSUPPORTED, "%s: format k %d, v %d; the device has no kernels for it", call,
                                  (int)config->format.k, (int)config->format.v);
+    if (config->slots && (k_trellis || v_trellis || config->k_metric || config->v_metric))
+        return aura_backend_fail(ctx, AURA_UNSUPPORTED, "%s: slots with trellis codes or a metric", call);
     if (!is_stored_as_it_is(config->k_dim) || !is_stored_as_it_is(config->v_dim ? config->v_dim : config->k_dim))
         return aura_backend_fail(ctx, AURA_UNSUPPORTED, "%s: k_dim %u, v_dim %u; the device has no dims that are stored with zeros",
                                  call, config->k_dim, config->v_dim);

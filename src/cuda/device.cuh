@@ -56,6 +56,8 @@ struct alignas(16) dev_encoder {
     uint8_t code[9][64];        /* [fit][bucket], of levels above 0 */
     uint32_t cell[256];
     uint4 weight[4][32];
+    /* Of trellis codes: all levels; the thresholds between those of a subset. */
+    float path_level[32], between[4][8];
 };
 
 /* What is too large for the arguments of a kernel. paley: for rotate of keys, rotate of values and undo of values; bit j of
@@ -86,6 +88,8 @@ struct dev_cache {
     uint32_t k_sign[AURA_TILE_DIM / 32], v_sign[AURA_TILE_DIM / 32]; /* bit d % 32 of word d / 32: negative */
     uint32_t k_table[4], v_table[4]; /* levels + 64 of up to 4 bits, as bytes */
     const struct dev_codecs *codecs;
+    const float *k_metric, *v_metric; /* [kv_heads][metric_floats()] as search.cuh has them; NULL: none */
+    uint32_t search_warps;            /* of a block that searches codes; 0: tiles close without */
 };
 
 /* Where the general kernel has the codes of one side of a tile, in the shared memory of a warp. They lie as in the tile, except

@@ -146,6 +146,11 @@ void aura_cuda_make_encoder(struct dev_encoder *e, const struct aura_codec_plan 
     memcpy(e->fits, p->fits, sizeof e->fits);
     e->unit = p->uniform ? p->top : p->sigma;
     e->step = p->step, e->spacing = p->spacing, e->first = p->first;
+    if (p->trellis) {
+        memcpy(e->path_level, p->centroid, sizeof e->path_level);
+        memcpy(e->between, p->threshold, sizeof e->between);
+        return;
+    }
     if (p->bits > 4) {
         e->bins = 1 / (p->step * p->spacing);
         return;

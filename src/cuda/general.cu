@@ -301,8 +301,8 @@ struct dev_stage general_stage(const struct dev_cache *c)
     t.q_pitch = round_up(t.k_pad, 128) + 64; /* so that two columns, of which 64 bytes are read at once, are in different banks */
     t.half_pitch = round_up(2 * t.k_pad, 128) + 64;
     t.scale_chunks = (c->tile_bytes - c->k_scale_at) / 16;
-    const uint32_t k_bits = c->k_rows ? c->k_kind : 0, v_bits = c->v_rows ? c->v_kind : 0, runs =
-        aura_padded_run(c->k_dim) / AURA_RUN;
+    const uint32_t k_bits = c->k_rows ? aura_bits_of(c->k_kind) : 0, v_bits = c->v_rows ? aura_bits_of(c->v_kind) : 0;
+    const uint32_t runs = aura_padded_run(c->k_dim) / AURA_RUN;
     t.k = stage_side(PART_HEAD, k_bits * runs, AURA_TILE, k_bits * (t.k_pad / AURA_RUN), AURA_TILE);
     t.v = stage_side(t.k.end, v_bits, c->v_dim, v_bits, round_up(c->v_dim, 2 * 32));
     t.reference = t.v.end;

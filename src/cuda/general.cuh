@@ -214,7 +214,7 @@ __device__ __forceinline__ void ask_any_values(const general_warp<S> &w, const s
         return;
     }
 #pragma unroll 1
-    for (uint32_t row = 0; row < a.c.v_kind; row++)
+    for (uint32_t row = 0; row < aura_bits_of(a.c.v_kind); row++)
         ask_words(w.v_to + row * a.stage.v.pitch, from + row * 4 * a.c.v_dim, a.c.v_dim / 4, 512);
 }
 
@@ -222,14 +222,14 @@ __device__ __forceinline__ void ask_any_values(const general_warp<S> &w, const s
 template <class S, int KIND>
 __device__ __forceinline__ void ask_keys(const general_warp<S> &w, const struct dev_attend &a, const uint8_t *chunk)
 {
-    ask_chunks<KIND>(w.k_to, chunk, KEYS_STEP);
+    ask_chunks<code<KIND>::bits>(w.k_to, chunk, KEYS_STEP);
     ask_scales<S>(w, a, chunk);
 }
 
 template <class S, int KIND>
 __device__ __forceinline__ void ask_values(const general_warp<S> &w, const struct dev_attend &a, const uint8_t *chunk)
 {
-    ask_chunks<KIND>(w.v_to, chunk + a.c.v_at, VALUES_STEP);
+    ask_chunks<code<KIND>::bits>(w.v_to, chunk + a.c.v_at, VALUES_STEP);
 }
 
 /* The reference of the page whose tile this is. */

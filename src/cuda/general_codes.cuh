@@ -23,7 +23,7 @@ __device__ __forceinline__ int next_quad(uint32_t kind)
     return kind == 8 ? 4 : kind == 2 ? 2 : 1;
 }
 
-/* What is taken from a byte to get its level. */
+/* What is taken from a byte to get its level; of trellis codes as of 4 bits. */
 __device__ __forceinline__ int offset_of(uint32_t kind)
 {
     return kind == 8 ? code<8>::offset : kind == 6 ? code<6>::offset : kind == 5 ? code<5>::offset : code<4>::offset;
@@ -32,7 +32,7 @@ __device__ __forceinline__ int offset_of(uint32_t kind)
 /* The first row of words that lane t reads of a run. */
 __device__ __forceinline__ int first_row(uint32_t kind, int t)
 {
-    return kind == 2 ? t / 2 : kind == 3 ? 0 : t;
+    return kind == 2 ? t / 2 : kind == 3 || aura_is_trellis(kind) ? 0 : t;
 }
 
 /* The words of an octet, of four rows of A each. */
@@ -83,6 +83,41 @@ struct octet {
     }
 };
 
+/* Those of trellis codes: all words of the run, and words 0 that come after: of the next run, or of the next four channels. */
+template <int BITS, bool VALUES>
+struct trellis_words {
+    static constexpr int low = BITS, high = 0;
+    uint4 w[BITS], after;
+
+    static __device__ __forceinline__ int high_row(uint32_t, int)
+    {
+        return 0;
+    }
+
+    /* There is nothing after the last run and after the last channel: what is read there is not used. */
+    __device__ __forceinline__ void load(const uint8_t *at, uint32_t pitch, bool last)
+    {
+#pragma unroll
+        for (int i = 0; i < BITS; i++)
+            w[i] = *(const uint4 *)(at + i * pitch);
+        after = last ? make_uint4(0, 0, 0, 0) : *(const uint4 *)(at + (VALUES ? 16 : BITS * pitch));
+    }
+
+    __device__ __forceinline__ eight decode(int i, int t, const uint32_t (&table)[4]) const
+    {
+        uint32_t word[BITS];
+#pragma unroll
+        for (int j = 0; j < BITS; j++)
+            word[j] = part(w[j], i);
+        const struct subset_bits z = VALUES ? subsets_of_value(w[0], after, i) : subsets_of_key(word[0], part(after, i));
+        return trellis_octet<BITS>(z, word, t, table);
+    }
+};
+
+template <> struct octet<AURA_TRELLIS_2> : trellis_words<2, true> {};
+template <> struct octet<AURA_TRELLIS_3> : trellis_words<3, true> {};
+template <> struct octet<AURA_TRELLIS_4> : trellis_words<4, true> {};
+
 /* ---- keys ---------------------------------------------------------------------------------------------------------------- */
 
 /* Keys come in pairs of runs, two steps, of which lane t has 16 codes. They are octet t of either run; but with 2 bits word t
@@ -99,11 +134,12 @@ __device__ __forceinline__ int pair_quad(uint32_t kind, int t, int step)
  * ... */
 __device__ __forceinline__ uint32_t place_in_pair(uint32_t kind, uint32_t i)
 {
-    const uint32_t quad = i / 4 % 8, byte = i % 4;
+    const bool trellis = aura_is_trellis(kind); /* channel 8 b + k is code 4 k + b */
+    const uint32_t quad = trellis ? i % 8 : i / 4 % 8, byte = trellis ? i / 8 % 4 : i % 4;
     if (kind == 2)
         return i / 16 * 16 + quad % 2 * 8 + 2 * byte + quad / 2 % 2;
     const uint32_t t = kind == 8 ? quad % 4 : quad / 2, second = kind == 8 ? quad / 4 : quad % 2;
-    return 16 * t + i / AURA_RUN * 8 + (kind > 4 ? 4 * second + byte : 2 * byte + second);
+    return 16 * t + i / AURA_RUN * 8 + (kind > 4 && !trellis ? 4 * second + byte : 2 * byte + second);
 }
 
 template <int KIND>
@@ -112,8 +148,8 @@ struct key_pair {
     static constexpr bool few = KIND == 2 || KIND == 4; /* registers: then two of them can be there */
     octet<KIND> run[KIND == 2 ? 1 : 2];
 
-    /* From where pair 0 is. */
-    __device__ __forceinline__ void load(const uint8_t *low, const uint8_t *high, uint32_t pair)
+    /* From where pair 0 is; there are so many runs. */
+    __device__ __forceinline__ void load(const uint8_t *low, const uint8_t *high, uint32_t pair, uint32_t)
     {
         using G = octet<KIND>;
 #pragma unroll
@@ -128,6 +164,29 @@ struct key_pair {
         return lookup<2>(part(run[0].w[0], i) >> 2 * step & 0x33333333u, table);
     }
 };
+
+template <int BITS>
+struct trellis_pair {
+    static constexpr uint32_t pitch = AURA_TILE * 4 + ROW_SPACE;
+    static constexpr bool few = false;
+    trellis_words<BITS, false> run[2];
+
+    __device__ __forceinline__ void load(const uint8_t *low, const uint8_t *, uint32_t pair, uint32_t runs)
+    {
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            run[i].load(low + (2 * pair + i) * (BITS * pitch), pitch, 2 * pair + i + 1 >= runs);
+    }
+
+    __device__ __forceinline__ eight decode(int step, int i, int t, const uint32_t (&table)[4]) const
+    {
+        return run[step].decode(i, t, table);
+    }
+};
+
+template <> struct key_pair<AURA_TRELLIS_2> : trellis_pair<2> {};
+template <> struct key_pair<AURA_TRELLIS_3> : trellis_pair<3> {};
+template <> struct key_pair<AURA_TRELLIS_4> : trellis_pair<4> {};
 
 /* All lanes with the same rows have the same number. The compiler does not know that, and would copy it again and again. */
 __device__ __forceinline__ int same_again(int x)
@@ -181,11 +240,17 @@ __device__ __forceinline__ void general_bias(general_warp<S> &w, const struct de
     int sum[S::NT][4] = {};
     for (uint32_t step = 0; step < a.stage.k_pad / AURA_RUN; step++) {
         const uint32_t at = step / 2 * PAIR + 4 * pair_quad(kind, t, step % 2);
-        const uint32_t first = *(const uint32_t *)(reference + at), second =
-            *(const uint32_t *)(reference + at + 4 * next_quad(kind));
-        uint32_t r[2] = {first, second};
-        if (kind <= 4)
-            in_octet_order<4>(r, first, second);
+        uint32_t r[2];
+        if (aura_is_trellis(kind)) { /* channels 8 b + 2 t and the next, for every b */
+            const uint16_t *two = (const uint16_t *)(reference + AURA_RUN * step + 2 * t);
+            r[0] = two[0] | (uint32_t)two[4] << 16, r[1] = two[8] | (uint32_t)two[12] << 16;
+        } else {
+            const uint32_t first = *(const uint32_t *)(reference + at), second =
+                *(const uint32_t *)(reference + at + 4 * next_quad(kind));
+            r[0] = first, r[1] = second;
+            if (kind <= 4)
+                in_octet_order<4>(r, first, second);
+        }
 #pragma unroll
         for (int nt = 0; nt < S::NT; nt++) {
             const uint2 b = *(const uint2 *)(column + 4 * nt * QUERY_COLUMNS * a.stage.q_pitch + step / 2 * PAIR + step % 2 * 8);
@@ -232,21 +297,21 @@ __device__ __forceinline__ void sum_keys(int (&sum)[S::NT][2][4], const general_
     const uint32_t table[4] = {all.x, all.y, all.z, all.w};
     const uint8_t *low = w.k_words, *high = low + octet<KIND>::high_row(runs, threadIdx.x % 4) * (int)P::pitch;
     P x;
-    x.load(low, high, 0);
+    x.load(low, high, 0, runs);
     if (S::DIM == 2 * PAIR) {
         P y;
         if (P::few)
-            y.load(low, high, 1);
+            y.load(low, high, 1, runs);
         sum_pair<S, KIND, true>(sum, w, a, x, 0, table);
         if (!P::few)
-            y.load(low, high, 1);
+            y.load(low, high, 1, runs);
         sum_pair<S, KIND, false>(sum, w, a, y, 1, table);
         return;
     }
     sum_pair<S, KIND, true>(sum, w, a, x, 0, table);
 #pragma unroll 1
     for (uint32_t pair = 1; pair < a.stage.k_pad / PAIR; pair++) {
-        x.load(low, high, pair);
+        x.load(low, high, pair, runs);
         sum_pair<S, KIND, false>(sum, w, a, x, pair, table);
     }
 }
@@ -293,6 +358,9 @@ __device__ __forceinline__ void score_codes(float (&logit)[S::NT][1][4], const g
     case 4: take_keys<S, 4>(sum, w, a, next); break;
     case 5: take_keys<S, 5>(sum, w, a, next); break;
     case 6: take_keys<S, 6>(sum, w, a, next); break;
+    case AURA_TRELLIS_2: take_keys<S, AURA_TRELLIS_2>(sum, w, a, next); break;
+    case AURA_TRELLIS_3: take_keys<S, AURA_TRELLIS_3>(sum, w, a, next); break;
+    case AURA_TRELLIS_4: take_keys<S, AURA_TRELLIS_4>(sum, w, a, next); break;
     default: take_keys<S, 8>(sum, w, a, next);
     }
     if (!S::DIM && next.left)
@@ -392,6 +460,17 @@ __device__ __forceinline__ void add_part(running<S> &run, int j, const octet<KIN
     }
 }
 
+/* The words of part j; the lane has channels 4 gl ... of it. */
+template <int KIND>
+__device__ __forceinline__ void load_part(octet<KIND> &x, const uint8_t *low, const uint8_t *high, int j, uint32_t pitch,
+                                          uint32_t dim)
+{
+    if constexpr (code<KIND>::trellis)
+        x.load(low + 128 * j, pitch, 32 * j + threadIdx.x % 32 / 4 * 4 + 4 >= dim);
+    else
+        x.load(low + 128 * j, high + 128 * j, pitch);
+}
+
 /* Channels from v_dim on, in the last parts, may be anything: nobody reads their sums. */
 template <class S, int KIND, bool ONE>
 __device__ __forceinline__ void add_values(running<S> &run, const byte_weights<S> &weights, const general_warp<S> &w,
@@ -412,8 +491,8 @@ __device__ __forceinline__ void add_values(running<S> &run, const byte_weights<S
         if (!S::DIM && j && 32 * j >= a.c.v_dim)
             break;
         G x, y;
-        x.load(low + 128 * j, high + 128 * j, pitch);
-        y.load(low + 128 * (j + 1), high + 128 * (j + 1), pitch);
+        load_part<KIND>(x, low, high, j, pitch, S::DIM ? S::DIM : a.c.v_dim);
+        load_part<KIND>(y, low, high, j + 1, pitch, S::DIM ? S::DIM : a.c.v_dim);
         add_part<S, KIND, ONE>(run, j, x, b, begin, weights, table);
         add_part<S, KIND, ONE>(run, j + 1, y, b, begin, weights, table);
     }
@@ -444,6 +523,9 @@ __device__ __forceinline__ void take_any_values(running<S> &run, const float (&p
     case 4: take_values<S, 4, ONE>(run, b, w, a, next); break;
     case 5: take_values<S, 5, ONE>(run, b, w, a, next); break;
     case 6: take_values<S, 6, ONE>(run, b, w, a, next); break;
+    case AURA_TRELLIS_2: take_values<S, AURA_TRELLIS_2, ONE>(run, b, w, a, next); break;
+    case AURA_TRELLIS_3: take_values<S, AURA_TRELLIS_3, ONE>(run, b, w, a, next); break;
+    case AURA_TRELLIS_4: take_values<S, AURA_TRELLIS_4, ONE>(run, b, w, a, next); break;
     default: take_values<S, 8, ONE>(run, b, w, a, next);
     }
 }

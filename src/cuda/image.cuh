@@ -15,6 +15,7 @@
 #ifndef AURA_CUDA_IMAGE_CUH
 #define AURA_CUDA_IMAGE_CUH
 
+#include "../trellis.h"
 #include "unpack.cuh"
 
 enum { IMAGE_TOKENS = 128, IMAGE_ROW = 64, IMAGE_THREADS = 256 };
@@ -72,15 +73,18 @@ __device__ __forceinline__ uint8_t *image_chunk(uint8_t *rows, uint32_t row, uin
 
 /* ---- eight codes at a time ------------------------------------------------------------------------------------------- */
 
-/* Octet v of a run: which words it needs, and the eight levels with their offset, as bytes of two registers. */
+/* Octet v of a run: which words it needs, and the eight levels with their offset, as bytes of two registers. Trellis codes need all
+ * words of the run, and words 0 that come after: of the next run of keys, or of the next four channels of values. */
 template <int KIND>
 struct octet {
-    static constexpr int words = KIND == 3 ? 3 : KIND == 4 || KIND == 2 ? 1 : 2;
+    static constexpr bool trellis = code<KIND>::trellis;
+    static constexpr int words = trellis ? code<KIND>::bits : KIND == 3 ? 3 : KIND == 4 || KIND == 2 ? 1 : 2;
     static constexpr int offset = KIND == 8 ? 128 : code<KIND>::offset;
 
     static __device__ __forceinline__ uint32_t row(uint32_t run, uint32_t runs, uint32_t v, int i)
     {
-        return KIND == 8   ? 8 * run + 2 * v + i
+        return trellis     ? words * run + i
+               : KIND == 8 ? 8 * run + 2 * v + i
                : KIND == 3 ? 3 * run + i
                : KIND == 2 ? 2 * run + v / 2
                : i == 0    ? 4 * run + v
@@ -108,10 +112,30 @@ struct octet {
                 byte[0] |= prmt(table[2], table[3], upper), byte[1] |= prmt(table[2], table[3], upper >> 16);
         }
     }
-    /* Levels i and i + 1 of the octet times 2^-e, i being even. Up to 4 bits, prmt gave levels 0 4 1 5, then 2 6 3 7. */
+    /* The same for row i of four, all their words being in w. */
+    template <bool VALUES>
+    static __device__ __forceinline__ void levels_of(uint32_t (&byte)[2], const uint4 (&w)[words], const uint4 &after, int i,
+                                                     uint32_t v, const uint32_t *table)
+    {
+        uint32_t mine[words];
+#pragma unroll
+        for (int j = 0; j < words; j++)
+            mine[j] = part(w[j], i);
+        if constexpr (!trellis) {
+            levels(byte, mine, v, table);
+        } else if constexpr (VALUES) {
+            const eight e = trellis_octet<words>(subsets_of_value(w[0], after, i), mine, (int)v, table);
+            byte[0] = e.r[0][0], byte[1] = e.r[0][1];
+        } else {
+            trellis_channels<words>(byte, subsets_of_key(mine[0], part(after, i)), mine, (int)v, table);
+        }
+    }
+    /* Levels i and i + 1 of the octet times 2^-e, i being even. Up to 4 bits, prmt gave levels 0 4 1 5, then 2 6 3 7; keys of
+     * trellis codes have them in their order. */
+    template <bool VALUES>
     static __device__ __forceinline__ __half2 pair(const uint32_t (&byte)[2], int i, const struct dev_image_side &side)
     {
-        const uint32_t x = KIND <= 4 ? prmt(byte[i / 2 % 2], side.magic, i < 4 ? 0x4240 : 0x4341)
+        const uint32_t x = !code<KIND>::natural && (VALUES || !trellis) ? prmt(byte[i / 2 % 2], side.magic, i < 4 ? 0x4240 : 0x4341)
                                      : prmt(byte[i / 4], side.magic, i % 4 ? 0x4342 : 0x4140);
         return __hsub2(half2_of(x), half2_of(side.zero));
     }
@@ -143,6 +167,11 @@ __device__ __forceinline__ void image_keys(const struct dev_images &im, const st
 #pragma unroll
             for (int i = 0; i < O::words; i++)
                 w[y][i] = *(const uint4 *)(from + O::row(run, runs, v, i) * 128 + (quad + 4 * y) * 16);
+        uint4 after[2] = {make_uint4(0, 0, 0, 0), make_uint4(0, 0, 0, 0)};
+        if (O::trellis && run + 1 < runs)
+#pragma unroll
+            for (int y = 0; y < 2; y++)
+                after[y] = *(const uint4 *)(from + O::row(run + 1, runs, v, 0) * 128 + (quad + 4 * y) * 16);
         const uint2 codes = c.has_reference ? *(const uint2 *)(b.page + c.reference_at + channel) : make_uint2(0, 0);
         __half2 offset[4];
 #pragma unroll
@@ -154,20 +183,17 @@ __device__ __forceinline__ void image_keys(const struct dev_images &im, const st
         for (int y = 0; y < 2; y++)
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                uint32_t mine[O::words], byte[2];
-#pragma unroll
-                for (int j = 0; j < O::words; j++)
-                    mine[j] = part(w[y][j], i);
-                O::levels(byte, mine, v, c.k_table);
+                uint32_t byte[2];
+                O::template levels_of<false>(byte, w[y], after[y], i, v, c.k_table);
                 const uint32_t both = i < 2 ? scale[y].x : scale[y].y;
                 const __half2 times = half2_of(prmt(both, both, i % 2 ? 0x3232 : 0x1010));
                 const uint32_t row = tile * AURA_TILE + 4 * (quad + 4 * y) + i;
                 if (b.first + row >= b.from && b.first + row < b.to)
                     *(uint4 *)image_chunk(to + group * (IMAGE_TOKENS * 128), row, chunk) =
-                        make_uint4(bits_of(__hfma2(O::pair(byte, 0, im.k), times, offset[0])),
-                                   bits_of(__hfma2(O::pair(byte, 2, im.k), times, offset[1])),
-                                   bits_of(__hfma2(O::pair(byte, 4, im.k), times, offset[2])),
-                                   bits_of(__hfma2(O::pair(byte, 6, im.k), times, offset[3])));
+                        make_uint4(bits_of(__hfma2(O::template pair<false>(byte, 0, im.k), times, offset[0])),
+                                   bits_of(__hfma2(O::template pair<false>(byte, 2, im.k), times, offset[1])),
+                                   bits_of(__hfma2(O::template pair<false>(byte, 4, im.k), times, offset[2])),
+                                   bits_of(__hfma2(O::template pair<false>(byte, 6, im.k), times, offset[3])));
             }
     }
 }
@@ -199,24 +225,37 @@ __device__ __forceinline__ void image_values(const struct dev_images &im, const 
 #pragma unroll
             for (int i = 0; i < O::words; i++)
                 w[i] = *(const uint4 *)(from + c.v_at + (O::row(0, 1, v, i) * c.v_dim + channel) * 4);
+            uint4 after = make_uint4(0, 0, 0, 0);
+            if (O::trellis && channel + 4 < c.v_dim)
+                after = *(const uint4 *)(from + c.v_at + (channel + 4) * 4);
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                uint32_t mine[O::words], byte[2];
-#pragma unroll
-                for (int j = 0; j < O::words; j++)
-                    mine[j] = part(w[j], i);
-                O::levels(byte, mine, v, c.v_table);
+                uint32_t byte[2];
+                O::template levels_of<true>(byte, w, after, i, v, c.v_table);
                 *(uint4 *)image_chunk(to + half * c.v_dim * 128, channel + i, chunk) =
-                    make_uint4(bits_of(__hmul2(O::pair(byte, 0, im.v), times[0])),
-                               bits_of(__hmul2(O::pair(byte, 2, im.v), times[1])),
-                               bits_of(__hmul2(O::pair(byte, 4, im.v), times[2])),
-                               bits_of(__hmul2(O::pair(byte, 6, im.v), times[3])));
+                    make_uint4(bits_of(__hmul2(O::template pair<true>(byte, 0, im.v), times[0])),
+                               bits_of(__hmul2(O::template pair<true>(byte, 2, im.v), times[1])),
+                               bits_of(__hmul2(O::template pair<true>(byte, 4, im.v), times[2])),
+                               bits_of(__hmul2(O::template pair<true>(byte, 6, im.v), times[3])));
             }
         }
     }
 }
 
 /* ---- one number at a time: plain sides, pinned and open tokens -------------------------------------------------------- */
+
+/* The state that a trellis code of channel d is in: bits u of the three channels after it, 0 beyond the last. */
+__device__ __forceinline__ uint32_t state_at(const struct aura_side &side, const uint32_t *words, bool values, uint32_t dim,
+                                             uint32_t token, uint32_t d)
+{
+    uint32_t state = 0;
+    for (uint32_t i = 0; i < 3 && d + 1 + i < dim; i++) {
+        const uint32_t next = d + 1 + i, place = aura_place(&side, (values ? token : next) % AURA_RUN);
+        const uint32_t word = words[aura_word_at(&side, values ? 0 : next / AURA_RUN, 0) + (values ? next : token)];
+        state |= (word >> (8 * (place % 4) + place / 4) & 1) << i;
+    }
+    return state;
+}
 
 /* The level of one code: channel d of a key, or of a value; `token` counts from the beginning of the tile. */
 __device__ __forceinline__ float level_at(const struct dev_cache &c, const uint8_t *tile, bool values, uint32_t token, uint32_t d)
@@ -226,11 +265,18 @@ __device__ __forceinline__ float level_at(const struct dev_cache &c, const uint8
     side.kind = kind, side.runs = values ? 1 : aura_padded_run(c.k_dim) / AURA_RUN, side.lanes = values ? c.v_dim : AURA_TILE;
     const uint32_t along = values ? token : d, lane = values ? d : token;
     const uint32_t *words = (const uint32_t *)(tile + (values ? c.v_at : 0));
+    const uint32_t place = aura_place(&side, along % AURA_RUN), bits = aura_bits_of(kind);
     uint32_t word[8];
-    for (uint32_t i = 0; i < kind; i++)
+    for (uint32_t i = 0; i < bits; i++)
         word[i] = words[aura_word_at(&side, along / AURA_RUN, i) + lane];
-    const uint32_t x = aura_unpack_quad(word, along % AURA_RUN / 4, kind) >> 8 * (along % 4) & 255;
-    if (kind <= 4)
+    uint32_t x = aura_unpack_quad(word, place / 4, kind) >> 8 * (place % 4) & 255;
+    if (aura_is_trellis(kind))
+        x = aura_trellis_index(x, state_at(side, words, values, values ? c.v_dim : c.k_dim, token, d));
+    if (kind == AURA_TRELLIS_4 && x < 16) /* the table has the levels above 0 */
+        return 64 - (float)(int)(table[(15 - x) / 4] >> 8 * ((15 - x) % 4) & 255);
+    if (kind == AURA_TRELLIS_4)
+        x -= 16;
+    if (aura_is_table(kind))
         return (float)(int)(table[x / 4] >> 8 * (x % 4) & 255) - 64;
     return kind == 8 ? (float)(int8_t)x : 2 * (float)(int)x - (kind == 5 ? 31 : 63);
 }
@@ -328,7 +374,7 @@ __device__ __forceinline__ void make_image(const struct dev_images &im, const st
             image_values<width>(im, c, b, to + im.v_at, mine); \
         break;
     switch (kind) {
-        AURA_CUDA_BITS(IMAGE_OF)
+        AURA_CUDA_CODES(IMAGE_OF)
     default: break;
     }
 #undef IMAGE_OF

@@ -17,7 +17,9 @@
 /* What is known of a kind at compile time. */
 template <int KIND>
 struct code {
-    static constexpr bool natural = KIND > 4;
+    static constexpr bool trellis = KIND >= AURA_TRELLIS_2;
+    static constexpr int bits = trellis ? KIND - AURA_TRELLIS_2 + 2 : KIND;
+    static constexpr bool natural = bits > 4;
     static constexpr int halves = KIND == 4 ? 2 : 1; /* tables of eight entries, whose products are added by the mma */
     static constexpr int offset = KIND == 8 ? 0 : KIND == 5 ? 31 : KIND == 6 ? 63 : 64; /* level = byte - offset */
 };
@@ -67,6 +69,108 @@ __device__ __forceinline__ uint32_t spare_bits(uint32_t w0, uint32_t w1, uint32_
 __device__ __forceinline__ uint32_t part(const uint4 &v, int i)
 {
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+
+/* ---- trellis codes: trellis.h, and format.h for the words --------------------------------------------------------------- */
+
+/* The lower two bits of the index of a level, z1 and z0, of all codes of a run, where word 0 has the bits u. */
+struct subset_bits {
+    uint32_t one, zero;
+};
+
+/* Of a key: channel c of the run is bit c, and `after` is word 0 of the next run, or 0. */
+__device__ __forceinline__ struct subset_bits subsets_of_key(uint32_t u, uint32_t after)
+{
+    return {u ^ (u >> 1 | after << 31) ^ (u >> 3 | after << 29), u >> 2 | after << 30};
+}
+
+/* Word i of four that stand side by side and of the four after them. */
+__device__ __forceinline__ uint32_t part_of_eight(const uint4 &v, const uint4 &after, int i)
+{
+    return i < 4 ? part(v, i) : part(after, i - 4);
+}
+
+/* Of channel i of four values, whose words 0 are u; those of the four channels after them are `after`, or 0. */
+__device__ __forceinline__ struct subset_bits subsets_of_value(const uint4 &u, const uint4 &after, int i)
+{
+    return {part(u, i) ^ part_of_eight(u, after, i + 1) ^ part_of_eight(u, after, i + 3), part_of_eight(u, after, i + 2)};
+}
+
+/* Levels, with their offset, of eight indices: their lower bits as nibbles, and of t4 their top bit in a word of nibbles. Of t4,
+ * the table has the levels above 0; the others mirror them: 128 less a byte is 1 more than the byte with its 7 bits turned. */
+template <int BITS>
+__device__ __forceinline__ void lookup_levels(uint32_t (&byte)[2], uint32_t nibbles, uint32_t top, const uint32_t *table)
+{
+    if (BITS == 4)
+        nibbles ^= (top ^ 0x11111111u) * 15;
+    const uint32_t upper = nibbles ^ 0x88888888u;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        byte[i] = prmt(table[0], table[1], i ? upper_half(nibbles) : nibbles);
+        if (BITS > 2)
+            byte[i] |= prmt(table[2], table[3], i ? upper_half(upper) : upper);
+        if (BITS == 4) {
+            const uint32_t below = prmt(1, 0, i ? upper_half(top) : top);
+            byte[i] = (byte[i] ^ below * 127) + below;
+        }
+    }
+}
+
+/* One bit of each code of quads 2 t and 2 t + 1, as nibbles: byte i of the result has those of codes i and 4 + i of the octet. */
+__device__ __forceinline__ uint32_t bits_of_octet(uint32_t word, int t)
+{
+    const uint32_t x = word >> 2 * t;
+    return (x & 0x01010101u) | (x << 3 & 0x10101010u);
+}
+
+/* Octet t of a run: word[1 ...] are those after word 0. In the order of octets. */
+template <int BITS>
+__device__ __forceinline__ eight trellis_octet(const struct subset_bits &z, const uint32_t (&word)[BITS], int t,
+                                               const uint32_t *table)
+{
+    eight e;
+    uint32_t nibbles = bits_of_octet(z.zero, t) | bits_of_octet(z.one, t) << 1, top = 0;
+    if (BITS == 2)
+        nibbles |= bits_of_octet(word[1], t) << 2;
+    else
+        nibbles |= (word[1] >> 2 * t << 2 & 0x0c0c0c0cu) | (word[2 % BITS] >> 2 * t << 6 & 0xc0c0c0c0u);
+    if (BITS == 4)
+        top = bits_of_octet(word[3 % BITS], t ^ 2);
+    lookup_levels<BITS>(e.r[0], nibbles, top, table);
+    return e;
+}
+
+/* The bits of byte v of a word as nibbles, and its pairs of bits as bytes. */
+__device__ __forceinline__ uint32_t bits_of_byte(uint32_t byte)
+{
+    uint32_t x = byte & 255;
+    x = (x | x << 12) & 0x000f000fu;
+    x = (x | x << 6) & 0x03030303u;
+    return (x | x << 3) & 0x11111111u;
+}
+
+__device__ __forceinline__ uint32_t pairs_of_byte(uint32_t byte)
+{
+    uint32_t x = byte & 255;
+    x = (x | x << 12) & 0x000f000fu;
+    return (x | x << 6) & 0x03030303u;
+}
+
+/* Channels 8 v ... 8 v + 7 of a run of a key, in their order: they are byte v of every word. */
+template <int BITS>
+__device__ __forceinline__ void trellis_channels(uint32_t (&byte)[2], const struct subset_bits &z, const uint32_t (&word)[BITS],
+                                                 int v, const uint32_t *table)
+{
+    uint32_t nibbles = bits_of_byte(z.zero >> 8 * v) | bits_of_byte(z.one >> 8 * v) << 1, top = 0;
+    if (BITS == 2)
+        nibbles |= bits_of_byte(word[1] >> 8 * v) << 2;
+    else
+        nibbles |= pairs_of_byte(word[1] >> 8 * v) << 2 | pairs_of_byte(word[2 % BITS] >> 8 * v) << 6;
+    if (BITS == 4) {
+        const uint32_t x = word[3 % BITS] >> 8 * v & 255;
+        top = bits_of_byte(x >> 4 | x << 4);
+    }
+    lookup_levels<BITS>(byte, nibbles, top, table);
 }
 
 /* The keys of a tile as one lane holds them: n vectors of a word of tokens 4 g ... 4 g + 3. A mma step takes one octet of

@@ -41,11 +41,11 @@ static const struct {
     void (*run)();
     int asked; /* 1: only where it is asked for */
 } parts[] = {
-    {"formats", check_formats, 0}, {"options", check_options, 0}, {"general", check_general, 0},     {"prefill", check_prefill, 0},
-    {"unpack", check_unpack, 0},   {"append", check_append, 0},   {"seqs", check_seqs, 0},           {"caches", check_caches, 0},
-    {"windows", check_windows, 0}, {"batch", check_batch, 0},     {"recording", check_recording, 0}, {"lost", check_lost, 0},
-    {"step", check_step, 0},       {"models", check_models, 0},   {"slots", check_slots, 0},
-    {"rows", check_rows, 0},       {"small", check_small, 1},
+    {"formats", check_formats, 0}, {"options", check_options, 0}, {"general", check_general, 0}, {"prefill", check_prefill, 0},
+    {"codes", check_codes, 0}, {"unpack", check_unpack, 0}, {"append", check_append, 0}, {"seqs", check_seqs, 0},
+    {"caches", check_caches, 0}, {"windows", check_windows, 0}, {"batch", check_batch, 0}, {"recording", check_recording, 0},
+    {"lost", check_lost, 0}, {"step", check_step, 0}, {"models", check_models, 0}, {"slots", check_slots, 0},
+    {"rows", check_rows, 0}, {"small", check_small, 1},
 };
 
 /* What is asked for: a part, and how to print. */

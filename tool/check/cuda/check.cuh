@@ -28,6 +28,7 @@ struct scene {
     float scale = 0, softcap = 0;
     uint64_t window = 0;
     bool sinks = false, alibi = false, balance = false;
+    bool metric = false; /* on both sides that have codes */
     bool loud = false; /* keys of some tiles, and some keys of others, are so long that one plane would move their logits */
     uint64_t seed = 1;
     std::vector<uint32_t> counts;   /* queries of each sequence; empty: all have `queries` */
@@ -149,7 +150,7 @@ struct filled {
     aura_ctx *ctx = NULL;
     aura_cache *cache = NULL;
     std::vector<aura_seq> seqs;
-    std::vector<float> balance;
+    std::vector<float> balance, k_metric, v_metric;
     ~filled()
     {
         aura_cache_destroy(cache);
@@ -227,6 +228,7 @@ void run_append(const struct scene &s, uint32_t most);   /* tokens, up to `most`
 void run_caches(struct scene s, bool errors);            /* of three sequences, the first the longest; with damaged files */
 void run_fork(struct scene s);                           /* of one sequence of 700 tokens */
 void run_invariant(struct scene s);
+void run_unpack_of(const struct scene &s, uint32_t first, uint32_t tokens, bool rotated); /* both sides, f16 */
 
 void check_fits(); /* of the part `append` */
 
@@ -235,6 +237,7 @@ void check_formats();
 void check_options();
 void check_general();
 void check_prefill();
+void check_codes();
 void check_unpack();
 void check_append();
 void check_seqs();

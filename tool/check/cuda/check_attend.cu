@@ -123,8 +123,8 @@ struct worst compare_call(const struct scene &s, const aura_cache *cache, const 
             compare_row(s, want, x.out + row * c.v_dim, x.lse[row], c.v_dim, w);
             if (w.ratio > 1 && before <= 1)
                 first_bad = row;
-            if (x.trace && !is_by_images(s) && c.format.k <= AURA_KIND_B8 && (window == 0 || s.queries == 1) && s.from.empty() &&
-                s.until.empty()) {
+            if (x.trace && !is_by_images(s) && aura_is_packed((uint32_t)c.format.k) && (window == 0 || s.queries == 1) &&
+                s.from.empty() && s.until.empty()) {
                 uint64_t begin = window && window < s.tokens[i] ? s.tokens[i] - window : 0;
                 wrong += differing_logits(want, x.trace + row * x.longest, cache, seqs[i], begin, s.tokens[i]);
             }

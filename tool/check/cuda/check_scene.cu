@@ -172,6 +172,24 @@ std::string read_all(const struct scratch_file &from)
     return text;
 }
 
+/* Of each head: some directions that count much, and all a little. */
+static std::vector<float> some_metric(uint64_t seed, uint32_t heads, uint32_t dim)
+{
+    enum { DIRECTIONS = 6 };
+    std::vector<float> triangles, x = some_numbers(seed, (size_t)heads * DIRECTIONS * dim);
+    for (uint32_t h = 0; h < heads; h++)
+        for (uint32_t i = 0; i < dim; i++)
+            for (uint32_t j = 0; j <= i; j++) {
+                float sum = i == j ? 0.2f : 0;
+                for (uint32_t n = 0; n < DIRECTIONS; n++) {
+                    const float *direction = &x[((size_t)h * DIRECTIONS + n) * dim];
+                    sum += direction[i] * direction[j];
+                }
+                triangles.push_back(sum);
+            }
+    return triangles;
+}
+
 void fill(const struct scene &s, struct filled &f)
 {
     aura_ctx_options options = AURA_CTX_OPTIONS_INIT;
@@ -184,8 +202,12 @@ void fill(const struct scene &s, struct filled &f)
                 f.balance.push_back(ldexpf(1.f + 0.1f * (float)((d + h) % 7), (int)((d * 5 + h) % 4) - 2));
         config.balance = f.balance.data();
     }
-    TRY(aura_cache_create(f.ctx, &config, &f.cache));
     uint32_t v_dim = config.v_dim ? config.v_dim : config.k_dim;
+    if (s.metric && aura_is_packed((uint32_t)config.format.k))
+        f.k_metric = some_metric(s.seed + 50, config.kv_heads, config.k_dim), config.k_metric = f.k_metric.data();
+    if (s.metric && aura_is_packed((uint32_t)config.format.v))
+        f.v_metric = some_metric(s.seed + 51, config.kv_heads, v_dim), config.v_metric = f.v_metric.data();
+    TRY(aura_cache_create(f.ctx, &config, &f.cache));
     for (uint32_t n : s.tokens) {
         aura_seq seq;
         TRY(aura_seq_create(f.cache, &seq));
@@ -216,7 +238,7 @@ aura_cuda_config device_config(const struct scene &s, const struct filled &f)
     size_t pages = 4;
     for (uint32_t n : s.tokens)
         pages += n / AURA_PAGE + 2;
-    config.cache.budget_bytes = pages * info.page_bytes + config.seqs * (info.seq_bytes + 65536) + (1 << 20);
+    config.cache.budget_bytes = pages * info.page_bytes + config.seqs * (info.seq_bytes + 65536) + (s.metric ? 8 << 20 : 1 << 20);
     return config;
 }
 

@@ -217,24 +217,33 @@ static void run_snapshot(struct scene s)
     end_case(s, before, "files equal");
 }
 
-/* Metrics and balanced values: the device has kernels for neither. A cache with metrics can be uploaded: its bytes mean the same. */
+/* Balanced values: the device has no kernels for them, whether it is asked for them or given a cache with them. Slots take neither
+ * a metric nor trellis codes. */
 static void refuse_feedback(const struct scene &s, const struct filled &f, struct device_side &d, aura_cuda_seq to)
 {
     const aura_config &c = s.config;
     std::vector<float> metric(c.kv_heads * c.k_dim * (c.k_dim + 1) / 2), balance(c.kv_heads * c.k_dim, 1.f);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         aura_cuda_config config = device_config(s, f);
         aura_cuda_cache *refused = NULL;
+        if (i == 0)
+            config.cache.v_balance = balance.data();
+        else if (i == 1)
+            config.cache.k_metric = metric.data();
+        else
+            (i == 2 ? config.cache.format.k : config.cache.format.v) = (aura_kind)AURA_TRELLIS_3;
+        config.cache.slots = i ? 64 : 0;
+        if (aura_cuda_cache_create(f.ctx, &config, &refused) != AURA_UNSUPPORTED ||
+            !strstr(aura_last_error(), i ? "slots with" : "balance of values"))
+            complain(s, "create with feedback %d: %s", i, aura_last_error());
+    }
+    for (int metrics = 0; metrics < 2; metrics++) { /* bytes of a cache with a metric mean the same: only its sequence is missing */
         aura_config shape = s.config;
         aura_cache *cpu;
-        (i == 0 ? shape.k_metric : i == 1 ? shape.v_metric : shape.v_balance) = i < 2 ? metric.data() : balance.data();
-        config.cache.k_metric = shape.k_metric, config.cache.v_metric = shape.v_metric, config.cache.v_balance = shape.v_balance;
-        if (aura_cuda_cache_create(f.ctx, &config, &refused) != AURA_UNSUPPORTED ||
-            !strstr(aura_last_error(), i < 2 ? "a metric" : "balance of values"))
-            complain(s, "create with feedback: %s", aura_last_error());
+        (metrics ? shape.k_metric : shape.v_balance) = metrics ? metric.data() : balance.data();
         TRY(aura_cache_create(f.ctx, &shape, &cpu));
-        if (aura_cuda_upload(d.cache, to, cpu, 0) != (i < 2 ? AURA_BAD_ARGUMENT : AURA_UNSUPPORTED)) /* no such sequence */
-            complain(s, "upload of feedback: %s", aura_last_error());
+        if (aura_cuda_upload(d.cache, to, cpu, 0) != (metrics ? AURA_BAD_ARGUMENT : AURA_UNSUPPORTED))
+            complain(s, "upload of %s: %s", metrics ? "a metric" : "balanced values", aura_last_error());
         aura_cache_destroy(cpu);
     }
 }

@@ -168,6 +168,11 @@ static void run_unpack_nothing(struct scene s)
     end_case(s, before, "NaN and a status");
 }
 
+void run_unpack_of(const struct scene &s, uint32_t first, uint32_t tokens, bool rotated)
+{
+    run_unpack(s, {first, tokens, AURA_F16, rotated, false, false});
+}
+
 void check_unpack()
 {
     static const uint32_t kinds[] = {AURA_CUDA_BITS(AURA_DIM_ITEM)}, dims[] = {AURA_CUDA_DIMS(AURA_DIM_ITEM)};

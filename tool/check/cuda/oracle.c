@@ -101,7 +101,7 @@ void oracle_head_free(struct oracle_head *h)
 
 static uint32_t planes_for(uint32_t kind, uint32_t asked)
 {
-    return asked ? asked : kind <= 5 ? 1 : 2;
+    return asked ? asked : kind <= 5 || kind >= AURA_TRELLIS_2 ? 1 : 2;
 }
 
 /* A key as the cache holds it, decoded. */
@@ -132,7 +132,7 @@ static float largest_quiet_scale(const struct oracle_head *h, const struct aura_
     float lower = 0, top = k->kind == 5 ? 31 : 0;
     for (uint32_t d = 0; d < h->facts.config->k_dim; d++)
         lower += (float)abs(query->plane[1][d]);
-    for (uint32_t i = 0; k->kind <= 4 && i < 16; i++)
+    for (uint32_t i = 0; (k->kind <= 4 || k->kind >= AURA_TRELLIS_2) && i < 32; i++)
         top = fmaxf(top, (float)abs(k->level[i]));
     float limit = 1.44269504f / (fabsf(unit) * k->step * top) / (query->step * lower);
     int exponent = limit < 0x1p-14f ? -24 : ilogbf(limit) - 10; /* of the last place of f16 */
