@@ -212,7 +212,9 @@ job_clang() {
 # The CUDA kernels and their host side, on a device that is emulated: the same checks as on a GPU. Job union looks for every kernel in
 # check-cuda.json.
 job_device() {
-    try build device_build emulated_device || return
+    try build device_build emulated_device block_table || return
+    try 'examples: block_table has less than 120 lines' test "$(wc -l <examples/block_table.cu)" -lt 120
+    try 'examples: block_table' $out/device/block_table
     program device device_check
     ! command -v python3 >/dev/null || try 'device: --json, for a parser' python3 -m json.tool $out/check-cuda.json $out/device.pretty
     $out/device/emulated_device check --device cuda small >$out/device.txt
