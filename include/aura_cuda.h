@@ -46,8 +46,11 @@ typedef struct aura_cuda_config {
     uint32_t seqs;       /* sequences that there can be at once, 1 to 65536; 0: 64 */
     uint64_t seq_tokens; /* tokens that one can have, below 2^31; 0: as many as the budget's pages hold. It costs 4 bytes of
                             each sequence for every 256 tokens, also with a window, where most of the tokens are gone */
-    uint32_t batch_invariant; /* 1: the result of a sequence depends on that sequence and its queries alone, bit for bit: not
-                                 on the rest of the batch, not on the GPU's multiprocessors. It costs time: doc/cuda.md */
+    uint32_t batch_invariant; /* 1: a row of attention depends on its query, on the tokens that it sees as they are stored
+                                 then, and on the options alone, bit for bit: not on the rest of the batch, nor on how many
+                                 queries were asked at once (among calls of 1 to 16; and among those of more), nor on how
+                                 tokens were divided into calls, nor on the GPU's multiprocessors. It costs time and
+                                 workspace: doc/cuda.md */
     aura_cuda_allocator allocator;
 } aura_cuda_config;
 #define AURA_CUDA_CONFIG_INIT {sizeof(aura_cuda_config), AURA_CONFIG_INIT, 0, 0, 0, 0, {NULL, NULL, NULL, NULL}}

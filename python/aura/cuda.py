@@ -34,7 +34,7 @@ class CudaCache(Cache):
     tokens: of all sequences together, that memory is taken for at once; 0: 16 384. It grows when more come, for which the host waits;
     with budget_bytes, all the memory that it may have, it does not.
     seqs: sequences that there are to begin with; 0: 64. seq_tokens: that one can have; 0: 2^20, or what there is memory for.
-    batch_invariant: the result of a sequence does not depend on the rest of the batch, bit for bit.
+    batch_invariant: a row does not depend on the rest of the batch, nor on how many queries are asked at once, bit for bit.
     """
 
     def __init__(self, q_heads: int, kv_heads: int, dim: int, format: str = "k4v4", *, device: Any = "cuda", tokens: int = 0,

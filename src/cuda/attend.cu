@@ -128,10 +128,22 @@ static uint32_t row_blocks_of(const struct attend_kernel *k, uint32_t rows)
     return (rows + k->rows - 1) / k->rows;
 }
 
+/* Of the whole grid. */
+static size_t warps_of(const aura_cuda_cache *c, const struct attend_kernel *k)
+{
+    return (size_t)grid_of(c, k) * (k->threads / 32);
+}
+
+/* With a fixed cut: tasks of a call of so many units, at most. */
+static size_t tasks_of(const aura_cuda_cache *c, const struct attend_kernel *k, size_t units)
+{
+    return aura_cut_most_tasks(units, warps_of(c, k), (uint64_t)c->table_pages * AURA_PAGE_TILES, c->dev.rows / AURA_TILE + 3);
+}
+
 /* Partial results that a call may leave. */
 static size_t partials_of(const aura_cuda_cache *c, const struct attend_kernel *k, size_t units)
 {
-    return c->batch_invariant ? units * AURA_CUT_SPLITS : grid_of(c, k) + units;
+    return c->batch_invariant ? tasks_of(c, k, units) + warps_of(c, k) * (AURA_CUT_LEVELS - 1) : grid_of(c, k) + units;
 }
 
 /* ---- workspace ----------------------------------------------------------------------------------------------------- */
@@ -140,7 +152,8 @@ static size_t partials_of(const aura_cuda_cache *c, const struct attend_kernel *
 static void plan_workspace(const aura_cuda_cache *c, aura_cuda_workspace *w, uint32_t seqs, uint32_t queries)
 {
     for (const struct attend_kernel &k : c->kernels) {
-        if (k.tile_rows && 2 * queries * c->dev.ratio <= k.rows)
+        const uint32_t least_rows = 4; /* of a kernel; all have two, four ... times as many */
+        if ((k.rows > least_rows && 2 * queries * c->dev.ratio <= k.rows) || (k.tile_rows && c->batch_invariant))
             continue; /* choose() takes none with so much to spare */
         size_t units = (size_t)seqs * c->dev.kv_heads * row_blocks_of(&k, queries * c->dev.ratio);
         size_t rows = partials_of(c, &k, units) * k.rows;
@@ -297,6 +310,8 @@ static struct dev_attend describe(const aura_cuda_cache *c, const aura_cuda_work
     d.fixed_cut = c->batch_invariant;
     const uint32_t units = c->dev.kv_heads * d.row_blocks;
     d.even = d.fixed_cut ? aura_cut_even{0, 0} : aura_cut_even_of(units * d.n_seqs, grid_of(c, k));
+    d.share = aura_cut_share((uint64_t)units * d.n_seqs, warps_of(c, k));
+    d.scratch = (uint32_t)tasks_of(c, k, (size_t)units * d.n_seqs);
     d.by_splits = aura_divider_of(d.even.splits ? d.even.splits : 1), d.by_units = aura_divider_of(units);
     d.by_row_blocks = aura_divider_of(d.row_blocks);
     d.limit_of_call = aura_limit_of_call(&c->facts.layout->k, d.unit, a->planes);

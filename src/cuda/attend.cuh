@@ -48,10 +48,28 @@ __device__ __forceinline__ struct tile_tokens rows_visit_of(const struct reach &
 }
 
 /* What a warp does of a split: visits rows, rows + WARPS ... below rows_end, whose tokens are in f16 rows; and tiles [tile,
- * tile_end). */
+ * tile_end). With a fixed cut, visits [rows, rows_end). */
 struct warp_share {
     uint32_t rows, rows_end, tile, tile_end;
 };
+
+/* With a fixed cut: tasks of a split, as many for each warp. */
+__device__ __forceinline__ struct warp_share tasks_share_of(const struct split &g, uint32_t warp, uint32_t warps)
+{
+    const struct reach &r = g.reach;
+    const uint32_t from = g.first + g.n * warp / warps, to = g.first + g.n * (warp + 1) / warps;
+    const uint32_t pinned = r.pinned_end ? 1 : 0, open = pinned + r.nodes, size = aura_cut_node(r.level);
+    struct warp_share w = {};
+    if (from == to)
+        return w;
+    w.rows = from < pinned ? 0 : pinned + max(from, open) - open;
+    w.rows_end = min(to > open ? pinned + to - open : min(to, pinned), pinned + r.open_visits);
+    if (min(to, open) > max(from, pinned)) {
+        w.tile = max(r.tile_first, (r.node + max(from, pinned) - pinned) * size);
+        w.tile_end = min(r.tile_first + r.tiles, (r.node + min(to, open) - pinned) * size);
+    }
+    return w;
+}
 
 /* A visit of f16 rows takes a warp about as long as three tiles of codes, so a warp with such a visit gets fewer tiles. Where
  * there are few tiles, it counts as one, so that every warp has something to do. */
@@ -92,13 +110,18 @@ __device__ __forceinline__ void prefetch_first(attend_space<S> &s, const struct 
 }
 
 /* The numbers of the pages that the split reads. */
-template <class S>
-__device__ __forceinline__ void gather_pages(attend_space<S> &s, const struct dev_attend &a, const struct split &g)
+template <class S, class SPACE>
+__device__ __forceinline__ void gather_pages(SPACE &s, const struct dev_attend &a, const struct split &g)
 {
     const uint32_t in_rows = (g.reach.pinned_end ? 1 : 0) + g.reach.open_visits;
-    const uint32_t first_page = (max(g.first, in_rows) - in_rows + g.reach.tile_first) / AURA_PAGE_TILES;
+    uint32_t first = max(g.first, in_rows) - in_rows + g.reach.tile_first, tiles = g.n;
+    if (a.fixed_cut) {
+        const struct warp_share all = tasks_share_of(g, 0, 1);
+        first = all.tile, tiles = all.tile_end - all.tile;
+    }
+    const uint32_t first_page = first / AURA_PAGE_TILES;
     const uint32_t pages = (g.reach.closed + AURA_PAGE - 1) / AURA_PAGE; /* of the sequence that have codes */
-    for (uint32_t i = threadIdx.x; i < min(g.n / AURA_PAGE_TILES + 2, (uint32_t)PAGES_NEAR) &&
+    for (uint32_t i = threadIdx.x; i < min(tiles / AURA_PAGE_TILES + 2, (uint32_t)PAGES_NEAR) &&
          first_page + i < pages; i += S::THREADS)
         s.page[i] = a.c.table[(size_t)g.seq * a.c.table_stride + first_page + i];
     if (threadIdx.x == 0)
@@ -112,7 +135,7 @@ __device__ __forceinline__ struct warp_share begin_split(attend_space<S> &s, con
                                                          bool again)
 {
     const int warp = threadIdx.x / 32;
-    const struct warp_share w = share_of<S>(g, warp);
+    const struct warp_share w = a.fixed_cut ? tasks_share_of(g, warp, S::WARPS) : share_of<S>(g, warp);
     uint32_t page = 0;
     asked_row<S> q;
     if (w.tile < w.tile_end)
@@ -141,10 +164,19 @@ __device__ __forceinline__ void attend_split(attend_space<S> &s, const struct de
     const struct split &g = s.split;
     running<S> run;
     begin_running<S>(run, s.row);
-    for (uint32_t visit = w.rows; visit < w.rows_end; visit += S::WARPS)
+    for (uint32_t visit = w.rows; visit < w.rows_end; visit += a.fixed_cut ? 1 : S::WARPS) {
         attend_rows<S>(s, a, g, run, rows_visit_of(g.reach, visit));
+        if (a.fixed_cut) {
+            keep_visit<S>(a, g, run, visit);
+            begin_running<S>(run, s.row);
+        }
+    }
     if (w.tile < w.tile_end)
         attend_tiles<S>(s, a, g, run, w.tile, w.tile_end);
+    if (a.fixed_cut) {
+        merge_tasks<S::D, S::ROWS, S::WARPS>(a, g, s.row, s.merge);
+        return;
+    }
     store_running<S>(s, run);
     __syncthreads();
     merge_split<S::D, S::ROWS, S::WARPS>(a, g, s.row, s.merge);

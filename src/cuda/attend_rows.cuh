@@ -32,9 +32,10 @@ __device__ __forceinline__ void clear_others(uint4 (&k)[4], const struct tile_to
 }
 
 /* One part (32 channels) of four keys times the same of all queries, added to c. Queries are sums of two f16, which is as good
- * as f32 for what follows. */
+ * as f32 for what follows. The products of either have a sum of their own, in two columns or in c[nt][0] and c[nt][1], so
+ * that a row becomes the same however many rows a block has. */
 template <class S, class SPACE>
-__device__ __forceinline__ void multiply_key_rows(float (&c)[S::NT][2][4], const SPACE &s, const uint4 (&k)[4], int part)
+__device__ __forceinline__ void multiply_key_rows(float (&c)[S::NT][S::RL][2][4], const SPACE &s, const uint4 (&k)[4], int part)
 {
     const int gl = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
@@ -46,8 +47,8 @@ __device__ __forceinline__ void multiply_key_rows(float (&c)[S::NT][2][4], const
 #pragma unroll
             for (int pair = 0; pair < 2; pair++) {
                 const uint4 &x = k[2 * pair], &y = k[2 * pair + 1];
-                mma_f16(c[nt][pair], x.x, y.x, x.y, y.y, q.x, q.y);
-                mma_f16(c[nt][pair], x.z, y.z, x.w, y.w, q.z, q.w);
+                mma_f16(c[nt][plane][pair], x.x, y.x, x.y, y.y, q.x, q.y);
+                mma_f16(c[nt][plane][pair], x.z, y.z, x.w, y.w, q.z, q.w);
             }
         }
 }
@@ -59,7 +60,7 @@ __device__ __forceinline__ void score_rows(float (&logit)[S::NT][S::RL][4], cons
 {
     constexpr int BATCH = S::PARTS < 4 ? S::PARTS : 4; /* parts that are loaded together */
     const int gl = threadIdx.x % 32 / 4;
-    float c[S::NT][2][4] = {};
+    float c[S::NT][S::RL][2][4] = {};
     uint32_t at[4];
 #pragma unroll
     for (int i = 0; i < 4; i++)
@@ -86,8 +87,8 @@ __device__ __forceinline__ void score_rows(float (&logit)[S::NT][S::RL][4], cons
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const uint32_t token = in.first + 4 * gl + i;
-                const float *x = &c[nt][i / 2][2 * (i % 2)];
-                float y = (S::RL == 1 ? x[0] + x[1] : x[r]) * row.top;
+                const float *x = &c[nt][0][i / 2][2 * (i % 2)], *lower = &c[nt][S::RL - 1][i / 2][2 * (i % 2)];
+                float y = (S::RL == 1 ? x[0] + x[1] : x[r] + lower[r]) * row.top;
                 if (a.options)
                     y = apply_options(a, row, g.job, g.reach.len, token, y);
                 logit[nt][r][i] = in.has(token) && row_sees(a, row, token) ? y : -INFINITY;
@@ -137,21 +138,21 @@ __device__ __forceinline__ void multiply_value_rows(running<S> &run, const uint3
 {
 #pragma unroll
     for (int nt = 0; nt < S::NT; nt++) {
-        float x[2][4] = {};
+        float x[S::RL][2][4] = {};
 #pragma unroll
         for (int plane = 0; plane < S::RL; plane++) {
             const uint32_t *p = b[nt][plane];
-            mma_f16(x[0], prmt(v[0].x, v[1].x, 0x5410), prmt(v[0].x, v[1].x, 0x7632), prmt(v[2].x, v[3].x, 0x5410),
+            mma_f16(x[plane][0], prmt(v[0].x, v[1].x, 0x5410), prmt(v[0].x, v[1].x, 0x7632), prmt(v[2].x, v[3].x, 0x5410),
                     prmt(v[2].x, v[3].x, 0x7632), p[0], p[1]);
-            mma_f16(x[1], prmt(v[0].y, v[1].y, 0x5410), prmt(v[0].y, v[1].y, 0x7632), prmt(v[2].y, v[3].y, 0x5410),
+            mma_f16(x[plane][1], prmt(v[0].y, v[1].y, 0x5410), prmt(v[0].y, v[1].y, 0x7632), prmt(v[2].y, v[3].y, 0x5410),
                     prmt(v[2].y, v[3].y, 0x7632), p[0], p[1]);
         }
 #pragma unroll
         for (int r = 0; r < S::RL; r++)
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                const float *y = &x[i / 2][2 * (i % 2)];
-                run.o[nt][r][part][i] += S::RL == 1 ? y[0] + y[1] : y[r];
+                const float *y = &x[0][i / 2][2 * (i % 2)], *lower = &x[S::RL - 1][i / 2][2 * (i % 2)];
+                run.o[nt][r][part][i] += S::RL == 1 ? y[0] + y[1] : y[r] + lower[r];
             }
     }
 }

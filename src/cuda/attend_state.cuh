@@ -133,8 +133,7 @@ __device__ __forceinline__ int lane_row(int nt, int r)
     return nt * S::COLUMN_ROWS + (S::RL == 1 ? t : 2 * t + r);
 }
 
-/* A new maximum of one row rescales all rows of the warp. A row that is not there never has one, so that no result depends on
- * it. */
+/* A row that is not there never has a new maximum. */
 template <class S>
 __device__ __forceinline__ void begin_running(running<S> &run, const row_info *rows)
 {
@@ -167,6 +166,11 @@ __device__ __forceinline__ float row_sum(float x)
     return x + __shfl_xor_sync(~0u, x, 16);
 }
 
+__device__ __forceinline__ bool row_any(bool x)
+{
+    return __ballot_sync(~0u, x) & 0x11111111u << threadIdx.x % 4;
+}
+
 /* Four weights, and their sum. */
 __device__ __forceinline__ float weights_of(float (&p)[4], const float (&logit)[4], float m)
 {
@@ -176,8 +180,10 @@ __device__ __forceinline__ float weights_of(float (&p)[4], const float (&logit)[
     return (p[0] + p[1]) + (p[2] + p[3]);
 }
 
+/* For those rows alone of which some lane is above: what a row becomes depends on no other row. */
 template <class S>
-__device__ __forceinline__ void follow_maximum(const float (&s)[S::NT][S::RL][4], running<S> &run)
+__device__ __forceinline__ void follow_maximum(const float (&s)[S::NT][S::RL][4], const bool (&above)[S::NT][S::RL],
+                                               running<S> &run)
 {
 #pragma unroll
     for (int nt = 0; nt < S::NT; nt++)
@@ -185,6 +191,7 @@ __device__ __forceinline__ void follow_maximum(const float (&s)[S::NT][S::RL][4]
         for (int r = 0; r < S::RL; r++) {
             float m = fmaxf(fmaxf(s[nt][r][0], s[nt][r][1]), fmaxf(s[nt][r][2], s[nt][r][3]));
             m = fmaxf(row_max(m), run.m[nt][r]);
+            m = row_any(above[nt][r]) ? m : run.m[nt][r];
             const float keep = exp2_approx(run.m[nt][r] - m);
             run.m[nt][r] = m;
             run.l[nt][r] *= keep;
@@ -205,16 +212,16 @@ __device__ __forceinline__ void weigh(float (&s)[S::NT][S::RL][4], running<S> &r
 {
     const float most = 64;
     float p[S::NT][S::RL][4], sum[S::NT][S::RL];
-    bool above = false;
+    bool above[S::NT][S::RL], any = false;
 #pragma unroll
     for (int nt = 0; nt < S::NT; nt++)
 #pragma unroll
         for (int r = 0; r < S::RL; r++) {
             sum[nt][r] = weights_of(p[nt][r], s[nt][r], run.m[nt][r]);
-            above |= sum[nt][r] > most;
+            any |= above[nt][r] = sum[nt][r] > most;
         }
-    if (__any_sync(~0u, above)) {
-        follow_maximum<S>(s, run);
+    if (__any_sync(~0u, any)) {
+        follow_maximum<S>(s, above, run);
 #pragma unroll
         for (int nt = 0; nt < S::NT; nt++)
 #pragma unroll
@@ -230,6 +237,96 @@ __device__ __forceinline__ void weigh(float (&s)[S::NT][S::RL][4], running<S> &r
             for (int i = 0; i < 4; i++)
                 s[nt][r][i] = p[nt][r][i];
         }
+}
+
+/* ---- a fixed cut --------------------------------------------------------------------------------------------------- */
+
+/* The partial of a warp, to a place of the workspace. */
+template <class S>
+__device__ __forceinline__ void keep_partial(const struct dev_attend &a, const running<S> &run, uint32_t partial)
+{
+    const int gl = threadIdx.x % 32 / 4;
+#pragma unroll
+    for (int nt = 0; nt < S::NT; nt++)
+#pragma unroll
+        for (int r = 0; r < S::RL; r++) {
+            const size_t row = (size_t)partial * S::ROWS + lane_row<S>(nt, r);
+#pragma unroll
+            for (int j = 0; j < S::PARTS; j++) {
+                const float *o = run.o[nt][r][j];
+                __stcg((float4 *)&a.partial[row * S::D + 32 * j + 4 * gl], make_float4(o[0], o[1], o[2], o[3]));
+            }
+            if (gl == 0)
+                __stcg(&a.partial_ml[row], make_float2(run.m[nt][r], run.l[nt][r]));
+        }
+    __syncwarp(); /* maxima and sums are read by other lanes */
+}
+
+/* What is in that place comes before what the warp has. */
+template <class S>
+__device__ __forceinline__ void join_partial(const struct dev_attend &a, running<S> &run, uint32_t partial)
+{
+    const int gl = threadIdx.x % 32 / 4;
+#pragma unroll
+    for (int nt = 0; nt < S::NT; nt++)
+#pragma unroll
+        for (int r = 0; r < S::RL; r++) {
+            const size_t row = (size_t)partial * S::ROWS + lane_row<S>(nt, r);
+            const float2 ml = __ldcg(&a.partial_ml[row]);
+            const struct joint j = joint_of(ml.x, run.m[nt][r]);
+            run.m[nt][r] = j.m, run.l[nt][r] = joined(j, ml.y, run.l[nt][r]);
+#pragma unroll
+            for (int part = 0; part < S::PARTS; part++) {
+                const float4 x = __ldcg((const float4 *)&a.partial[row * S::D + 32 * part + 4 * gl]);
+                float *o = run.o[nt][r][part];
+                o[0] = joined(j, x.x, o[0]), o[1] = joined(j, x.y, o[1]);
+                o[2] = joined(j, x.z, o[2]), o[3] = joined(j, x.w, o[3]);
+            }
+        }
+    __syncwarp(); /* all have read what is written next */
+}
+
+/* Sums of lanes become those of rows. */
+template <class S>
+__device__ __forceinline__ void sum_rows(running<S> &run)
+{
+#pragma unroll
+    for (int nt = 0; nt < S::NT; nt++)
+#pragma unroll
+        for (int r = 0; r < S::RL; r++)
+            run.l[nt][r] = row_sum(run.l[nt][r]);
+}
+
+/* A visit of f16 rows: number `visit` of rows_visit_of(). */
+template <class S>
+__device__ __forceinline__ void keep_visit(const struct dev_attend &a, const struct split &g, running<S> &run, uint32_t visit)
+{
+    sum_rows<S>(run);
+    keep_partial<S>(a, run, g.first_partial + visit + (visit || !g.reach.pinned_end ? g.reach.nodes : 0));
+}
+
+/* The leaf that ends with tile `at`, of tiles [begin, end) of the warp: whole tasks. It is joined with those before it of its node,
+ * and, where that is the last of the node, the node with those before it. */
+template <class S>
+__device__ __forceinline__ void keep_leaf(const struct dev_attend &a, const struct split &g, running<S> &run, uint32_t begin,
+                                          uint32_t at, uint32_t end)
+{
+    const uint32_t scratch = a.scratch + (blockIdx.x * S::WARPS + threadIdx.x / 32) * (AURA_CUT_LEVELS - 1);
+    const uint32_t task = g.first_partial + (g.reach.pinned_end ? 1 : 0) - g.reach.node; /* that of node 0 */
+    uint32_t node = (at - 1) / AURA_CUT_LEAF, first = begin / AURA_CUT_LEAF;
+    sum_rows<S>(run);
+#pragma unroll 1
+    for (uint32_t level = 1; level <= g.reach.level; level++) {
+        const uint32_t to = level == g.reach.level ? task + node / AURA_CUT_FAN : scratch + level - 1;
+        if (node % AURA_CUT_FAN && node != first)
+            join_partial<S>(a, run, to);
+        if (node % AURA_CUT_FAN != AURA_CUT_FAN - 1 && at != end) {
+            keep_partial<S>(a, run, to);
+            return;
+        }
+        node /= AURA_CUT_FAN, first /= AURA_CUT_FAN;
+    }
+    keep_partial<S>(a, run, task + node);
 }
 
 #endif

@@ -534,7 +534,18 @@ __device__ __forceinline__ void attend_both(attend_space<S> &s, const struct dev
     leave_tile<S>(c, s, a, g, at);
 }
 
-/* Tiles [tile, end); the reference of the first one's page has arrived. */
+/* With a fixed cut: tiles up to `at` of [begin, end) are a leaf that is done. */
+template <class S>
+__device__ __forceinline__ void end_leaf(const struct dev_attend &a, const struct split &g, const row_info *rows, running<S> &run,
+                                         uint32_t begin, uint32_t at, uint32_t end)
+{
+    if (sums_are_bits<S>)
+        end_sums<S>(run);
+    keep_leaf<S>(a, g, run, begin, at, end);
+    begin_running<S>(run, rows);
+}
+
+/* Tiles [tile, end); the reference of the first one's page has arrived. With a fixed cut run is empty before and after. */
 template <class S>
 __device__ __forceinline__ void attend_tiles(attend_space<S> &s, const struct dev_attend &a, const struct split &g,
                                              running<S> &run, uint32_t tile, uint32_t end)
@@ -562,15 +573,19 @@ __device__ __forceinline__ void attend_tiles(attend_space<S> &s, const struct de
     const bool always_edge = a.options || a.trace;
     while (at.tile < end) {
         const bool plain = !always_edge && at.tile >= at.plain && at.tile < at.plain_end;
-        const uint32_t stop = plain ? min(end, at.plain_end) : !always_edge && at.tile < at.plain ? min(end, at.plain) : end;
+        uint32_t stop = plain ? min(end, at.plain_end) : !always_edge && at.tile < at.plain ? min(end, at.plain) : end;
+        if (a.fixed_cut)
+            stop = min(stop, (at.tile / AURA_CUT_LEAF + 1) * AURA_CUT_LEAF);
         if (plain)
             attend_run<S, false>(s, a, g, run, c, f, at, stop, table, lane);
         else
             attend_run<S, true>(s, a, g, run, c, f, at, stop, table, lane);
         if (S::PL == 1 && at.tile < stop)
             attend_both<S>(s, a, g, run, c, f, at, table, lane);
+        if (a.fixed_cut && (at.tile % AURA_CUT_LEAF == 0 || at.tile == end))
+            end_leaf<S>(a, g, s.row, run, tile, at.tile, end);
     }
-    if (sums_are_bits<S>)
+    if (sums_are_bits<S> && !a.fixed_cut)
         end_sums<S>(run);
 }
 

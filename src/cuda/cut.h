@@ -5,22 +5,69 @@
  *     split   some visits of a unit, one after the other, by one block of threads. Its result is a partial.
  *
  * Units that all have the same number of visits are cut evenly. Otherwise the visits of all units are entries of one flat list,
- * and every block of threads has a piece of it: `per` entries side by side. Plain arithmetic, for kernels and for a test
- * without a device. */
+ * and every block of threads has a piece of it: `per` entries side by side. With a fixed cut, entries are tasks. Plain
+ * arithmetic, for kernels and for a test without a device. */
 #ifndef AURA_CUDA_CUT_H
 #define AURA_CUDA_CUT_H
 
 #include "../format.h"
 
-/* With a fixed cut a unit has at most AURA_CUT_SPLITS splits, of at least AURA_CUT_LEAST visits each. Few splits are cheap in a
- * large batch and slow in a small one: 16 of them keep 128 blocks busy with the 8 KV heads of a single sequence. */
-enum { AURA_CUT_SPLITS = 16, AURA_CUT_LEAST = 32 };
+/* A fixed cut: what a row becomes depends on the tokens that it sees, and on how they are stored, alone. The tiles of a
+ * sequence are those of a tree, whose nodes lie at fixed tokens:
+ *
+ *     leaf    AURA_CUT_LEAF tiles at a multiple of so many: one warp, from nothing
+ *     node    of level k: AURA_CUT_FAN of level k - 1, joined in their order; a leaf is one of level 0
+ *     row     what is pinned, nodes of level AURA_CUT_LEVELS, tiles that are open, joined in their order
+ *
+ * A task is a node, or a visit of f16 rows, and is done by one warp, which leaves a partial. Of which level a unit's tasks are
+ * is free, as whoever comes last joins what is left: a small call has tasks of leaves, for many warps; a large one larger
+ * tasks, and fewer partials. A node of which a row sees nothing changes no bit of it. */
+enum { AURA_CUT_LEAF = 4, AURA_CUT_FAN = 4, AURA_CUT_LEVELS = 3 };
+
+/* Tasks that a call has for each warp of the grid, at most, but for what each unit has at its ends and in f16 rows; and the fewest
+ * that a block has. */
+enum { AURA_CUT_TASKS = 6, AURA_CUT_FEWEST = 4 };
+
+/* Tiles of a node. */
+static inline AURA_ANYWHERE uint32_t aura_cut_node(uint32_t level)
+{
+    return (uint32_t)AURA_CUT_LEAF << 2 * level;
+}
+
+/* Nodes that tiles [first, first + n) are of. */
+static inline AURA_ANYWHERE uint32_t aura_cut_nodes(uint32_t first, uint32_t n, uint32_t level)
+{
+    const uint32_t node = aura_cut_node(level);
+    return n ? (first + n - 1) / node - first / node + 1 : 0;
+}
+
+/* The level of the tasks of a unit of so many tiles; share: tasks that the call has for each unit. */
+static inline AURA_ANYWHERE uint32_t aura_cut_level(uint32_t tiles, uint32_t share)
+{
+    uint32_t level = 0;
+    while (level < AURA_CUT_LEVELS && tiles / aura_cut_node(level) > share)
+        level++;
+    return level;
+}
+
+static inline uint32_t aura_cut_share(uint64_t units, uint64_t warps)
+{
+    const uint64_t share = AURA_CUT_TASKS * warps / units;
+    return share ? (uint32_t)share : 1;
+}
+
+/* The most tasks of a call of up to so many units, of up to so many tiles and visits of f16 rows each. */
+static inline uint64_t aura_cut_most_tasks(uint64_t units, uint64_t warps, uint64_t tiles, uint64_t rows)
+{
+    const uint64_t all = units * (tiles / AURA_CUT_LEAF), most = AURA_CUT_TASKS * warps;
+    return (all < most ? all : most) + units * (tiles / aura_cut_node(AURA_CUT_LEVELS) + 3 + rows);
+}
 
 struct aura_cut {
     uint32_t first, n;      /* visits of the unit */
     uint32_t on;            /* entries of the list to the next split of this block */
     uint32_t splits, which; /* splits of the unit, and the number of this one */
-    /* 1: there is nothing to do: the entries are no visits, or another block began the split that they are of */
+    /* 1: there is nothing to do: the entries are no visits */
     uint32_t idle;
 };
 
@@ -91,33 +138,26 @@ static inline AURA_ANYWHERE struct aura_cut_plan aura_cut_plan_of(uint32_t visit
     return p;
 }
 
-/* With a fixed cut: visits of a split, except the last one. The length of the sequence decides, and nothing else. */
-static inline AURA_ANYWHERE uint32_t aura_cut_share(uint32_t visits)
+/* With a fixed cut, whose entries are tasks. */
+static inline AURA_ANYWHERE struct aura_cut_plan aura_cut_tasks_plan_of(uint32_t tasks, uint32_t blocks)
 {
-    const uint32_t even = (visits + AURA_CUT_SPLITS - 1) / AURA_CUT_SPLITS;
-    return even > AURA_CUT_LEAST ? even : (uint32_t)AURA_CUT_LEAST;
+    const uint32_t per = (tasks + blocks - 1) / blocks;
+    const struct aura_cut_plan p = {per > AURA_CUT_FEWEST ? per : (uint32_t)AURA_CUT_FEWEST, 0};
+    return p;
 }
 
 /* The split at entry `at` of the flat list. Its unit begins at entry `start` and has `visits` entries, then `cost` more; the
- * piece of the block ends at `end`. With a fixed cut a split belongs to the block in whose piece it begins, also where it ends
- * in another piece. */
+ * piece of the block ends at `end`. */
 static inline AURA_ANYWHERE struct aura_cut aura_cut_at(uint32_t at, uint32_t end, uint32_t per, uint32_t start, uint32_t visits,
-                                                        uint32_t cost, uint32_t fixed)
+                                                        uint32_t cost)
 {
     struct aura_cut c = {at - start, 0, visits + cost - (at - start), 0, 0, at - start >= visits};
     if (c.idle)
         return c;
-    const uint32_t left = visits - c.first, share = aura_cut_share(visits), late = c.first % share;
-    if (fixed) {
-        c.n = left < share - late ? left : share - late;
-        c.splits = (visits + share - 1) / share;
-        c.which = c.first / share;
-        c.idle = late > 0;
-    } else {
-        c.n = left < end - at ? left : end - at;
-        c.splits = (start + visits - 1) / per - start / per + 1;
-        c.which = at / per - start / per;
-    }
+    const uint32_t left = visits - c.first;
+    c.n = left < end - at ? left : end - at;
+    c.splits = (start + visits - 1) / per - start / per + 1;
+    c.which = at / per - start / per;
     c.on = c.n < left ? c.n : c.on;
     return c;
 }

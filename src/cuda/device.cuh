@@ -130,7 +130,8 @@ struct dev_attend {
     const uint32_t *counts, *starts;  /* queries of each sequence; NULL: `queries`. The first that is no padding; NULL: 0 */
     const uint32_t *from, *until;     /* [n_seqs][queries] what queries see; NULL: what window and causality say */
     const uint2 *seen;                /* [n_seqs] with from or until: the tokens that a sequence's queries see are in [x, y) */
-    uint32_t fixed_cut;               /* 1: neither the batch nor the device decides where a unit is cut: cut.h */
+    uint32_t fixed_cut, share;        /* 1: neither batch, queries nor the device decide how a row is added up: cut.h; share:
+                                       * tasks of a unit */
     struct dev_cache c;
     struct dev_view q, out;
     float unit, limit_of_call, softcap; /* unit: scale * log2 e; limit_of_call: rules.h, infinite where no key decides for itself;
@@ -139,8 +140,9 @@ struct dev_attend {
     uint32_t planes;                  /* of keys, plus 4 times those of values */
     const float *mask, *sinks, *alibi;
     uint32_t mask_keys;
-    float *partial;        /* [partials][rows of a block][dim of the kernel]; there are blocks + units partials, with a fixed cut
-                            * units * AURA_CUT_SPLITS */
+    float *partial;        /* [partials][rows of a block][dim of the kernel]; there are blocks + units partials. With a
+                            * fixed cut one for every task, and from number `scratch` on AURA_CUT_LEVELS - 1 for every warp */
+    uint32_t scratch;
     float2 *partial_ml;    /* [partials][rows of a block] */
     uint32_t *counter;     /* [units], 0 between calls */
     float *lse;

@@ -170,6 +170,7 @@ template <class S>
 __device__ __forceinline__ void general_tiles(general_warp<S> &w, const struct dev_attend &a, running<S> &run, struct tile_walk now)
 {
     const struct plain_tiles plain = plain_tiles_of<S>(w, a);
+    const uint32_t begin = now.first / AURA_TILE;
     copies_but_last_arrived();
     __syncwarp();
     if (a.stage.reference_chunks)
@@ -177,20 +178,36 @@ __device__ __forceinline__ void general_tiles(general_warp<S> &w, const struct d
     while (now.left) {
         const struct tile_walk next = next_tile<S>(w, a, now);
         general_tile<S>(w, a, run, now, next, plain);
+        const uint32_t done = next.first / AURA_TILE;
+        if (a.fixed_cut && (done % AURA_CUT_LEAF == 0 || !next.left)) {
+            keep_leaf<S>(a, w.s.split, run, begin, done, done + next.left);
+            begin_running<S>(run, w.s.row);
+        }
         now = next;
     }
     copies_arrived();
 }
 
+/* What a warp of a general kernel does of a split. Visits are even here: one of f16 rows is no longer than a tile. */
+template <class S>
+__device__ __forceinline__ struct warp_share general_share_of(const struct dev_attend &a, const struct split &g, uint32_t warp)
+{
+    if (a.fixed_cut)
+        return tasks_share_of(g, warp, S::WARPS);
+    /* A unit without tokens still has one visit; there is nothing to do in it. */
+    const uint32_t rows = rows_visits_of(g.reach), at = g.first + g.n * warp / S::WARPS;
+    const uint32_t end = min(g.first + g.n * (warp + 1) / S::WARPS, rows + g.reach.tiles), tile = max(at, rows);
+    const uint32_t first = g.reach.tile_first + tile - rows;
+    return {at, min(end, rows), first, first + (end > tile ? end - tile : 0)};
+}
+
 /* The visits of a warp. Copies of keys and copies of values are groups that take turns; a group is empty where there is nothing
  * to copy. While the warp waits for one, the group of the other side is on its way. */
 template <class S>
-__device__ __forceinline__ void general_visits(general_warp<S> &w, const struct dev_attend &a, running<S> &run, uint32_t at,
-                                               uint32_t end)
+__device__ __forceinline__ void general_visits(general_warp<S> &w, const struct dev_attend &a, running<S> &run,
+                                               const struct warp_share &mine)
 {
-    const struct reach &reach = w.s.split.reach;
-    const uint32_t rows = rows_visits_of(reach), tile = max(at, rows);
-    struct tile_walk now = {(reach.tile_first + tile - rows) * AURA_TILE, end > tile ? end - tile : 0, NULL};
+    struct tile_walk now = {mine.tile * AURA_TILE, mine.tile_end - mine.tile, NULL};
     if (now.left) {
         now.chunk = chunk_of<S>(w, a, now.first);
         ask_any_keys<S>(w, a, now.chunk);
@@ -199,8 +216,13 @@ __device__ __forceinline__ void general_visits(general_warp<S> &w, const struct 
         ask_any_values<S>(w, a, now.chunk);
         copies_grouped();
     }
-    for (; at < min(end, rows); at++)
+    for (uint32_t at = mine.rows; at < mine.rows_end; at++) {
         general_rows<S>(w, a, run, visit_of_rows<S>(w, a, at));
+        if (a.fixed_cut) {
+            keep_visit<S>(a, w.s.split, run, at);
+            begin_running<S>(run, w.s.row);
+        }
+    }
     if (now.left)
         general_tiles<S>(w, a, run, now);
 }
@@ -208,38 +230,26 @@ __device__ __forceinline__ void general_visits(general_warp<S> &w, const struct 
 /* ---- the kernel ---------------------------------------------------------------------------------------------------------- */
 
 template <class S>
-__device__ __forceinline__ void near_pages(general_space<S> &s, const struct dev_attend &a)
-{
-    const struct split &g = s.split;
-    const uint32_t rows_visits = rows_visits_of(g.reach);
-    const uint32_t first = (max(g.first, rows_visits) - rows_visits + g.reach.tile_first) / AURA_PAGE_TILES;
-    const uint32_t pages = (g.reach.closed + AURA_PAGE - 1) / AURA_PAGE;
-    for (uint32_t i = threadIdx.x; i < min(g.n / AURA_PAGE_TILES + 2, (uint32_t)PAGES_NEAR) && first + i < pages; i += S::THREADS)
-        s.page[i] = a.c.table[(size_t)g.seq * a.c.table_stride + first + i];
-    if (threadIdx.x == 0)
-        s.first_page = first;
-}
-
-template <class S>
 __device__ __forceinline__ void general_split(general_warp<S> &w, const struct dev_attend &a)
 {
     const struct split &g = w.s.split;
-    const uint32_t warp = threadIdx.x / 32, visits = rows_visits_of(g.reach) + g.reach.tiles;
-    near_pages<S>(w.s, a);
+    const uint32_t warp = threadIdx.x / 32;
+    gather_pages<S>(w.s, a, g);
     for (int r = warp; r < S::ROWS; r += S::WARPS)
         general_query<S>(w, a, g, r);
     __syncthreads();
     running<S> run;
     begin_running<S>(run, w.s.row);
     begin_codes<S>(w, a);
-    /* A unit without tokens still has one visit; there is nothing to do in it. */
-    const uint32_t at = g.first + g.n * warp / S::WARPS, end = min(g.first + g.n * (warp + 1) / S::WARPS, visits);
-    if (at < end)
-        general_visits<S>(w, a, run, at, end);
+    general_visits<S>(w, a, run, general_share_of<S>(a, g, warp));
     __syncthreads(); /* what is merged takes the place of tiles */
     struct {
         merge_space<S::D, S::ROWS, S::WARPS> &merge;
     } space = {*(merge_space<S::D, S::ROWS, S::WARPS> *)w.parts};
+    if (a.fixed_cut) {
+        merge_tasks<S::D, S::ROWS, S::WARPS, finish_general<S>>(a, g, w.s.row, space.merge);
+        return;
+    }
     store_running<S>(space, run);
     __syncthreads();
     merge_split<S::D, S::ROWS, S::WARPS, finish_general<S>>(a, g, w.s.row, space.merge);

@@ -220,6 +220,81 @@ __device__ __forceinline__ void merge_splits(const struct dev_attend &a, merge_s
     __syncthreads();
 }
 
+/* ---- a fixed cut --------------------------------------------------------------------------------------------------- */
+
+/* How what a row has of some tokens is joined with what it has of those after them: x becomes x * before + y * after. Everybody
+ * joins by this, in the order of cut.h, so that it does not matter who does. */
+struct joint {
+    float m, before, after;
+};
+
+__device__ __forceinline__ struct joint joint_of(float m, float other)
+{
+    const float most = fmaxf(m, other);
+    return {most, exp2_approx(m - most), exp2_approx(other - most)};
+}
+
+__device__ __forceinline__ float joined(const struct joint &j, float x, float y)
+{
+    return __fadd_rn(__fmul_rn(x, j.before), __fmul_rn(y, j.after));
+}
+
+/* Two channels of a row. */
+struct joined_pair {
+    float m, l;
+    float2 o;
+};
+
+__device__ __forceinline__ void join_pair(struct joined_pair &x, const struct joined_pair &y)
+{
+    const struct joint j = joint_of(x.m, y.m);
+    x.m = j.m, x.l = joined(j, x.l, y.l);
+    x.o.x = joined(j, x.o.x, y.o.x), x.o.y = joined(j, x.o.y, y.o.y);
+}
+
+template <int D, int ROWS>
+__device__ __forceinline__ struct joined_pair load_pair(const struct dev_attend &a, uint32_t partial, int row, int d)
+{
+    const size_t at = (size_t)partial * ROWS + row;
+    const float2 ml = __ldcg(&a.partial_ml[at]), o = __ldcg((const float2 *)&a.partial[at * D + d]);
+    return {ml.x, ml.y, o};
+}
+
+/* Two channels of a row, from the partials of all tasks of the unit. */
+template <int D, int ROWS>
+__device__ __forceinline__ struct joined_pair join_tasks(const struct dev_attend &a, const struct split &g, int row, int d)
+{
+    const struct reach &r = g.reach;
+    struct joined_pair all = {NOTHING, 0, {0, 0}}, level[AURA_CUT_LEVELS] = {}; /* nodes of levels 1, 2 ... that are not complete */
+    uint32_t partial = g.first_partial;
+    if (r.pinned_end)
+        join_pair(all, load_pair<D, ROWS>(a, partial++, row, d));
+#pragma unroll 2
+    for (uint32_t n = 0; n < r.nodes; n++) {
+        struct joined_pair now = load_pair<D, ROWS>(a, partial++, row, d);
+        uint32_t node = r.node + n, first = r.node;
+        bool complete = true;
+#pragma unroll
+        for (uint32_t k = 0; k < AURA_CUT_LEVELS; k++)
+            if (k >= r.level && complete) {
+                if (node % AURA_CUT_FAN && node != first) {
+                    join_pair(level[k], now);
+                    now = level[k];
+                }
+                complete = node % AURA_CUT_FAN == AURA_CUT_FAN - 1 || n + 1 == r.nodes;
+                if (!complete)
+                    level[k] = now;
+                node /= AURA_CUT_FAN, first /= AURA_CUT_FAN;
+            }
+        if (complete)
+            join_pair(all, now);
+    }
+#pragma unroll 1
+    for (uint32_t i = 0; i < r.open_visits; i++)
+        join_pair(all, load_pair<D, ROWS>(a, partial++, row, d));
+    return all;
+}
+
 /* Whether this block is the last to be done with the unit. Then it can read all partials of the others. */
 __device__ __forceinline__ bool last_of_unit(const struct dev_attend &a, const struct split &g, uint32_t *shared)
 {
@@ -230,6 +305,38 @@ __device__ __forceinline__ bool last_of_unit(const struct dev_attend &a, const s
     }
     __syncthreads();
     return *shared;
+}
+
+/* Merged rows, a warp each. */
+template <int ROWS, int WARPS, class FINISH, class SPACE>
+__device__ __forceinline__ void finish_rows(const struct dev_attend &a, const struct split &g, const struct row_info *rows,
+                                            SPACE &s)
+{
+#pragma unroll 1
+    for (int row = threadIdx.x / 32; row < ROWS; row += WARPS)
+        if (rows[row].there)
+            FINISH::row(a, g, rows[row], s.o[0][row], s.all_m[row], s.all_l[row]);
+}
+
+/* With a fixed cut, when the partials of the block's tasks are in the workspace. */
+template <int D, int ROWS, int WARPS, class FINISH = finish_rotated<D>>
+__device__ __forceinline__ void merge_tasks(const struct dev_attend &a, const struct split &g, const struct row_info *rows,
+                                            merge_space<D, ROWS, WARPS> &s)
+{
+    using T = merge_share<D, ROWS>;
+    __syncthreads();
+    if (!last_of_unit(a, g, &s.last))
+        return;
+#pragma unroll 1
+    for (int pair = threadIdx.x; pair < T::PAIRS; pair += 32 * WARPS) {
+        const int row = T::row(pair), d = T::element(pair);
+        const struct joined_pair all = join_tasks<D, ROWS>(a, g, row, d);
+        *(float2 *)&s.o[0][row][d] = all.o;
+        if (d == 0)
+            s.all_m[row] = all.m, s.all_l[row] = all.l;
+    }
+    __syncthreads();
+    finish_rows<ROWS, WARPS, FINISH>(a, g, rows, s);
 }
 
 /* The warps of the block are done with the split, and their partials are in s. This block finishes the rows, or the last block
@@ -244,10 +351,7 @@ __device__ __forceinline__ void merge_split(const struct dev_attend &a, const st
             return;
         merge_splits<D, ROWS, WARPS, THREADS>(a, s, g.first_partial, g.splits);
     }
-#pragma unroll 1
-    for (int row = threadIdx.x / 32; row < ROWS; row += THREADS / 32)
-        if (rows[row].there)
-            FINISH::row(a, g, rows[row], s.o[0][row], s.all_m[row], s.all_l[row]);
+    finish_rows<ROWS, THREADS / 32, FINISH>(a, g, rows, s);
 }
 
 #endif

@@ -129,6 +129,7 @@ extern "C" aura_status aura_cuda_slots_status(aura_cuda_cache *c, uint32_t *bits
 struct dev_listed {
     const uint32_t *pages, *tokens;
     uint32_t n_seqs, stride, n_pages;
+    uint32_t most; /* pages of a list */
     struct dev_seq *listed;
     uint32_t *ids;
 };
@@ -138,7 +139,7 @@ extern "C" __global__ void aura_slots_seen_cuda(const __grid_constant__ struct d
 {
     const uint32_t i = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
     const uint32_t len = i < s.n_seqs ? s.tokens[i] : 0, pages = (len + AURA_PAGE - 1) / AURA_PAGE;
-    bool bad = pages > s.stride;
+    bool bad = pages > s.most;
     for (uint32_t p = lane; p < pages && !bad; p += 32)
         bad = s.pages[(size_t)i * s.stride + p] >= s.n_pages;
     bad = __any_sync(~0u, bad);
@@ -153,7 +154,10 @@ extern "C" __global__ void aura_slots_seen_cuda(const __grid_constant__ struct d
 aura_status aura_cuda_list_slots(const aura_cuda_cache *c, const aura_cuda_workspace *w, const char *call,
                                  const aura_cuda_attend_args *a, struct CUstream_st *stream)
 {
-    struct dev_listed s = {a->pages, a->tokens, a->n_seqs, a->page_stride, (uint32_t)aura_pages_of(c->slots), w->listed, w->ids};
+    const uint32_t pages = (uint32_t)aura_pages_of(c->slots);
+    /* A fixed cut has room for the partials of as many tokens as there are slots. */
+    const uint32_t most = c->batch_invariant && pages < a->page_stride ? pages : a->page_stride;
+    struct dev_listed s = {a->pages, a->tokens, a->n_seqs, a->page_stride, pages, most, w->listed, w->ids};
     void *params[] = {&s};
     const struct launch how = {dim3((a->n_seqs + 3) / 4), 128, 0, stream};
     return aura_cuda_launch(c, call, "slots_seen_cuda", (const void *)aura_slots_seen_cuda, how, params);

@@ -54,9 +54,22 @@ struct reach {
     uint32_t pinned_end;              /* 0: no pinned token is seen. Otherwise tokens [0, pinned_end) are one visit */
     uint32_t open_first, open_visits; /* open tokens [open_first, len) */
     uint32_t tile_first, tiles;       /* tiles with codes */
-    uint32_t visits;                  /* at least 1, so that every unit has a split, which writes its rows */
+    uint32_t visits;                  /* at least 1, so that every unit has a split, which writes its rows; fixed cut: tasks */
+    uint32_t level, node, nodes;      /* fixed cut: of tasks, the first of them, how many. Pinned come before, open after them */
     uint32_t gone;                    /* 1: a query would see tokens that are gone */
 };
+
+/* What is to be done becomes a number of visits, or of tasks. */
+__device__ __forceinline__ void count_visits(const struct dev_attend &a, struct reach &s)
+{
+    uint32_t of_tiles = s.tiles;
+    if (a.fixed_cut) {
+        s.level = aura_cut_level(s.tiles, a.share);
+        s.node = s.tile_first / aura_cut_node(s.level);
+        s.nodes = of_tiles = aura_cut_nodes(s.tile_first, s.tiles, s.level);
+    }
+    s.visits = max(1u, (s.pinned_end ? 1 : 0) + s.open_visits + of_tiles);
+}
 
 __device__ __forceinline__ struct reach reach_of(const struct dev_attend &a, const struct seq_now &now, uint32_t job)
 {
@@ -75,7 +88,7 @@ __device__ __forceinline__ struct reach reach_of(const struct dev_attend &a, con
         s.closed = s.len;
         s.tile_first = begin / AURA_TILE;
         s.tiles = s.len > begin ? (s.len - 1) / AURA_TILE - s.tile_first + 1 : 0;
-        s.visits = max(1u, s.tiles);
+        count_visits(a, s);
         return s;
     }
     uint32_t pinned = min(a.c.pinned, s.len), first = max(a.c.pinned, begin);
@@ -84,7 +97,7 @@ __device__ __forceinline__ struct reach reach_of(const struct dev_attend &a, con
     s.open_visits = s.len > s.open_first ? (s.len - 1) / AURA_TILE - s.open_first / AURA_TILE + 1 : 0;
     s.tile_first = first / AURA_TILE;
     s.tiles = s.closed > first ? (s.closed - 1) / AURA_TILE - s.tile_first + 1 : 0;
-    s.visits = max(1u, (s.pinned_end ? 1 : 0) + s.open_visits + s.tiles);
+    count_visits(a, s);
     return s;
 }
 
@@ -169,7 +182,8 @@ __device__ __forceinline__ struct piece piece_of(uint32_t *space, const struct d
     p.each = 0;
     const uint32_t last = p.prefix ? 0 : warp_prefix(visits * units);
     total = p.prefix ? space[a.n_seqs] : __shfl_sync(~0u, last, 31);
-    const struct aura_cut_plan plan = aura_cut_plan_of(total, units * a.n_seqs, gridDim.x, least);
+    const struct aura_cut_plan plan = a.fixed_cut ? aura_cut_tasks_plan_of(total, gridDim.x)
+                                                  : aura_cut_plan_of(total, units * a.n_seqs, gridDim.x, least);
     p.cost = plan.cost, p.per = plan.per;
     p.before = lane < a.n_seqs ? last - visits * units + lane * units * p.cost : ~0u;
     total += units * p.cost * a.n_seqs;
@@ -197,7 +211,7 @@ struct split {
     uint32_t job, seq;         /* number of the sequence in the call; in the cache */
     uint32_t head, first_row;  /* KV head; first of its rows in this block */
     uint32_t unit;             /* number of the unit in the call */
-    uint32_t first, n;         /* visits */
+    uint32_t first, n;         /* visits; with a fixed cut, tasks */
     uint32_t on;               /* entries to the next split of the block */
     uint32_t splits, which;    /* splits of the unit, and the number of this one */
     uint32_t first_partial;    /* of the unit, in the workspace */
@@ -228,7 +242,7 @@ __device__ __forceinline__ struct split split_at(const struct dev_attend &a, con
         g.seq = a.c.n_seqs;
     }
     struct aura_cut c;
-    uint32_t unit; /* among those of the sequence */
+    uint32_t unit, start = 0; /* among those of the sequence; where its entries begin */
     if (p.each) {
         unit = of_all - g.job * units;
         c = aura_cut_even_at(at - of_all * a.even.splits, p.each, a.even.splits, a.by_splits, least);
@@ -236,7 +250,8 @@ __device__ __forceinline__ struct split split_at(const struct dev_attend &a, con
         const uint32_t begin = p.prefix ? p.prefix[g.job] + p.cost * units * g.job : __shfl_sync(~0u, p.before, g.job);
         const uint32_t entries = g.reach.visits + p.cost;
         unit = (at - begin) / entries;
-        c = aura_cut_at(at, p.end, p.per, begin + unit * entries, g.reach.visits, p.cost, a.fixed_cut);
+        start = begin + unit * entries;
+        c = aura_cut_at(at, p.end, p.per, start, g.reach.visits, p.cost);
     }
     g.head = aura_divide(unit, a.by_row_blocks);
     g.first_row = (unit - g.head * a.row_blocks) * block_rows;
@@ -245,7 +260,7 @@ __device__ __forceinline__ struct split split_at(const struct dev_attend &a, con
     g.splits = c.splits, g.which = c.which;
     g.idle = c.idle;
     /* No two splits have the same place, with an even cut too: from one to the next, the block or the unit advances. */
-    g.first_partial = a.fixed_cut ? g.unit * AURA_CUT_SPLITS : blockIdx.x - g.which + g.unit;
+    g.first_partial = a.fixed_cut ? start : blockIdx.x - g.which + g.unit;
     return g;
 }
 

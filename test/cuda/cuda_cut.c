@@ -1,5 +1,5 @@
 /* How an attention call on a device is cut, without one: the blocks of all sizes of grids, one after the other. Every visit is in
- * exactly one split, partial results have places of their own, and a fixed cut is that of the length alone. */
+ * exactly one split, partial results have places of their own, and the nodes of a fixed cut lie at fixed tokens. */
 #include "../../src/cuda/cut.h"
 
 #include <stdlib.h>
@@ -13,17 +13,16 @@ enum { UNITS = 60, VISITS = 5000, WARPS = 12 };
 struct seen {
     uint8_t visit[VISITS];
     uint32_t done, splits; /* those so far; those that there are to be */
-    uint32_t first[AURA_CUT_SPLITS], n[AURA_CUT_SPLITS]; /* of a fixed cut */
 };
 
 static struct seen seen[UNITS];
 static uint32_t most_splits; /* of one block, in the last call */
-static uint8_t place[UNITS * AURA_CUT_SPLITS + 5000]; /* taken by a partial result */
+static uint8_t place[5000 + UNITS]; /* taken by a partial result; those of tasks are the numbers of tasks */
 
-static void add_split(const struct aura_cut *c, uint32_t unit, uint32_t visits, uint32_t block, int fixed)
+static void add_split(const struct aura_cut *c, uint32_t unit, uint32_t visits, uint32_t block)
 {
     struct seen *g = &seen[unit];
-    const uint32_t at = fixed ? unit * AURA_CUT_SPLITS + c->which : block + unit;
+    const uint32_t at = block + unit;
     EXPECT(c->n > 0 && c->first + c->n <= visits, "visits %u and %u more of %u", c->first, c->n, visits);
     EXPECT(c->which < c->splits, "split %u of %u", c->which, c->splits);
     EXPECT(!place[at], "two splits at place %u", at);
@@ -33,8 +32,6 @@ static void add_split(const struct aura_cut *c, uint32_t unit, uint32_t visits, 
     g->splits = c->splits;
     for (uint32_t i = c->first; i < c->first + c->n && i < visits; i++)
         g->visit[i]++;
-    if (fixed && c->which < AURA_CUT_SPLITS)
-        g->first[c->which] = c->first, g->n[c->which] = c->n;
 }
 
 /* Units of one length, block after block. Returns the most visits of one. */
@@ -51,7 +48,7 @@ static uint32_t run_even(uint32_t each, uint32_t units, uint32_t grid, struct au
             const struct aura_cut c = aura_cut_even_at(at - unit * even.splits, each, even.splits, by, WARPS);
             EXPECT(c.on == 1, "%u places on", c.on);
             if (!c.idle)
-                add_split(&c, unit, each, block, 0), done += c.n, splits++;
+                add_split(&c, unit, each, block), done += c.n, splits++;
         }
         most = done > most ? done : most;
         most_splits = splits > most_splits ? splits : most_splits;
@@ -59,7 +56,7 @@ static uint32_t run_even(uint32_t each, uint32_t units, uint32_t grid, struct au
     return most;
 }
 
-/* What the kernels do, block after block. Returns the most visits of one. */
+/* What the kernels do, block after block. Returns the most visits of one. fixed: they are tasks. */
 static uint32_t run_call(const uint32_t *visits, uint32_t units, uint32_t grid, int fixed)
 {
     uint32_t total = 0, most = 0, start[UNITS];
@@ -74,7 +71,7 @@ static uint32_t run_call(const uint32_t *visits, uint32_t units, uint32_t grid, 
     const struct aura_cut_even even = aura_cut_even_of(units, grid);
     if (each && even.splits && !fixed)
         return run_even(each, units, grid, even);
-    const struct aura_cut_plan plan = aura_cut_plan_of(total, units, grid, WARPS);
+    const struct aura_cut_plan plan = fixed ? aura_cut_tasks_plan_of(total, grid) : aura_cut_plan_of(total, units, grid, WARPS);
     const uint32_t cost = plan.cost, per = plan.per;
     total = 0;
     for (uint32_t i = 0; i < units; i++)
@@ -87,12 +84,12 @@ static uint32_t run_call(const uint32_t *visits, uint32_t units, uint32_t grid, 
             uint32_t unit = units - 1;
             while (start[unit] > at)
                 unit--;
-            const struct aura_cut c = aura_cut_at(at, end, per, start[unit], visits[unit], cost, (uint32_t)fixed);
+            const struct aura_cut c = aura_cut_at(at, end, per, start[unit], visits[unit], cost);
             EXPECT(c.on > 0, "no way on");
             if (!c.idle)
-                add_split(&c, unit, visits[unit], block, fixed), done += c.n, splits++;
+                add_split(&c, unit, visits[unit], block), done += c.n, splits++;
             else
-                EXPECT(fixed || c.first >= visits[unit], "an idle split begins at visit %u", c.first);
+                EXPECT(c.first >= visits[unit], "an idle split begins at visit %u", c.first);
             at += c.on ? c.on : per;
         }
         most = done > most ? done : most;
@@ -126,21 +123,49 @@ static void every_visit_once(void)
     }
 }
 
-/* Alone, on any grid, or anywhere in a batch: the same splits. */
-static void fixed_cut_is_of_the_length(void)
+/* Nodes are where tokens say, whatever a unit begins with; every tile is in one; no call has more tasks than there is room for. */
+static void nodes_lie_at_tokens(void)
 {
     uint64_t seed = 4;
-    uint32_t visits[UNITS];
-    for (int round = 0; round < 200 && !test_bad_lines; round++) {
-        const uint32_t mine = 1 + (uint32_t)pick(&seed, round % 2 ? 300 : VISITS), at = (uint32_t)pick(&seed, UNITS);
-        struct seen alone;
-        run_call(&mine, 1, 1 + (uint32_t)pick(&seed, 200), 1);
-        alone = seen[0];
-        EXPECT(alone.splits <= AURA_CUT_SPLITS, "%u splits", alone.splits);
-        for (uint32_t i = 0; i < UNITS; i++)
-            visits[i] = i == at ? mine : 1 + (uint32_t)pick(&seed, 900);
-        run_call(visits, UNITS, 1 + (uint32_t)pick(&seed, 200), 1);
-        EXPECT(!memcmp(&alone, &seen[at], sizeof alone), "%u visits are cut otherwise at place %u", mine, at);
+    for (int round = 0; round < 3000 && !test_bad_lines; round++) {
+        const uint32_t first = (uint32_t)pick(&seed, 3000), tiles = 1 + (uint32_t)pick(&seed, round % 3 ? 90000 : 300);
+        const uint32_t units = 1 + (uint32_t)pick(&seed, 3000), warps = 1 + (uint32_t)pick(&seed, 4000), rows = 4;
+        const uint32_t share = aura_cut_share(units, warps), level = aura_cut_level(tiles, share);
+        const uint32_t nodes = aura_cut_nodes(first, tiles, level), size = aura_cut_node(level);
+        EXPECT(size == AURA_CUT_LEAF * (level == 0 ? 1u : level == 1 ? 4u : level == 2 ? 16u : 64u), "%u tiles", size);
+        EXPECT(first / size * size <= first && (first / size + nodes) * size >= first + tiles &&
+                   (first / size + nodes - 1) * size < first + tiles, "%u nodes of %u", nodes, size);
+        EXPECT(level == AURA_CUT_LEVELS || tiles / size <= share, "level %u of %u tiles, %u tasks", level, tiles, share);
+        EXPECT(level == 0 || tiles / aura_cut_node(level - 1) > share, "level %u of %u tiles is too high", level, tiles);
+        const uint64_t most = aura_cut_most_tasks(units, warps, tiles, rows);
+        EXPECT((uint64_t)units * (nodes + rows) <= most, "%u units of %u tasks", units, nodes);
+        EXPECT(most <= aura_cut_most_tasks(units + 1, warps, tiles, rows), "less room for more units");
+    }
+}
+
+/* Tiles of the warp that has most, of a unit's tasks of `size` tiles that a block has side by side. */
+static uint32_t longest_warp(uint32_t tasks, uint32_t size, uint32_t warps)
+{
+    return (tasks + warps - 1) / warps * size;
+}
+
+/* What a fixed cut costs, by counts, where 132 multiprocessors have a block of 12 warps each: the tiles of the block that has most,
+ * and of its longest warp; and bytes of partials, written and read, beside those of tiles (k4v4, D 128, four rows). */
+static void fixed_cut_is_fair(void)
+{
+    static const struct {
+        uint32_t seqs, tiles, block, warp;
+        double bytes;
+    } cases[] = {{1, 256, 20, 4, 0.25}, {1, 1024, 68, 8, 0.25}, {1, 4096, 256, 24, 0.25}, {8, 1024, 512, 48, 0.07},
+                 {32, 256, 512, 48, 0.07}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const uint32_t units = 8 * cases[i].seqs, level = aura_cut_level(cases[i].tiles, aura_cut_share(units, 132 * 12));
+        const uint32_t nodes = aura_cut_nodes(0, cases[i].tiles, level), size = aura_cut_node(level);
+        const uint32_t per = aura_cut_tasks_plan_of(units * nodes, 132).per, warp = longest_warp(per, size, 12);
+        const double bytes = 2.0 * nodes * 4 * (128 + 2) * 4 / (cases[i].tiles * 4224.0);
+        EXPECT(per * size <= cases[i].block, "%u x %u tiles: %u of a block", cases[i].seqs, cases[i].tiles, per * size);
+        EXPECT(warp <= cases[i].warp, "%u x %u tiles: %u of a warp", cases[i].seqs, cases[i].tiles, warp);
+        EXPECT(bytes <= cases[i].bytes, "%u x %u tiles: partials are %.3f of the bytes", cases[i].seqs, cases[i].tiles, bytes);
     }
 }
 
@@ -176,26 +201,12 @@ static void equal_units_are_cut_at_pieces(void)
     }
 }
 
-/* No block has more than its share and one split besides. */
-static void fixed_cut_is_fair(void)
-{
-    uint32_t visits[UNITS], total = 0, longest = 0;
-    uint64_t seed = 5;
-    for (uint32_t i = 0; i < UNITS; i++) {
-        visits[i] = 1 + (uint32_t)pick(&seed, VISITS);
-        total += visits[i];
-        longest = visits[i] > longest ? visits[i] : longest;
-    }
-    const uint32_t most = run_call(visits, UNITS, 132, 1), share = (total + 131) / 132;
-    EXPECT(most <= share + aura_cut_share(longest), "%u visits in a block; a share is %u", most, share);
-}
-
 int main(void)
 {
     RUN(a_product_divides);
     RUN(every_visit_once);
     RUN(equal_units_are_cut_at_pieces);
-    RUN(fixed_cut_is_of_the_length);
+    RUN(nodes_lie_at_tokens);
     RUN(fixed_cut_is_fair);
     return test_result();
 }

@@ -136,6 +136,172 @@ void run_invariant(struct scene s)
     end_case(s, before, told.c_str());
 }
 
+/* ---- however it was asked ------------------------------------------------------------------------------------------------ */
+
+/* The queries of a scene, of one sequence, and the arrays of its options. */
+struct asked {
+    const struct scene &s;
+    const struct device_side &d;
+    uint32_t most; /* queries that there are */
+    std::vector<float> q, mask, heads;
+    asked(const struct scene &of, const struct device_side &on, uint32_t n)
+        : s(of), d(on), most(n), q(some_numbers(of.seed, (size_t)n * on.cache->dev.q_heads * on.cache->dev.k_dim)),
+          mask(some_numbers(of.seed + 1, (size_t)n * of.mask_keys + 1)), heads(some_numbers(of.seed + 2, 2 * on.cache->dev.q_heads))
+    {
+    }
+    /* Queries [first, first + n): rows, then sums. They are the newest of the sequence; `by`: `until` says what they see. */
+    std::vector<float> rows(aura_cuda_seq seq, uint32_t first, uint32_t n, uint32_t tokens, bool by) const
+    {
+        const struct dev_cache &c = d.cache->dev;
+        const size_t each = (size_t)c.q_heads * c.v_dim;
+        std::vector<float> out(n * (each + c.q_heads));
+        std::vector<uint32_t> until(n);
+        for (uint32_t i = 0; i < n; i++)
+            until[i] = tokens - most + first + i + 1;
+        device_array ids(&seq, 4), dq(&q[(size_t)first * c.q_heads * c.k_dim], (size_t)n * c.q_heads * c.k_dim * 4);
+        device_array dout(n * each * 4), dlse((size_t)n * c.q_heads * 4), dheads(heads.data(), heads.size() * 4);
+        device_array dmask(&mask[(size_t)first * s.mask_keys], (size_t)n * s.mask_keys * 4 + 4), duntil(until.data(), n * 4);
+        aura_cuda_attend_args args = AURA_CUDA_ATTEND_ARGS_INIT;
+        args.seqs = (const aura_cuda_seq *)ids.p, args.n_seqs = 1, args.queries = n;
+        args.q.data = dq.p, args.out.data = dout.p, args.lse = (float *)dlse.p;
+        args.window = s.window, args.softcap = s.softcap, args.planes = s.planes, args.long_seqs = 1;
+        args.until = by ? (const uint32_t *)duntil.p : NULL;
+        args.sinks = s.sinks ? (const float *)dheads.p : NULL;
+        args.alibi = s.alibi ? (const float *)dheads.p + c.q_heads : NULL;
+        args.mask = s.mask_keys ? (const float *)dmask.p : NULL, args.mask_keys = s.mask_keys;
+        const aura_status status = aura_cuda_attend(d.cache, d.workspace, &args, NULL);
+        if (status || cudaMemcpy(out.data(), dout.p, n * each * 4, cudaMemcpyDeviceToHost) != cudaSuccess ||
+            cudaMemcpy(&out[n * each], dlse.p, (size_t)n * c.q_heads * 4, cudaMemcpyDeviceToHost) != cudaSuccess)
+            complain(s, "attend: %s", status ? aura_last_error() : "copying from the device");
+        return out;
+    }
+};
+
+/* How many of n rows of `part`, from query `first` on, have other bits in `all`, which has `most`. */
+static size_t other_rows(const struct asked &x, const std::vector<float> &all, const std::vector<float> &part, uint32_t first,
+                         uint32_t n)
+{
+    const size_t heads = x.d.cache->dev.q_heads, dim = x.d.cache->dev.v_dim;
+    size_t others = 0;
+    for (size_t i = 0; i < n * heads; i++)
+        others += memcmp(&all[(first * heads + i) * dim], &part[i * dim], dim * 4) != 0 ||
+                  memcmp(&all[x.most * heads * dim + first * heads + i], &part[n * heads * dim + i], 4) != 0;
+    return others;
+}
+
+/* Rows among `most`, and the same among fewer: the newest of them; by `until` any of them; and in sequences that are cut, so
+ * that others are the newest. few: the fewest queries that take the same arithmetic. */
+static size_t count_asked(const struct asked &x, uint32_t few, uint32_t tokens)
+{
+    const std::vector<float> all = x.rows(x.d.seqs[0], 0, x.most, tokens, false);
+    size_t others = 0;
+    for (uint32_t n : {few, few + 1, few + 2, few + 6, x.most - 1})
+        others += other_rows(x, all, x.rows(x.d.seqs[0], x.most - n, n, tokens, false), x.most - n, n);
+    for (uint32_t first : {0u, 1u, x.most / 2}) {
+        const uint32_t n = std::max(few, std::min(x.most - first, few + 2));
+        if (first + n <= x.most && !x.s.mask_keys) /* a mask goes by the last token of the sequence */
+            others += other_rows(x, all, x.rows(x.d.seqs[0], first, n, tokens, true), first, n);
+    }
+    for (uint32_t less : {1u, 3u, x.most - few}) {
+        aura_cuda_seq cut;
+        if (x.s.mask_keys || aura_cuda_seq_fork(x.d.cache, x.d.seqs[0], tokens - less, &cut))
+            continue;
+        const uint32_t n = std::min(few + 3, x.most - less), first = x.most - less - n;
+        others += other_rows(x, all, x.rows(cut, first, n, tokens, false), first, n);
+        aura_cuda_seq_release(x.d.cache, cut);
+    }
+    return others;
+}
+
+/* The tokens of the scene's first sequence, appended by so many at a time. */
+static void append_by(const struct scene &s, const struct device_side &d, aura_cuda_seq seq, const std::vector<uint32_t> &by)
+{
+    const uint32_t tokens = s.tokens[0], kv = d.cache->dev.kv_heads, k_dim = d.cache->dev.k_dim, v_dim = d.cache->dev.v_dim;
+    const std::vector<float> k = some_tokens(5, tokens, kv, k_dim, true), v = some_tokens(6, tokens, kv, v_dim, false);
+    device_array id(&seq, 4), dk(k.data(), k.size() * 4), dv(v.data(), v.size() * 4);
+    TRY(aura_cuda_seq_reserve(d.cache, seq, tokens));
+    for (uint32_t at = 0, i = 0, n; at < tokens; at += n, i++) {
+        n = std::min(by[i % by.size()], tokens - at);
+        aura_cuda_append_args args = AURA_CUDA_APPEND_ARGS_INIT;
+        args.seqs = (const aura_cuda_seq *)id.p, args.n_seqs = 1, args.tokens = n;
+        args.k.data = (float *)dk.p + (size_t)at * kv * k_dim, args.v.data = (float *)dv.p + (size_t)at * kv * v_dim;
+        TRY(aura_cuda_append(d.cache, &args, NULL));
+    }
+    TRY_CUDA(cudaDeviceSynchronize());
+}
+
+/* Beside itself so often that tasks become larger: alone it has tasks of leaves. */
+static void run_crowd(struct scene s, uint32_t times)
+{
+    struct filled f;
+    struct device_side d;
+    const int before = failures;
+    s.name += " beside itself";
+    s.tokens.resize(times, 1);
+    if (!begin_batch(s, f, d, 1))
+        return;
+    const std::vector<float> q = queries_of(s, d)[0];
+    const rows_of_call alone = attend_some(s, d, {d.seqs[0]}, {q});
+    const rows_of_call all = attend_some(s, d, std::vector<aura_cuda_seq>(times, d.seqs[0]),
+                                         std::vector<std::vector<float>>(times, q));
+    for (uint32_t i = 0; i < times; i++)
+        if (!same_rows(all[i], alone[0])) {
+            complain(s, "number %u of %u has other bits than alone", i, times);
+            break;
+        }
+    end_case(s, before, "bits equal");
+}
+
+static void run_asked(struct scene s, uint32_t few, uint32_t most)
+{
+    struct filled f;
+    struct device_side d;
+    const int before = failures;
+    s.name += " however it was asked, " + std::to_string(few) + " to " + std::to_string(most) + " queries";
+    s.queries = most;
+    if (!begin_batch(s, f, d, 1))
+        return;
+    const struct asked x(s, d, most);
+    size_t others = count_asked(x, few, s.tokens[0]);
+    if (others)
+        complain(s, "%zu rows have other bits among others", others);
+    aura_cuda_seq one, other;
+    TRY(aura_cuda_seq_create(d.cache, &one));
+    append_by(s, d, one, {s.tokens[0]});
+    const std::vector<float> want = x.rows(one, 0, most, s.tokens[0], false);
+    TRY(aura_cuda_seq_release(d.cache, one));
+    TRY(aura_cuda_seq_create(d.cache, &other));
+    append_by(s, d, other, {7, 1, 300, 64, 33});
+    others = other_rows(x, want, x.rows(other, most - few, few, s.tokens[0], false), most - few, few);
+    if (others)
+        complain(s, "%zu rows have other bits when tokens came in other calls", others);
+    end_case(s, before, "bits equal");
+}
+
+/* Pairs of kinds with kernels of their own and without, dims, groups of heads, options; then tasks of all levels. */
+static void check_asked()
+{
+    struct scene cases[] = {scene_of(4, 4, 128, 4, 1, {1330}), scene_of(8, 8, 64, 6, 2, {700}), scene_of(5, 5, 256, 2, 1, {500}),
+                            scene_of(3, 3, 64, 8, 1, {900}),   scene_of(4, 2, 80, 3, 1, {640}), scene_of(6, 4, 128, 5, 1, {530}),
+                            scene_of(AURA_KIND_F16, AURA_KIND_F16, 64, 4, 2, {300}),
+                            scene_of(4, AURA_KIND_F32, 256, 1, 1, {270})};
+    cases[0].sinks = true;
+    cases[1].window = 333, cases[1].softcap = 3;
+    cases[2].alibi = true, cases[2].config.rollback = 96;
+    cases[3].loud = true;
+    cases[4].window = 200, cases[4].config.flags = AURA_NO_PINNED;
+    cases[5].mask_keys = 64;
+    for (struct scene &s : cases) {
+        s.config.rollback = std::max<uint32_t>(s.config.rollback, 32);
+        run_asked(s, 1, 16);
+    }
+    for (int i : {0, 1, 4})
+        run_asked(cases[i], 17, 40);
+    struct scene three = scene_of(4, 4, 64, 1, 1, {4500}), any = scene_of(2, 4, 64, 1, 1, {4200});
+    run_crowd(three, 145);
+    run_crowd(any, 145);
+}
+
 /* ---- what is wrong with one ---------------------------------------------------------------------------------------------- */
 
 static bool is_all_nan(const std::vector<float> &x, size_t from, size_t to)
@@ -327,6 +493,7 @@ void check_batch()
     many.name += " 5 queries";
     for (const struct scene &s : {fused, general, many, wide})
         run_invariant(s);
+    check_asked();
     for (struct scene s : {fused, general}) {
         s.tokens = {300, 40, 700, 64};
         run_not_finite(s);
