@@ -442,6 +442,6 @@ AURA_INLINE vec vec_from_int(ivec v) { return vec_of(_mm256_cvtepi32_ps(v.lo), _
 AURA_INLINE ivec ivec_from_vec(vec v) { return ivec_of(_mm256_cvtps_epi32(v.lo), _mm256_cvtps_epi32(v.hi)); }
 
 /* 16 registers, two a vector: 4 queries, 2 where each has two sums. Keys go in unsigned, weights are. */
-enum { KEYS_UNSIGNED = 1, WEIGHTS_SIGNED = 0, TILE_VECS = 1, TILE_ROWS = 4, TILE_SUMS = 4, FEEDBACK_ROWS = 4 };
+enum { KEYS_UNSIGNED = 1, WEIGHTS_SIGNED = 0, TILE_VECS = 1, TILE_ROWS = 4, TILE_SUMS = 4, FEEDBACK_ROWS = 4, FEEDBACK_FITS = 1 };
 
 #endif

@@ -51,7 +51,7 @@ AURA_INLINE ivec ivec_dot_value(ivec sum, ivec values, ivec weights, const int w
 }
 
 /* Keys go in unsigned, weights are. 4 queries together, 2 with two planes: with 8 and 4 the file was half as large again. */
-enum { KEYS_UNSIGNED = 1, WEIGHTS_SIGNED = 0, TILE_VECS = 2, TILE_ROWS = 4, TILE_SUMS = 16, FEEDBACK_ROWS = 16 };
+enum { KEYS_UNSIGNED = 1, WEIGHTS_SIGNED = 0, TILE_VECS = 2, TILE_ROWS = 4, TILE_SUMS = 16, FEEDBACK_ROWS = 16, FEEDBACK_FITS = 3 };
 
 #include "tile.tmpl.h"
 #include "sums.tmpl.h"

@@ -15,12 +15,16 @@
  *        ivec_plus, ivec_and, ivec_xor, ivec_sar, ivec_shr, ivec_set1, ivec_of_vec, vec_of_ivec; TIES_NONE, ties_note, ties_found;
  *        ENCODE_FITS, the fits that are tried together; AURA_ISA. */
 
-/* The number of thresholds below each lane of v. */
+/* The number of thresholds below each lane of v. All lanes begin with the one in the middle. */
 AURA_INLINE ivec encode_index(vec v, const struct table *threshold, const int bits)
 {
-    ivec index = ivec_zero();
-    for (int step = 1 << (bits - 1); step; step /= 2)
+    const int half = 1 << (bits - 1);
+    ivec index = ivec_add_where(ivec_zero(), v, vec_set1(threshold->entry[half - 1]), half);
+    AURA_UNROLL
+    for (int i = 2; i <= bits; i++) {
+        const int step = 1 << (bits - i);
         index = ivec_add_where(index, v, table_lookup(threshold, ivec_add(index, step - 1), bits), step);
+    }
     return index;
 }
 

@@ -524,6 +524,6 @@ AURA_INLINE ivec ivec_from_vec(vec v)
 
 /* 32 registers, four a vector: 4 queries with one plane, 2 with two. Keys are signed; whether weights are, the dot
  * product says. */
-enum { KEYS_UNSIGNED = 0, TILE_VECS = 1, TILE_ROWS = 4, TILE_SUMS = 4, FEEDBACK_ROWS = 4 };
+enum { KEYS_UNSIGNED = 0, TILE_VECS = 1, TILE_ROWS = 4, TILE_SUMS = 4, FEEDBACK_ROWS = 4, FEEDBACK_FITS = 1 };
 
 #endif

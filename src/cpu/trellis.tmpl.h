@@ -181,24 +181,23 @@ AURA_INLINE void trellis_encode(uint8_t *code, float *scale, const float *y, con
 typedef float carried[AURA_STATES][AURA_TRELLIS_BLOCK][AURA_LANES];
 
 struct survivors {
-    _Alignas(64) carried block[3];              /* two of this block in turn, and the errors of the block before */
-    vec cost[AURA_STATES], since[AURA_STATES];  /* since: the state when the block began, as a number */
-    int now, other, before;                     /* which of them is what */
+    _Alignas(64) carried block[3];                   /* two of this block in turn, and the errors of the block before */
+    vec cost[AURA_STATES], since[AURA_STATES], gain; /* since: the state when the block began, as a number */
+    int now, other, before;                          /* which of them is what */
 };
 
 /* The targets of a block for all survivors, without what it adds to itself. */
 AURA_INLINE void trellis_targets(struct survivors *s, const struct feedback *f, uint32_t first)
 {
     const uint32_t dim = f->metric->dim, own = first + AURA_TRELLIS_BLOCK, decided = own + AURA_TRELLIS_BLOCK;
-    const vec gain = vec_load(f->gain);
     const float *l = f->metric->l + first;
     for (uint32_t k = 0; k < AURA_TRELLIS_BLOCK; k += FEEDBACK_ROWS) {
         vec common[FEEDBACK_ROWS], x[FEEDBACK_ROWS];
         AURA_UNROLL
         for (uint32_t i = 0; i < FEEDBACK_ROWS; i++)
-            common[i] = vec_mul(vec_load(f->y[first + k + i]), gain);
+            common[i] = vec_mul(vec_load(f->y[first + k + i]), s->gain);
         for (uint32_t j = dim; j-- > decided;) {
-            const vec error = vec_load(f->e[j]);
+            const vec error = vec_load(f->e[0][j]);
             AURA_UNROLL
             for (uint32_t i = 0; i < FEEDBACK_ROWS; i++)
                 common[i] = vec_fma(vec_set1(l[(size_t)j * dim + k + i]), error, common[i]);
@@ -225,7 +224,7 @@ AURA_INLINE ivec trellis_pair(struct survivors *s, vec *cost, vec *since, ivec s
                               const struct subsets *subsets, uint32_t first, uint32_t k, const int a, const int bits)
 {
     const uint32_t d = first + k;
-    const vec t = vec_mul(vec_load(f->y[d]), vec_load(f->gain)), weight = vec_set1(f->metric->weight[d]);
+    const vec t = vec_mul(vec_load(f->y[d]), s->gain), weight = vec_set1(f->metric->weight[d]);
     const float (*one)[AURA_LANES] = s->block[s->now][a], (*two)[AURA_LANES] = s->block[s->now][a + 4];
     vec sum[2][2], error[2];
     AURA_UNROLL
@@ -281,18 +280,18 @@ AURA_INLINE void trellis_decide(struct survivors *s, struct feedback *f, uint32_
         AURA_UNROLL
         for (int i = 1; i < AURA_STATES; i++)
             error = vec_above(half, vec_abs(vec_sub(vec_set1((float)i), since)), error, vec_load(s->block[s->before][i][k]));
-        vec_store(f->e[own + k], error);
+        vec_store(f->e[0][own + k], error);
     }
 }
 
 /* The cheapest paths in the metric for gain * y; their codes, and levels in c. */
-AURA_INLINE void trellis_search(struct feedback *f, uint8_t code[][AURA_LANES], float c[][AURA_LANES], const int bits)
+AURA_INLINE void trellis_search(struct feedback *f, uint8_t code[][AURA_LANES], float c[][AURA_LANES], vec gain, const int bits)
 {
     const struct subsets subsets = trellis_subsets(f->plan, bits);
     struct survivors s;
     struct paths paths;
     vec cost[AURA_STATES], since[AURA_STATES];
-    s.now = 0, s.other = 1, s.before = 2;
+    s.now = 0, s.other = 1, s.before = 2, s.gain = gain;
     AURA_UNROLL
     for (int i = 0; i < AURA_STATES; i++)
         s.cost[i] = vec_set1(i ? INFINITY : 0);
@@ -322,25 +321,20 @@ AURA_INLINE void trellis_search(struct feedback *f, uint8_t code[][AURA_LANES], 
 }
 
 /* One fit: codes, and the sums of yr, rr and dot. */
-AURA_INLINE void trellis_round(struct feedback *f, uint8_t code[][AURA_LANES], const int bits)
+AURA_INLINE void trellis_round(struct feedback *f, uint32_t fit, const int bits)
 {
-    _Alignas(64) float c[AURA_TILE_DIM][AURA_LANES], r[AURA_TILE_DIM][AURA_LANES], sums[3][AURA_LANES];
-    const vec gain = vec_load(f->gain);
-    vec yr = vec_set1(0), dot = vec_set1(0);
-    trellis_search(f, code, c, bits);
+    float(*const e)[AURA_LANES] = f->e[0], (*const r)[AURA_LANES] = f->e[1], (*const c)[AURA_LANES] = f->e[2];
+    const vec gain = vec_load(f->gain[fit]);
+    vec yr = vec_set1(0), rr, dot = vec_set1(0);
+    trellis_search(f, f->code[fit], c, gain, bits);
     for (uint32_t d = 0; d < f->metric->dim; d++)
-        vec_store(f->e[d], vec_sub(vec_mul(vec_load(f->y[d]), gain), vec_load(c[d])));
-    vec_store(sums[1], feedback_chain(r, f, f->e));
+        vec_store(e[d], vec_sub(vec_mul(vec_load(f->y[d]), gain), vec_load(c[d])));
+    feedback_chains(&rr, &r, f->metric, &e, 1);
     for (uint32_t d = f->metric->dim; d-- > 0;) {
         yr = vec_fma(vec_mul(vec_set1(f->metric->weight[d]), vec_load(r[d])), vec_load(f->u[d]), yr);
         dot = vec_fma(vec_load(f->y[d]), vec_load(c[d]), dot);
     }
-    vec_store(sums[0], yr), vec_store(sums[2], dot);
-    for (int v = 0; v < AURA_LANES; v++) {
-        f->sums[v].yr = sums[0][v];
-        f->sums[v].rr = sums[1][v];
-        f->sums[v].dot = sums[2][v];
-    }
+    feedback_sums(f->sums[fit], yr, rr, dot);
 }
 
 #define AURA_STAMP(stage, shape, kind, isa)                                                                            \
