@@ -330,6 +330,7 @@ AURA_INLINE ivec ivec_add8(ivec v, int x)
     __m256i all = _mm256_set1_epi8((char)x);
     return x ? ivec_of(_mm256_add_epi8(v.lo, all), _mm256_add_epi8(v.hi, all)) : v;
 }
+enum { LOOKUP_BITS = 4 };
 /* A table of 16 bytes, and the entry for each byte, of which only the low 4 bits count. */
 AURA_INLINE ivec ivec_table(const int8_t *p)
 {

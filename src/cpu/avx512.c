@@ -13,6 +13,7 @@ AURA_TARGET("avx512f,avx512bw,avx512dq,avx512vl,bmi2")
 #define AURA_ISA avx512
 #include "avx512.h"
 
+enum { LOOKUP_BITS = 4 };
 /* Entry of a table for each byte, of which only the low 4 bits count. */
 AURA_INLINE ivec ivec_lookup(ivec table, ivec codes)
 {

@@ -29,13 +29,10 @@ AURA_INLINE size_t mat_first(struct mat_blocks b, size_t i, size_t n)
     return (i + 1) * b.rows <= n ? i * b.rows : n - b.rows;
 }
 
-/* The whole sum of both planes, `apart` sums apart; with what codes that are split need. */
-AURA_INLINE ivec mat_sum(const int32_t *sum, size_t apart, int32_t add, const int kind, const int planes)
+/* The whole sum of both planes, `apart` sums apart. */
+AURA_INLINE ivec mat_sum(const int32_t *sum, size_t apart, const int planes)
 {
-    ivec whole = ivec_load(sum);
-    if (planes == 2)
-        whole = ivec_plus(ivec_shl(whole, 8), ivec_load(sum + apart));
-    return aura_is_split(kind) ? ivec_plus(ivec_plus(whole, whole), ivec_set1(add)) : whole;
+    return planes == 2 ? ivec_plus(ivec_shl(ivec_load(sum), 8), ivec_load(sum + apart)) : ivec_load(sum);
 }
 
 /* ---- score ---- */
@@ -86,9 +83,10 @@ struct mat_scores {
     } step[2];
 };
 
-/* 16 logits of a row. */
-AURA_INLINE void mat_logit(float *logit, ivec sum, vec scale, float factor, float bias)
+/* 16 logits of a row; codes that are split are not levels yet. */
+AURA_INLINE void mat_logit(float *logit, ivec sum, int32_t add, vec scale, float factor, float bias, const int kind)
 {
+    sum = aura_is_split(kind) ? ivec_plus(ivec_plus(sum, sum), ivec_set1(add)) : sum;
     vec_store(logit, vec_add(vec_mul(vec_from_int(sum), vec_mul(scale, vec_set1(factor))), vec_set1(bias)));
 }
 
@@ -106,9 +104,9 @@ AURA_INLINE void mat_finish(const struct mat_scores *m, size_t turn, const int k
     const vec scale1 = planes == 1 ? vec_load_f16((const uint8_t *)(tile->scale + 16), AURA_LANES) : scale0;
     for (size_t g = 0; g < rows; g++, logit += AURA_TILE) {
         const int32_t add = aura_is_split(kind) ? (int32_t)((uint32_t)q[g].sum[planes - 1] * (uint32_t)tile->side->add) : 0;
-        mat_logit(logit, mat_sum(sum + g * 16, MAT_SUMS, add, kind, planes), scale0, factor[g], bias[g]);
+        mat_logit(logit, mat_sum(sum + g * 16, MAT_SUMS, planes), add, scale0, factor[g], bias[g], kind);
         if (planes == 1)
-            mat_logit(logit + 16, mat_sum(sum + MAT_SUMS + g * 16, MAT_SUMS, add, kind, planes), scale1, factor[g], bias[g]);
+            mat_logit(logit + 16, mat_sum(sum + MAT_SUMS + g * 16, MAT_SUMS, planes), add, scale1, factor[g], bias[g], kind);
     }
     for (size_t line = 0; line < lines; line++)
         tile_prefetch(tile, t / 16 * lines + line, 1);
@@ -200,7 +198,7 @@ AURA_INLINE void mat_unpack_values(uint8_t to[2][8 * 64], const struct aura_tile
         AURA_UNROLL
         for (int v = 0; v < vecs; v++) {
             const uint32_t *words = tile->words + d + 16 * (size_t)v;
-            ivec_store(to[v] + k * 64, tile_quad(words + at.low, words + at.high, s->lanes, &nibbles[v], levels, k, kind));
+            ivec_store(to[v] + k * 64, tile_value_quad(words, at, s, &nibbles[v], levels, k, kind));
         }
 }
 
@@ -210,23 +208,21 @@ struct mat_values {
     size_t stride, apart, n, tiles;
     const struct aura_weight *w;
     struct mat_blocks blocks;
-    int32_t shift[AURA_TILES * MAT_MOST];
     /* The bytes of w: there, half of the rows lie in two cache lines each. */
     _Alignas(64) uint8_t weight[AURA_TILES][2][MAT_MOST][AURA_TILE];
     _Alignas(64) int32_t sum[AURA_TILES * 2][2 * MAT_SUMS]; /* of tile and plane: two vectors */
 };
 
 /* The sums of one tile, row g of a block, the first or the second vector. */
-AURA_INLINE vec mat_add(vec acc, const struct mat_values *m, size_t tile, size_t g, size_t first, int vector, const int kind,
+AURA_INLINE vec mat_add(vec acc, const struct mat_values *m, size_t tile, size_t g, size_t first, int vector,
                         const int planes)
 {
     const int32_t *sum = m->sum[tile * (size_t)planes] + vector * MAT_SUMS + (g - first) * 16;
-    const int32_t add = aura_is_split(kind) ? m->shift[tile * MAT_MOST + g] : 0;
-    return vec_fma(vec_from_int(mat_sum(sum, 2 * MAT_SUMS, add, kind, planes)), vec_set1(m->w[tile * m->apart + g].factor), acc);
+    return vec_fma(vec_from_int(mat_sum(sum, 2 * MAT_SUMS, planes)), vec_set1(m->w[tile * m->apart + g].factor), acc);
 }
 
 /* Channels d to d + 16 * vecs of the rows of block b that no block before has. */
-AURA_INLINE void mat_accumulate(const struct mat_values *m, size_t b, uint32_t d, const int vecs, const int kind, const int planes)
+AURA_INLINE void mat_accumulate(const struct mat_values *m, size_t b, uint32_t d, const int vecs, const int planes)
 {
     const size_t first = mat_first(m->blocks, b, m->n), end = first + m->blocks.rows, tiles = m->tiles;
     for (size_t g = b * m->blocks.rows; g < end; g++) {
@@ -234,9 +230,9 @@ AURA_INLINE void mat_accumulate(const struct mat_values *m, size_t b, uint32_t d
         const vec keep = vec_set1(m->w[g].keep);
         vec x = vec_mul(vec_load(acc), keep), y = vecs > 1 ? vec_mul(vec_load(acc + 16), keep) : x;
         for (size_t i = 0; i < tiles; i++) {
-            x = mat_add(x, m, i, g, first, 0, kind, planes);
+            x = mat_add(x, m, i, g, first, 0, planes);
             if (vecs > 1)
-                y = mat_add(y, m, i, g, first, 1, kind, planes);
+                y = mat_add(y, m, i, g, first, 1, planes);
         }
         vec_store(acc, x);
         if (vecs > 1)
@@ -260,7 +256,7 @@ AURA_INLINE void mat_value_part(struct mat_values *m, uint8_t (*values)[2][8 * 6
                 mat_take(m->sum[i - 1], (i - 1) % 2);
         }
         mat_take(m->sum[products - 1], (products - 1) % 2);
-        mat_accumulate(m, b, d, vecs, kind, planes);
+        mat_accumulate(m, b, d, vecs, planes);
     }
 }
 
@@ -278,8 +274,6 @@ AURA_INLINE void mat_value(float *acc, size_t stride, const struct aura_weight *
         for (size_t g = 0; g < n; g++) {
             for (int p = 0; p < planes; p++)
                 memcpy(m.weight[i][p][g], w[i * apart + g].plane[p], AURA_TILE);
-            if (aura_is_split(kind))
-                m.shift[i * MAT_MOST + g] = tile->side->add * tile_weight_sum(&w[i * apart + g], planes);
         }
     for (; d + 32 <= dim; d += 32)
         mat_value_part(&m, values, tile, levels, d, 2, kind, planes);

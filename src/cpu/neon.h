@@ -441,6 +441,7 @@ AURA_INLINE ivec ivec_add8(ivec v, int x)
         v.val[i] = vreinterpretq_u32_u8(vaddq_u8(vreinterpretq_u8_u32(v.val[i]), all));
     return v;
 }
+enum { LOOKUP_BITS = 4 };
 /* A table of 16 bytes, and the entry for each byte, of which only the low 4 bits count. */
 AURA_INLINE ivec ivec_table(const int8_t *p)
 {

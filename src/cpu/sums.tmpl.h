@@ -123,7 +123,7 @@ AURA_INLINE void value_sums(ivec out[8][TILE_VECS], const struct ready_weights *
         AURA_UNROLL
         for (int v = 0; v < vecs; v++) {
             const uint32_t *words = tile->words + d + 16 * (size_t)v;
-            x[v] = tile_quad(words + at.low, words + at.high, s->lanes, &nibbles[v], levels, k, kind);
+            x[v] = tile_value_quad(words, at, s, &nibbles[v], levels, k, kind);
             if (WEIGHTS_SIGNED)
                 plain[v] = ivec_dot_value(plain[v], x[v], ivec_set1(0x01010101), aura_is_wide(kind));
         }

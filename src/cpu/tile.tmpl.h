@@ -9,7 +9,8 @@
  * channel are shifted bits of its own lane for keys, and the words of the next lanes for values.
  *
  * Needs: ivec_load, ivec_shl, ivec_shr, ivec_and, ivec_both, ivec_xor, ivec_join, ivec_select, ivec_add8, ivec_table, ivec_tables,
- *        ivec_lookup, ivec_lookup2, ivec_set1, ivec_zero, ivec_turn, ivec_store. */
+ *        ivec_lookup, ivec_lookup2, ivec_set1, ivec_zero, ivec_turn, ivec_store; LOOKUP_BITS, the bits of a
+ *        byte that ivec_lookup looks at: 6 where its table is a whole vector, else 4. */
 
 /* What a lookup finds for the low bits of a byte and, with 2 bits, for the two above them: a nibble is two codes, and none of
  * them has to be moved. */
@@ -27,6 +28,12 @@ AURA_INLINE struct levels tile_levels(const int8_t *level, int offset, const int
     };
     struct levels l;
     l.low = ivec_add8(ivec_table(level), aura_is_table(kind) ? offset : 0);
+    if (aura_is_split(kind) && LOOKUP_BITS == 6) { /* of values */
+        int8_t all[64];
+        for (int i = 0; i < 64; i++)
+            all[i] = (int8_t)(2 * (i % (1 << kind)) + 1 - (1 << kind));
+        l.low = ivec_load(all);
+    }
     l.high = kind == 2 ? ivec_lookup(l.low, ivec_load(above)) : l.low;
     if (kind == AURA_TRELLIS_4)
         ivec_tables(l.two, l.low, ivec_add8(ivec_table(level + 16), offset));
@@ -90,12 +97,20 @@ AURA_INLINE struct nibbles tile_value_nibbles(const uint32_t *low, size_t lanes,
     return tile_nibbles(u, low, lanes, kind);
 }
 
+/* What codes of 5 and 6 bits have above the lower four, at bit 4 of each byte of quad k, among bits of other quads. */
+AURA_INLINE ivec tile_high(const uint32_t *high, size_t lanes, const int k, const int kind)
+{
+    const int shift = kind == 5 ? 4 - k : 4 - 2 * (k % 4);
+    const ivec words = ivec_load(kind == 5 ? high : high + (size_t)(k / 4) * lanes);
+    return shift > 0 ? ivec_shl(words, shift) : ivec_shr(words, -shift);
+}
+
 /* Quad k of 16 lanes: bytes of the level table up to 4 bits, codes above. `low` and `high` are the low and
  * high words of this run, `lanes` words apart; k and kind are constants. */
 AURA_INLINE ivec tile_quad(const uint32_t *low, const uint32_t *high, size_t lanes, const struct nibbles *nibbles,
                            struct levels levels, const int k, const int kind)
 {
-    const int nibble = 4 * (k % 2), pair = 2 * (k % 4);
+    const int nibble = 4 * (k % 2);
     if (aura_is_trellis(kind)) {
         const ivec n = nibbles->part[2 * (k % 2) + k / 2 % 2];
         if (kind == AURA_TRELLIS_4)
@@ -114,14 +129,7 @@ AURA_INLINE ivec tile_quad(const uint32_t *low, const uint32_t *high, size_t lan
     ivec four = ivec_shr(ivec_load(low + (size_t)(k / 2) * lanes), nibble);
     if (kind <= 4)
         return ivec_lookup(levels.low, four);
-    if (kind == 5) {
-        ivec one = ivec_load(high);
-        one = k < 4 ? ivec_shl(one, 4 - k) : ivec_shr(one, k - 4);
-        return ivec_join(four, 0x0f0f0f0f, one, 0x10101010);
-    }
-    ivec two = ivec_load(high + (size_t)(k / 4) * lanes);
-    two = pair < 4 ? ivec_shl(two, 4 - pair) : ivec_shr(two, pair - 4);
-    return ivec_join(four, 0x0f0f0f0f, two, 0x30303030);
+    return ivec_join(four, 0x0f0f0f0f, tile_high(high, lanes, k, kind), kind == 5 ? 0x10101010 : 0x30303030);
 }
 
 /* Where the low and the high words of a run begin. */
@@ -134,6 +142,21 @@ AURA_INLINE struct run tile_run(const struct aura_side *s, uint32_t run, const i
     const size_t low = aura_low_words(kind), high = aura_bits_of(kind) - low;
     struct run at = {run * low * s->lanes, (s->runs * low + run * high) * s->lanes};
     return at;
+}
+
+/* Whether quads of values are levels. Of codes that are split they are where a lookup makes them: then no row needs the sum of its
+ * weights. To make them by two additions is slower where a vector is several registers. */
+AURA_INLINE int tile_has_levels(const int kind) { return !aura_is_split(kind) || LOOKUP_BITS == 6; }
+
+/* The same of a tile of values, 16 channels; `words` are theirs. */
+AURA_INLINE ivec tile_value_quad(const uint32_t *words, struct run at, const struct aura_side *s, const struct nibbles *nibbles,
+                                 struct levels levels, const int k, const int kind)
+{
+    if (aura_is_split(kind) && tile_has_levels(kind)) {
+        const ivec four = ivec_shr(ivec_load(words + at.low + (size_t)(k / 2) * s->lanes), 4 * (k % 2));
+        return ivec_lookup(levels.low, ivec_select(0x0f0f0f0f, four, tile_high(words + at.high, s->lanes, k, kind)));
+    }
+    return tile_quad(words + at.low, words + at.high, s->lanes, nibbles, levels, k, kind);
 }
 
 /* The same of a tile of keys, 16 tokens from `lane` on. `offset` is what tables have in them already. */

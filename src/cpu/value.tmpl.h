@@ -25,7 +25,7 @@ AURA_INLINE void value_part(float *acc, size_t stride, const struct aura_weight 
             AURA_UNROLL
             for (int v = 0; v < vecs; v++) {
                 ivec i = sum[g][v];
-                if (aura_is_split(kind))
+                if (!tile_has_levels(kind))
                     i = ivec_plus(ivec_plus(i, i), ivec_set1(shift[n * 8 + (size_t)g]));
                 o[g][v] = vec_fma(vec_from_int(i), vec_set1(w[n * apart + (size_t)g].factor), o[g][v]);
             }
@@ -45,7 +45,7 @@ AURA_INLINE void value_block(float *acc, size_t stride, const struct aura_weight
     int32_t shift[AURA_TILES * 8];
     uint32_t d = 0;
     ready_weights(&ready, w, apart, tiles, rows, kind, planes);
-    for (size_t i = 0; aura_is_split(kind) && i < tiles * 8; i++)
+    for (size_t i = 0; !tile_has_levels(kind) && i < tiles * 8; i++)
         shift[i] = i % 8 < (size_t)rows ? tile->side->add * tile_weight_sum(&w[i / 8 * apart + i % 8], planes) : 0;
     for (; d + 16 * TILE_VECS <= dim; d += 16 * TILE_VECS)
         value_part(acc, stride, w, apart, shift, &ready, levels, tile, tiles, d, rows, TILE_VECS, kind, planes);

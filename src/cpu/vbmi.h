@@ -2,6 +2,8 @@
 #ifndef AURA_CPU_VBMI_H
 #define AURA_CPU_VBMI_H
 
+enum { LOOKUP_BITS = 6 };
+
 /* The table is there four times, so the upper two bits do not matter: nothing to mask. */
 AURA_INLINE ivec ivec_lookup(ivec table, ivec codes) { return _mm512_permutexvar_epi8(codes, table); }
 
