@@ -11,7 +11,9 @@
 #ifndef AURA_CUDA_SEARCH_CUH
 #define AURA_CUDA_SEARCH_CUH
 
+#define restrict __restrict__ /* feedback.h is C */
 #include "../feedback.h"
+#undef restrict
 #include "../trellis.h"
 #include "close.cuh"
 
