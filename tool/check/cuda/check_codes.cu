@@ -99,7 +99,7 @@ static void check_tokens()
     with.metric = true, with.name += " metric";
     run_fork(fork);
     run_fork(with);
-    run_caches(scene_of(14, 12, 64, 2, 2, {700, 100, 40}), false);
+    run_caches(scene_of(14, 12, 64, 2, 2, {700, 40, 0}), false);
     struct scene attend = with;
     attend.tokens = {300, 40}, attend.queries = 2;
     run_scene(attend);
