@@ -148,6 +148,8 @@ struct asked {
         : s(of), d(on), most(n), q(some_numbers(of.seed, (size_t)n * on.cache->dev.q_heads * on.cache->dev.k_dim)),
           mask(some_numbers(of.seed + 1, (size_t)n * of.mask_keys + 1)), heads(some_numbers(of.seed + 2, 2 * on.cache->dev.q_heads))
     {
+        for (float &x : q)
+            x *= 4; /* so that maxima move within a leaf, of one row and not of another */
     }
     /* Queries [first, first + n): rows, then sums. They are the newest of the sequence; `by`: `until` says what they see. */
     std::vector<float> rows(aura_cuda_seq seq, uint32_t first, uint32_t n, uint32_t tokens, bool by) const
