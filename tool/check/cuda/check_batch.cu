@@ -288,10 +288,10 @@ static void check_asked()
                             scene_of(AURA_KIND_F16, AURA_KIND_F16, 64, 4, 2, {300}),
                             scene_of(4, AURA_KIND_F32, 256, 1, 1, {270})};
     cases[0].sinks = true;
-    cases[1].window = 333, cases[1].softcap = 3;
+    cases[1].window = 340, cases[1].softcap = 3;
     cases[2].alibi = true, cases[2].config.rollback = 96;
     cases[3].loud = true;
-    cases[4].window = 200, cases[4].config.flags = AURA_NO_PINNED;
+    cases[4].window = 210, cases[4].config.flags = AURA_NO_PINNED;
     cases[5].mask_keys = 64;
     for (struct scene &s : cases) {
         s.config.rollback = std::max<uint32_t>(s.config.rollback, 32);
