@@ -1,25 +1,28 @@
-/* feedback, written once over the words of an instruction set: a lane is a vector, so that 16 of them go side by side through the
- * same sums, each in the order of the definition.
+/* feedback, written once over the words of an instruction set: a lane is a vector, so that 16 of them go side by side
+ * through the same sums, each in the order of the definition.
  *
- * The naive loop finishes one coordinate at a time, and adds up for it what all later ones say: every product is a load of an
- * error, and each waits for the one before. Here some coordinates, `rows`, are added up together, over all coordinates after
- * them. Then the last of them is rounded and its error goes to the others, then the next. No sum changes its order by that.
+ * The naive loop finishes one coordinate at a time, and adds up for it what all later ones say: every product is a load
+ * of an error, and each waits for the one before. Here some coordinates, `rows`, are added up together, over all
+ * coordinates after them. Then the last of them is rounded and its error goes to the others, then the next. No sum
+ * changes its order by that.
  *
- * To round is a long way from one instruction to the next. So FEEDBACK_FITS fits go side by side, each with errors of its own, and
- * share what they load of the metric.
+ * To round is a long way from one instruction to the next. So FEEDBACK_FITS fits go side by side, each with errors of
+ * its own, and share what they load of the metric.
  *
- * Needs: encode.tmpl.h; vec_load, vec_store, vec_set1, vec_add, vec_sub, vec_mul, vec_fma, vec_abs, vec_max; ivec_columns, ivec_xor,
- *        ivec_store8; FEEDBACK_ROWS, and FEEDBACK_FITS, at most 3; AURA_ISA. */
+ * Needs: encode.tmpl.h; vec_load, vec_store, vec_set1, vec_add, vec_sub, vec_mul, vec_fma, vec_abs, vec_max;
+ *        ivec_columns, vec_of_ivec, ivec_store8, ivec_and, ivec_shl, ivec_shr, ivec_plus, ivec_xor, ivec_zero;
+ *        FEEDBACK_ROWS, which divides 16, and FEEDBACK_FITS, at most 3; AURA_ISA. */
 
 /* 16 vectors, [coordinate][vector]. */
 struct feedback {
     const struct aura_codec_plan *plan;
     const struct aura_metric *metric;
     _Alignas(64) float y[AURA_TILE_DIM][AURA_LANES], u[AURA_TILE_DIM][AURA_LANES]; /* u: chain of y */
-    _Alignas(64) float e[3][AURA_TILE_DIM][AURA_LANES]; /* errors of fits; of trellis codes errors, their chain and levels */
+    _Alignas(64) float e[3][AURA_TILE_DIM][AURA_LANES]; /* errors of fits; of trellis codes errors, chain, levels */
     uint8_t code[AURA_FEEDBACK_FITS][AURA_TILE_DIM][AURA_LANES];
     struct aura_feedback_sums sums[AURA_FEEDBACK_FITS][AURA_LANES];
-    float gain[AURA_FEEDBACK_FITS][AURA_LANES], unit[AURA_LANES], plain[AURA_LANES]; /* plain: what the codes of encode cost */
+    float gain[AURA_FEEDBACK_FITS][AURA_LANES], unit[AURA_LANES];
+    float plain[AURA_LANES]; /* what the codes of encode cost */
 };
 
 /* Coordinates that are added up together where n sums of each are; they divide 16. */
@@ -169,7 +172,7 @@ AURA_INLINE void feedback_turn(struct feedback *f, const uint8_t *code, const fl
             ivec_columns(quad, (const uint8_t *)rows + 32 * half, sizeof rows[0], 8);
             AURA_UNROLL
             for (int k = 0; k < 8; k++)
-                ivec_store(f->y[first + 8 * (uint32_t)half + (uint32_t)k], quad[k]);
+                vec_store(f->y[first + 8 * (uint32_t)half + (uint32_t)k], vec_of_ivec(quad[k]));
         }
         ivec_columns(quad, whole, AURA_LANES, 4);
         AURA_UNROLL
@@ -177,7 +180,8 @@ AURA_INLINE void feedback_turn(struct feedback *f, const uint8_t *code, const fl
             ivec index = ivec_and(ivec_shr(quad[k / 4], k % 4 * 8), 0xff);
             if (trellis) {
                 const ivec u = ivec_and(index, 1), z1 = ivec_and(ivec_xor(u, ivec_xor(state, ivec_shr(state, 2))), 1);
-                index = ivec_plus(ivec_shl(ivec_shr(index, 1), 2), ivec_plus(ivec_plus(z1, z1), ivec_and(ivec_shr(state, 1), 1)));
+                const ivec z0 = ivec_and(ivec_shr(state, 1), 1), m = ivec_shl(ivec_shr(index, 1), 2);
+                index = ivec_plus(m, ivec_plus(ivec_plus(z1, z1), z0));
                 state = ivec_and(ivec_plus(ivec_plus(state, state), u), AURA_STATES - 1);
             }
             const vec x = vec_load(f->y[first + (uint32_t)k]), c = table_lookup(&centroid, index, bits + trellis);
@@ -232,7 +236,8 @@ AURA_INLINE void feedback_fits(struct feedback *f, uint32_t fits, const int bits
 AURA_INLINE void feedback_rows(uint8_t *code, float *scale, const float *y, const struct aura_codec_plan *plan,
                                const struct aura_metric *metric, size_t n, const int bits, const int trellis)
 {
-    const uint32_t fits = trellis ? aura_trellis_gains(plan) : (plan->n_fits + AURA_FEEDBACK_STRIDE - 1) / AURA_FEEDBACK_STRIDE;
+    const uint32_t every = AURA_FEEDBACK_STRIDE;
+    const uint32_t fits = trellis ? aura_trellis_gains(plan) : (plan->n_fits + every - 1) / every;
     struct feedback f;
     f.plan = plan;
     f.metric = metric;
@@ -241,14 +246,15 @@ AURA_INLINE void feedback_rows(uint8_t *code, float *scale, const float *y, cons
     for (uint32_t k = 0; k < fits; k++)
         for (size_t v = 0; v < AURA_LANES; v++)
             f.gain[k][v] =
-                !trellis ? plan->fits[k * AURA_FEEDBACK_STRIDE] * f.unit[v] : v < n ? aura_trellis_gain(k, scale[v]) : 0;
+                !trellis ? plan->fits[k * every] * f.unit[v] : v < n ? aura_trellis_gain(k, scale[v]) : 0;
     feedback_fits(&f, fits, bits, trellis);
     for (size_t v = 0; v < n; v++) {
         float best = INFINITY, best_scale = 0;
         uint32_t best_fit = 0;
         for (uint32_t k = 0; k < fits; k++) {
-            const float gain = f.gain[k][v], with = aura_feedback_stored(aura_feedback_scale(&f.sums[k][v], gain, plan->rule));
-            const float cost = aura_feedback_cost(&f.sums[k][v], gain, with);
+            const struct aura_feedback_sums *s = &f.sums[k][v];
+            const float gain = f.gain[k][v], with = aura_feedback_stored(aura_feedback_scale(s, gain, plan->rule));
+            const float cost = aura_feedback_cost(s, gain, with);
             if (gain > 0 && cost < best)
                 best = cost, best_scale = with, best_fit = k;
         }
