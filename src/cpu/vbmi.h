@@ -4,7 +4,7 @@
 
 enum { LOOKUP_BITS = 6 };
 
-/* The table is there four times, so the upper two bits do not matter: nothing to mask. */
+/* A table of 16 is there four times, so the upper two bits do not matter: nothing to mask. */
 AURA_INLINE ivec ivec_lookup(ivec table, ivec codes) { return _mm512_permutexvar_epi8(codes, table); }
 
 /* The same of two tables for nibble k / 4 of each byte: of the second where bit k ^ 4 of that byte of `which` is set. An index is a

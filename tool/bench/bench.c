@@ -144,7 +144,7 @@ int bench_one(struct bench *b)
     if (!bad)
         print_progress("measuring");
     bad = bad || measure_row(&row, b->crew, &ask, compare ? &ask16 : NULL, 4) ||
-          (row.append = append_speed(b->isa_mask, &b->shape, 2, &spread)) <= 0;
+          (row.append = append_speed(b->isa_mask, &b->shape, 0, 2, &spread)) <= 0;
     print_progress(NULL);
     if (!bad) {
         results_add(b, &row);

@@ -40,7 +40,7 @@ static aura_input input(const void *data, aura_dtype dtype)
 }
 
 /* A cache with every part of the codec; where it encodes keys, it also has a balance. */
-static aura_cache *make_cache(aura_ctx *ctx, const struct shape *s)
+static aura_cache *make_cache(aura_ctx *ctx, const struct shape *s, uint32_t flags)
 {
     aura_config config = AURA_CONFIG_INIT;
     aura_cache *cache = NULL;
@@ -50,7 +50,7 @@ static aura_cache *make_cache(aura_ctx *ctx, const struct shape *s)
         return trouble("out of memory"), NULL;
     for (size_t i = 0; i < n; i++)
         balance[i] = 0.5f + (float)(i % 7) * 0.25f;
-    config.format = s->format, config.seed = 1;
+    config.format = s->format, config.seed = 1, config.flags |= flags;
     config.q_heads = s->q_heads, config.kv_heads = s->kv_heads, config.k_dim = s->dim;
     config.balance = aura_is_packed((uint32_t)s->format.k) ? balance : NULL;
     if (aura_cache_create(ctx, &config, &cache))
@@ -93,7 +93,7 @@ int filled_open(struct filled *f, aura_ctx *ctx, const struct shape *shape)
     memset(f, 0, sizeof *f);
     f->shape = *shape;
     uint16_t *k = random_chunk(ctx, shape, 1), *v = k ? random_chunk(ctx, shape, 2) : NULL;
-    int bad = !v || !(f->cache = make_cache(ctx, shape));
+    int bad = !v || !(f->cache = make_cache(ctx, shape, 0));
     if (!bad && !(f->seqs = calloc(shape->batch, sizeof *f->seqs)))
         bad = trouble("out of memory");
     for (uint32_t i = 0; !bad && i < shape->batch; i++)
@@ -209,7 +209,7 @@ static double append_run(void *what, uint32_t times)
     return seconds;
 }
 
-double append_speed(uint32_t isa_mask, const struct shape *shape, double budget, double *spread)
+double append_speed(uint32_t isa_mask, const struct shape *shape, uint32_t flags, double budget, double *spread)
 {
     aura_ctx_options options = AURA_CTX_OPTIONS_INIT;
     struct append a = {NULL, AURA_APPEND_JOB_INIT, 0, 0};
@@ -220,7 +220,7 @@ double append_speed(uint32_t isa_mask, const struct shape *shape, double budget,
     a.plain = !aura_is_packed((uint32_t)shape->format.k) && !aura_is_packed((uint32_t)shape->format.v);
     int bad = aura_ctx_create(&options, &ctx) ? trouble(aura_last_error()) : 0;
     bad = bad || !(k = random_chunk(ctx, shape, 1)) || !(v = random_chunk(ctx, shape, 2)) ||
-          !(a.cache = make_cache(ctx, shape));
+          !(a.cache = make_cache(ctx, shape, flags));
     if (!bad && (aura_seq_create(a.cache, &a.job.seq) || aura_seq_reserve(a.cache, a.job.seq, CHUNK)))
         bad = trouble(aura_last_error());
     if (!bad) {

@@ -127,8 +127,9 @@ int codec_speed(uint32_t isa_mask, const struct shape *shape, double budget, str
         take_turns(others, 2, budget / 2);
         speed->pages_in_plain = gigabytes / in[0].median, speed->pages_in = gigabytes / in[1].median;
         speed->pages_out = gigabytes / others[0].median, speed->decode = gigabytes / others[1].median;
-        speed->append = append_speed(isa_mask, shape, budget, &speed->append_spread);
-        bad = speed->append <= 0;
+        speed->append_plain = append_speed(isa_mask, shape, AURA_NO_SEARCH, budget, &speed->append_spread);
+        speed->append = append_speed(isa_mask, shape, 0, budget, &speed->append_spread);
+        bad = speed->append <= 0 || speed->append_plain <= 0;
     }
     codec_close(&c);
     return bad;
@@ -147,6 +148,7 @@ static void codec_fields(struct table *t, const void *of)
     table_text(t, "format", r->format);
     table_number(t, "dim", "%u", r->dim);
     table_number(t, "append_vectors_per_s", "%.0f", r->speed.append), table_number(t, "spread", "%.4f", r->speed.append_spread);
+    table_number(t, "append_no_search_vectors_per_s", "%.0f", r->speed.append_plain);
     table_number(t, "decode_gb_per_s", "%.3f", r->speed.decode);
     table_number(t, "pages_in_gb_per_s", "%.3f", r->speed.pages_in);
     table_number(t, "pages_in_no_search_gb_per_s", "%.3f", r->speed.pages_in_plain);
@@ -161,8 +163,8 @@ int bench_codec(struct bench *b)
     aura_format_name(b->shape.format, given);
     print_bench_head(b, "codec");
     if (!b->table)
-        printf("one thread, D %u; GB/s of the f16 numbers\n%-6s %17s %8s %14s %10s %14s %11s\n", b->shape.dim, "",
-               "append, vectors/s", "spread", "decode, GB/s", "pages in", "without search", "pages out");
+        printf("one thread, D %u; GB/s of the f16 numbers\n%-6s %17s %8s %14s %14s %10s %14s %11s\n", b->shape.dim, "",
+               "append, vectors/s", "spread", "without search", "decode, GB/s", "pages in", "without search", "pages out");
     for (size_t i = 0; !bad && i < (b->one ? 1 : sizeof formats / sizeof *formats); i++) {
         struct shape shape = b->shape;
         struct codec_row row = {.format = b->one ? given : formats[i], .dim = shape.dim};
@@ -175,8 +177,8 @@ int bench_codec(struct bench *b)
         if (!bad && b->table)
             table_row(b->table, codec_fields, &row);
         else if (!bad)
-            printf("%-6s %17.0f %7.1f%% %14.2f %10.2f %14.2f %11.2f\n", row.format, s->append, s->append_spread * 100, s->decode,
-                   s->pages_in, s->pages_in_plain, s->pages_out);
+            printf("%-6s %17.0f %7.1f%% %14.0f %14.2f %10.2f %14.2f %11.2f\n", row.format, s->append, s->append_spread * 100,
+                   s->append_plain, s->decode, s->pages_in, s->pages_in_plain, s->pages_out);
         fflush(stdout);
     }
     if (b->table)

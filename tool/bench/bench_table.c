@@ -39,7 +39,7 @@ static int bench_format(struct bench *b, int number, uint32_t dim, struct ask *f
     int bad = 0, is_f16 = !strcmp(format, "kf16vf16");
     snprintf(text, sizeof text, "%d of %d: %s, D %u", number + 1, DIMS * FORMATS, format, dim);
     print_progress(text);
-    bad = aura_format_parse(format, &shape.format) || (append = append_speed(b->isa_mask, &shape, row_budget, &spread)) <= 0 ||
+    bad = aura_format_parse(format, &shape.format) || (append = append_speed(b->isa_mask, &shape, 0, row_budget, &spread)) <= 0 ||
           (!is_f16 && (filled_open(&filled, b->ctx, &shape) || ask_open(&ask, &filled, 1, 0)));
     for (int i = 0; i < CONTEXTS && !bad; i++) {
         bad = (!is_f16 && filled_shorten(&filled, contexts[i])) ||

@@ -12,7 +12,7 @@ static const double budget = 2.5; /* seconds for a comparison */
 enum target {
     READ_K4, READ_K4_LONGER, READ_K8, READ_K3, READ_K2, READ_ONE_HEAD, READ_F16, K4_OVER_F16, K8_OVER_F16, QUERIES_4, QUERIES_16,
     HOT_K4, BOTH_PLANES, HOT_K6, HOT_K5, HOT_K3, HOT_K4V2, HOT_K2, DIM_64, DIM_256, GQA_3, GQA_8, AVX2_OVER_AVX512, APPEND,
-    APPEND_8, DECODE_8, PAGES_IN, PAGES_OUT, PREFILL, PREFILL_ONE,
+    APPEND_8, APPEND_8_PLAIN, DECODE_8, PAGES_IN, PAGES_OUT, PREFILL, PREFILL_ONE,
     SCALING, N_ROWS
 };
 
@@ -28,26 +28,26 @@ static const struct set {
      {[READ_K4] = 0.85, [READ_K4_LONGER] = 0.85, [READ_K8] = 0.85, [READ_K3] = 0.6, [READ_ONE_HEAD] = 0.85, [READ_F16] = 0.85,
       [K4_OVER_F16] = 3, [K8_OVER_F16] = 1.6, [QUERIES_4] = 1.3, [QUERIES_16] = 3.5, [HOT_K4] = 2.3, [BOTH_PLANES] = 1.7,
       [HOT_K6] = 1.45, [HOT_K5] = 1.45, [HOT_K3] = 1.1, [HOT_K4V2] = 1, [HOT_K2] = 0.9, [DIM_64] = 1.3, [DIM_256] = 1.3,
-      [GQA_3] = 0.85, [GQA_8] = 1.5, [AVX2_OVER_AVX512] = 2.2, [APPEND] = 2e6, [APPEND_8] = 4e6,
+      [GQA_3] = 0.85, [GQA_8] = 1.5, [AVX2_OVER_AVX512] = 2.2, [APPEND] = 2e6, [APPEND_8] = 4e6, [APPEND_8_PLAIN] = 4e6,
       [DECODE_8] = 4, [PAGES_IN] = 1, [PAGES_OUT] = 4, [PREFILL] = 0.15, [PREFILL_ONE] = 0.15, [SCALING] = 0.85}},
     {AURA_ISA_AVX512VNNI,
      "AVX-512 VNNI",
      {[READ_K4] = 0.85, [READ_K4_LONGER] = 0.85, [READ_K8] = 0.85, [READ_K3] = 0.6, [READ_ONE_HEAD] = 0.85, [READ_F16] = 0.85,
       [K4_OVER_F16] = 3, [K8_OVER_F16] = 1.6, [QUERIES_4] = 2.9, [QUERIES_16] = 11, [HOT_K4] = 2.3, [BOTH_PLANES] = 1.7,
       [HOT_K6] = 1.45, [HOT_K5] = 1.45, [HOT_K3] = 1.1, [HOT_K4V2] = 1, [HOT_K2] = 0.9, [DIM_64] = 1.3, [DIM_256] = 1.3,
-      [GQA_3] = 0.85, [GQA_8] = 2.1, [AVX2_OVER_AVX512] = 2.2, [APPEND] = 2e6, [APPEND_8] = 4e6,
+      [GQA_3] = 0.85, [GQA_8] = 2.1, [AVX2_OVER_AVX512] = 2.2, [APPEND] = 2e6, [APPEND_8] = 4e6, [APPEND_8_PLAIN] = 4e6,
       [DECODE_8] = 4, [PAGES_IN] = 1, [PAGES_OUT] = 4, [PREFILL] = 0.5, [PREFILL_ONE] = 0.5, [SCALING] = 0.85}},
     {AURA_ISA_AVXVNNI,
      "AVX-VNNI",
      {[K4_OVER_F16] = 3, [K8_OVER_F16] = 1.6, [QUERIES_4] = 3.5, [QUERIES_16] = 14, [HOT_K4] = 3.3, [BOTH_PLANES] = 1.7,
       [HOT_K6] = 1.6, [HOT_K5] = 1.45, [HOT_K3] = 1.1, [HOT_K4V2] = 1, [HOT_K2] = 1, [DIM_64] = 1.3, [DIM_256] = 1.3,
-      [GQA_3] = 0.85, [GQA_8] = 2.1, [APPEND] = 2e6, [APPEND_8] = 4e6,
+      [GQA_3] = 0.85, [GQA_8] = 2.1, [APPEND] = 2e6, [APPEND_8] = 4e6, [APPEND_8_PLAIN] = 4e6,
       [DECODE_8] = 4, [PAGES_IN] = 1, [PAGES_OUT] = 4, [PREFILL] = 0.5, [PREFILL_ONE] = 0.5, [SCALING] = 0.85}},
     {AURA_ISA_AVX2,
      "AVX2",
      {[K4_OVER_F16] = 3, [K8_OVER_F16] = 1.6, [QUERIES_4] = 3.6, [QUERIES_16] = 14, [HOT_K4] = 4.2, [BOTH_PLANES] = 1.7,
       [HOT_K6] = 1.45, [HOT_K5] = 1.25, [HOT_K3] = 1.1, [HOT_K4V2] = 1, [HOT_K2] = 0.9, [DIM_64] = 1.3, [DIM_256] = 1.3,
-      [GQA_3] = 0.85, [GQA_8] = 2.1, [AVX2_OVER_AVX512] = 2.2, [APPEND] = 2e6, [APPEND_8] = 4e6,
+      [GQA_3] = 0.85, [GQA_8] = 2.1, [AVX2_OVER_AVX512] = 2.2, [APPEND] = 2e6, [APPEND_8] = 4e6, [APPEND_8_PLAIN] = 4e6,
       [DECODE_8] = 4, [PAGES_IN] = 1, [PAGES_OUT] = 4, [PREFILL] = 0.5, [PREFILL_ONE] = 0.5, [SCALING] = 0.85}},
     {0, "these instructions", {0}},
 };
@@ -257,12 +257,13 @@ static void codec_targets(struct targets *t)
 {
     struct shape shape = shape_of("k4v4", 128, 32, HOT), wide = shape_of("k8v8", 128, 32, HOT);
     struct codec_speed k8;
-    double spread, speed = append_speed(t->b->isa_mask, &shape, budget, &spread);
+    double spread, speed = append_speed(t->b->isa_mask, &shape, 0, budget, &spread);
     if (speed > 0)
         report(t, APPEND, "append f16 to k4v4, one thread", speed, AT_LEAST, "vectors/s");
     const int bad = codec_speed(t->b->isa_mask, &wide, budget, &k8);
     if (!bad) {
         report(t, APPEND_8, "append f16 to k8v8, one thread", k8.append, AT_LEAST, "vectors/s");
+        report(t, APPEND_8_PLAIN, "append f16 to k8v8 without search, one thread", k8.append_plain, AT_LEAST, "vectors/s");
         report(t, DECODE_8, "decode k8v8 to f16, one thread", k8.decode, AT_LEAST, "GB/s");
         report(t, PAGES_IN, "f16 to pages of k8v8, one thread", k8.pages_in, AT_LEAST, "GB/s");
         report(t, PAGES_OUT, "pages of k8v8 to f16, one thread", k8.pages_out, AT_LEAST, "GB/s");
@@ -294,9 +295,11 @@ static void prefill_target(struct targets *t, enum target row, aura_ctx *ctx, ui
     t->failed |= bad;
 }
 
-/* How much faster all threads are than one, as a part of their number. */
-static void scaling_target(struct targets *t)
+/* How much faster some threads are than one, as a part of their number. */
+static void scaling_target(struct targets *t, uint32_t threads)
 {
+    aura_ctx_options options = AURA_CTX_OPTIONS_INIT;
+    aura_ctx *several = NULL;
     struct shape shape = shape_of("k4v4", 128, 32, LONG);
     struct filled filled[2];
     struct ask ask[2];
@@ -305,16 +308,18 @@ static void scaling_target(struct targets *t)
     memset(filled, 0, sizeof filled);
     memset(ask, 0, sizeof ask);
     print_progress("threads");
-    int bad = filled_open(&filled[0], t->single, &shape) || ask_open(&ask[0], &filled[0], 512, 0) ||
-              filled_open(&filled[1], t->b->ctx, &shape) || ask_open(&ask[1], &filled[1], 512, 0);
+    options.isa_mask = t->b->isa_mask, options.threads = threads;
+    int bad = aura_ctx_create(&options, &several) || filled_open(&filled[0], t->single, &shape) ||
+              ask_open(&ask[0], &filled[0], 512, 0) || filled_open(&filled[1], several, &shape) || ask_open(&ask[1], &filled[1], 512, 0);
     if (!bad) {
         take_turns(c, 2, 4 * budget);
         snprintf(what, sizeof what, "k4v4, 512 queries of %u: speed of %u threads, part of their number", (unsigned)LONG,
-                 t->b->threads);
-        report(t, SCALING, what, c[0].median / c[1].median / t->b->threads, AT_LEAST, "");
+                 threads);
+        report(t, SCALING, what, c[0].median / c[1].median / threads, AT_LEAST, "");
     }
     for (int i = 0; i < 2; i++)
         ask_close(&ask[i]), filled_close(&filled[i]);
+    aura_ctx_destroy(several);
     t->failed |= bad;
 }
 
@@ -343,7 +348,9 @@ int bench_targets(struct bench *b)
     codec_targets(&t);
     if (b->threads > 1) {
         prefill_target(&t, PREFILL, b->ctx, b->threads);
-        scaling_target(&t);
+        for (uint32_t threads = 2; threads < b->threads; threads *= 2)
+            scaling_target(&t, threads);
+        scaling_target(&t, b->threads);
     }
     prefill_target(&t, PREFILL_ONE, t.single, 1);
     print_progress(NULL);
