@@ -89,13 +89,14 @@ int ask_open(struct ask *a, const struct filled *f, uint32_t queries, uint32_t p
 void ask_close(struct ask *a);
 double ask_run(void *ask, uint32_t times); /* a contender's run; ends the program when attending fails */
 
-/* How many f16 vectors per second one thread with these instruction sets appends to a cache with these flags (0: with every part of the
- * codec). It takes about `budget` seconds; 0: it failed, with a message. */
+/* How many f16 vectors per second one thread with these instruction sets appends to a cache with these flags (0: with every part
+ * of the codec). It takes about `budget` seconds; 0: it failed, with a message. */
 double append_speed(uint32_t isa_mask, const struct shape *shape, uint32_t flags, double budget, double *spread);
 
 /* ---- codecs: bench_codec.c ------------------------------------------------------------------------------------------ */
 
-/* One thread: vectors a second that aura_append() takes, also with AURA_NO_SEARCH; GB/s, counted in f16, of aura_cache_decode(), of aura_pages_encode(),
+/* One thread: vectors a second that aura_append() takes, also with AURA_NO_SEARCH; GB/s, counted in f16,
+ * of aura_cache_decode(), of aura_pages_encode(),
  * also with AURA_NO_SEARCH, and of aura_pages_decode(). */
 struct codec_speed {
     double append, append_spread, append_plain, decode, pages_in, pages_in_plain, pages_out;

@@ -310,7 +310,8 @@ static void scaling_target(struct targets *t, uint32_t threads)
     print_progress("threads");
     options.isa_mask = t->b->isa_mask, options.threads = threads;
     int bad = aura_ctx_create(&options, &several) || filled_open(&filled[0], t->single, &shape) ||
-              ask_open(&ask[0], &filled[0], 512, 0) || filled_open(&filled[1], several, &shape) || ask_open(&ask[1], &filled[1], 512, 0);
+              ask_open(&ask[0], &filled[0], 512, 0) || filled_open(&filled[1], several, &shape) ||
+              ask_open(&ask[1], &filled[1], 512, 0);
     if (!bad) {
         take_turns(c, 2, 4 * budget);
         snprintf(what, sizeof what, "k4v4, 512 queries of %u: speed of %u threads, part of their number", (unsigned)LONG,
