@@ -198,7 +198,10 @@ AURA_INLINE void mat_unpack_values(uint8_t to[2][8 * 64], const struct aura_tile
         AURA_UNROLL
         for (int v = 0; v < vecs; v++) {
             const uint32_t *words = tile->words + d + 16 * (size_t)v;
-            ivec_store(to[v] + k * 64, tile_value_quad(words, at, s, &nibbles[v], levels, k, kind));
+            ivec x = tile_value_quad(words, at, s, &nibbles[v], levels, k, kind);
+            if (!tile_has_levels(kind)) /* what many rows share may take two additions */
+                x = ivec_add8(ivec_plus(x, x), 1 - (1 << kind));
+            ivec_store(to[v] + k * 64, x);
         }
 }
 
