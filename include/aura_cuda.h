@@ -61,7 +61,7 @@ AURA_API aura_status aura_cuda_probe(int device);
 
 /* Makes an empty cache on a device and takes all the memory that it will ever have. The caller owns *cache.
  * Fails: as aura_cache_create(); AURA_UNSUPPORTED (also: a format or dim without a kernel, keep_first beyond the
- * pinned tokens, which are 4, or none with AURA_NO_PINNED or two plain sides; AURA_LEARN, v_balance, slots with trellis codes or a
+ * pinned tokens, which are 4, or none with AURA_NO_PINNED or two plain sides; AURA_LEARN, slots with trellis codes or a
  * metric; less shared memory than searching for codes takes), AURA_OUT_OF_PAGES (a budget in which no page
  * fits), AURA_OUT_OF_MEMORY (also: of the device), AURA_DEVICE. */
 AURA_API aura_status aura_cuda_cache_create(aura_ctx *ctx, const aura_cuda_config *config, aura_cuda_cache **cache);
@@ -174,7 +174,7 @@ typedef struct aura_cuda_model_config {
     size_t size;
     uint32_t layers;             /* 1 to 65536 */
     const aura_config *configs;  /* [layers]; budget_bytes and slots must be 0 */
-    const aura_profile *profile; /* as in aura_model_config, of which the device takes the balance of keys alone. NULL: none */
+    const aura_profile *profile; /* as in aura_model_config; NULL: none */
     size_t budget_bytes;         /* what all layers may allocate on the device; must be given */
     int device;
     uint32_t seqs;               /* as in aura_cuda_config, for all layers, like the next two */

@@ -10,14 +10,13 @@ from transformers.cache_utils import CacheLayerMixin
 
 from . import _abi
 from ._cache import Cache as Store, Flags, Sequence, format_of, triangle
-from ._lazy import Lazy, counts, say_once
+from ._lazy import Lazy, counts
 from ._lib import Error, Status, bad, check, emulated, lib, make
 from ._profiles import Profile
 from ._step import DTYPES, GpuStep, Step, added, looks_of, rowwise, set_strides
 
 _WINDOW_QUERIES = 512  # most tokens of a call where a window frees memory; longer prompts go in parts
 _PLAIN = (_abi.AURA_KIND_F32, _abi.AURA_KIND_F16, _abi.AURA_KIND_BF16)
-_FEEDBACK = ("v_balance", "k_metric", "v_metric")
 _TAUGHT = 512  # tokens of a prompt whose queries a cache learns from
 
 
@@ -136,9 +135,6 @@ class AuraLayer(CacheLayerMixin):
             options = dict(device=self.gpu, tokens=self.rows * (-(-each // 256) * 256), seqs=self.rows,
                            seq_tokens=0 if window else max(1 << 18, 2 * each))
         options.update(settings.store_of(self.index, self.v_dim, self.kv_heads, self.k_dim))
-        if self.gpu and any(name in options for name in _FEEDBACK):
-            say_once("on a GPU, of a profile's layers only formats and balances of keys are used: no metrics, no balances of values")
-            options = {name: x for name, x in options.items() if name not in _FEEDBACK}
         self.store = Store(q_heads, self.kv_heads, self.k_dim, v_dim=self.v_dim, window=window,
                            max_queries=_WINDOW_QUERIES if window else 0, rollback=settings.rollback,
                            flags=Flags.LEARN if settings.learn and not self.gpu else 0, threads=settings.threads, **options)

@@ -522,11 +522,11 @@ class CudaCache(Cache):
     def load(cls, file: str | os.PathLike | bytes, *, device: Any = "cuda", threads: int | Context | None = None, budget_bytes: int = 0,
              q_heads: int = 0, tokens: int = 0, seqs: int = 0) -> tuple["CudaCache", list[CudaSequence]]:
         """The cache of a file, or of the bytes of one, on a GPU, and its sequences in the order in which they were saved. A cache of
-        the CPU may have learned, or have metrics: what it stored is read as it is, and tokens that follow are encoded without."""
+        the CPU may have learned: what it stored is read as it is, and tokens that follow are encoded without that."""
         host, twins = Cache.load(file, threads=threads)
         config = host._get_info().config
         config.budget_bytes, config.q_heads = budget_bytes, config.q_heads or q_heads
-        config.flags, config.k_metric, config.v_metric = config.flags & ~int(Flags.LEARN), None, None
+        config.flags &= ~int(Flags.LEARN)
         cache = cls.__new__(cls)
         cache._begin(host._context, config, device)
         pages = sum(-(-len(twin) // _PAGE) + 4 for twin in twins)

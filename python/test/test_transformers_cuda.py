@@ -136,14 +136,15 @@ def test_files_travel():
 
 
 def test_profile():
-    """What a GPU knows of a profile: formats and balances of keys. The rest is left out."""
+    """What a profile has, caches on a GPU get."""
     m, profile = there("llama"), aura.Profile(2)
-    profile.put(0, format="k8v5", balance=torch.full((2, 64), 1.5), v_balance=torch.full((2, 64), 0.5))
+    triangle = torch.eye(64)[tuple(torch.tril_indices(64, 64))].repeat(2, 1)
+    profile.put(0, format="k8v5", balance=torch.full((2, 64), 1.5), v_balance=torch.full((2, 64), 0.5), v_metric=triangle)
     one = AuraCache(m.config, device="cuda", profile=profile)
     m(**given(), past_key_values=one)
     have = [layer.store._get_info().config for layer in one.layers]
     assert [layer.store.format for layer in one.layers] == ["k8v5", "k4v4"]
-    assert [(bool(c.balance), bool(c.v_balance)) for c in have] == [(True, False), (False, False)]
+    assert [(bool(c.balance), bool(c.v_balance), bool(c.k_metric), bool(c.v_metric)) for c in have] == [(1, 1, 0, 1), (0, 0, 0, 0)]
 
 
 def test_bytes_of_long_rows():

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cache.h"
+#include "model.h"
 
 void aura_backend_describe(struct aura_backend_cache *facts, const aura_cache *cache)
 {
@@ -22,6 +22,8 @@ void aura_backend_describe(struct aura_backend_cache *facts, const aura_cache *c
     facts->reference_codec = &cache->reference_codec;
     facts->balance = cache->k.balance;
     facts->inverse_balance = cache->k.inverse_balance;
+    facts->v_balance = cache->v.balance;
+    facts->v_inverse_balance = cache->v.inverse_balance;
     facts->k_metric = k ? cache->k.metric : NULL;
     facts->v_metric = v ? cache->v.metric : NULL;
     facts->pinned = cache->pinned;
@@ -29,6 +31,13 @@ void aura_backend_describe(struct aura_backend_cache *facts, const aura_cache *c
     facts->rows = cache->rows;
     facts->page_bytes = cache->page_bytes;
     facts->window = cache->window;
+}
+
+aura_status aura_backend_take_profile(const aura_ctx *ctx, const char *name, const aura_profile *profile, uint32_t layers,
+                                      uint32_t layer, aura_config *config)
+{
+    struct aura_call call = {ctx, name};
+    return aura_take_profile(call, profile, layers, layer, config);
 }
 
 static void describe_seq(struct aura_backend_seq *facts, const aura_cache *cache, const struct aura_sequence *seq)

@@ -17,7 +17,8 @@ struct aura_backend_cache {
     const struct aura_layout *layout;
     const struct aura_rotation_plan *k_rotate, *v_rotate, *v_undo; /* NULL for a plain side */
     const struct aura_codec_plan *k_codec, *v_codec, *reference_codec;
-    const float *balance, *inverse_balance; /* [kv_heads][k_dim], or NULL */
+    const float *balance, *inverse_balance;     /* [kv_heads][k_dim], or NULL */
+    const float *v_balance, *v_inverse_balance; /* [kv_heads][v_dim], or NULL */
     const struct aura_metric *k_metric, *v_metric; /* [kv_heads], or NULL */
     uint32_t pinned, rollback;
     uint32_t rows;                /* f16 rows per head and sequence: open ones by position modulo (rows - pinned), then pinned */
@@ -34,6 +35,11 @@ struct aura_backend_seq {
 };
 
 void aura_backend_describe(struct aura_backend_cache *facts, const aura_cache *cache);
+
+/* What the caches of a model on the CPU take of a profile: the format, balances and metrics of a layer whose configuration has
+ * none. Fails: AURA_BAD_ARGUMENT (other layers, heads or dims), with a message that names `call`. */
+aura_status aura_backend_take_profile(const aura_ctx *ctx, const char *call, const aura_profile *profile, uint32_t layers,
+                                      uint32_t layer, aura_config *config);
 
 /* Fails: AURA_BAD_ARGUMENT (no such sequence), with a message that names `call`. */
 aura_status aura_backend_find(const char *call, const aura_cache *cache, aura_seq seq, struct aura_backend_seq *facts);

@@ -65,9 +65,8 @@ static aura_status check_config(struct aura_call call, const aura_model_config *
     return AURA_OK;
 }
 
-/* Gives a layer the format, the balance and the metrics that the profile has for it. */
-static aura_status take_profile(struct aura_call call, const aura_profile *profile, uint32_t layers, uint32_t layer,
-                                aura_config *config)
+aura_status aura_take_profile(struct aura_call call, const aura_profile *profile, uint32_t layers, uint32_t layer,
+                              aura_config *config)
 {
     aura_profile_layer p = AURA_PROFILE_LAYER_INIT;
     aura_status status = aura_profile_get(profile, layer, &p);
@@ -107,7 +106,7 @@ aura_status aura_model_cache_create(aura_ctx *ctx, const aura_model_config *conf
         return status;
     aura_config *configs = memcpy(memory, config->configs, bytes);
     for (uint32_t i = 0; !status && config->profile && i < config->layers; i++)
-        status = take_profile(call, config->profile, config->layers, i, &configs[i]);
+        status = aura_take_profile(call, config->profile, config->layers, i, &configs[i]);
     if (!status)
         status = aura_model_make(call, ctx, configs, config->layers, config->budget_bytes, model);
     aura_give_memory(ctx, configs, bytes);

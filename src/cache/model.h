@@ -16,6 +16,10 @@ struct aura_model_cache {
 /* Of the struct. */
 size_t aura_model_bytes(uint32_t layers);
 
+/* Gives a layer the format, the balances and the metrics that the profile has for it and its configuration has not. */
+aura_status aura_take_profile(struct aura_call call, const aura_profile *profile, uint32_t layers, uint32_t layer,
+                              aura_config *config);
+
 /* A model without its profile: configs have their balance. */
 aura_status aura_model_make(struct aura_call call, aura_ctx *ctx, const aura_config *configs, uint32_t layers, size_t budget,
                             aura_model_cache **model);

@@ -44,10 +44,11 @@ __device__ __forceinline__ void ask_for(struct numbers<E> &n, const struct dev_a
 #pragma unroll
     for (int i = 0; i < E; i++)
         n.balance[i] = 1;
-    if (!values && a.c.balance) {
+    const float *balance = values ? a.c.v_balance : a.c.balance;
+    if (balance) {
 #pragma unroll
         for (int i = 0; i < E; i++)
-            n.balance[i] = first + i * stride < dim ? a.c.balance[(size_t)head * dim + first + i * stride] : 0;
+            n.balance[i] = first + i * stride < dim ? balance[(size_t)head * dim + first + i * stride] : 0;
     }
 }
 

@@ -3,6 +3,11 @@
 
 #include <string.h>
 
+static int same_balance(const float *a, const float *b, size_t n)
+{
+    return !a == !b && (!a || !memcmp(a, b, n * sizeof *a));
+}
+
 /* What bytes mean does not depend on who asks, on metrics or on learning: those may differ. */
 aura_status aura_cuda_check_same(const aura_cuda_cache *c, const char *call, const aura_cache *other)
 {
@@ -22,10 +27,9 @@ aura_status aura_cuda_check_same(const aura_cuda_cache *c, const char *call, con
         return status;
     int same = a->format.k == b->format.k && a->format.v == b->format.v && a->q_heads == bytes.q_heads &&
                a->kv_heads == b->kv_heads && a->k_dim == b->k_dim && a->v_dim == b->v_dim && a->flags == bytes.flags &&
-               a->rollback == b->rollback && a->seed == b->seed && !a->balance == !b->balance && a->window == b->window &&
-               a->max_queries == b->max_queries && a->keep_first == b->keep_first;
-    if (same && a->balance)
-        same = !memcmp(a->balance, b->balance, (size_t)a->kv_heads * a->k_dim * sizeof *a->balance);
+               a->rollback == b->rollback && a->seed == b->seed && a->window == b->window && a->max_queries == b->max_queries &&
+               a->keep_first == b->keep_first && same_balance(a->balance, b->balance, (size_t)a->kv_heads * a->k_dim) &&
+               same_balance(a->v_balance, b->v_balance, (size_t)a->kv_heads * a->v_dim);
     return same ? AURA_OK
                 : aura_backend_fail(c->ctx, AURA_BAD_ARGUMENT, "%s: the two caches have different configurations", call);
 }

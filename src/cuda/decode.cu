@@ -106,6 +106,7 @@ __device__ __forceinline__ void unpack_tokens(const struct dev_unpack &u, const 
     const struct dev_cache &c = u.a.c;
     const struct dev_view &to = VALUES ? u.v : u.k;
     const uint32_t g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    const float *inverse = u.rotated ? NULL : VALUES ? c.v_inverse_balance : c.inverse_balance;
     const float unit = (VALUES ? u.im.v.unit : u.im.k.unit) * (u.rotated ? 1.f : VALUES ? c.v_norm : c.k_norm);
     float x[N][2][4]; /* [][half][two channels of token g, two of token g + 8] */
 #pragma unroll
@@ -137,8 +138,8 @@ __device__ __forceinline__ void unpack_tokens(const struct dev_unpack &u, const 
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             factor[i] = signs >> i & 1 ? -unit : unit;
-            if (!VALUES && c.inverse_balance && !u.rotated)
-                factor[i] *= c.inverse_balance[(size_t)b.image.head * D + channel + i];
+            if (inverse)
+                factor[i] *= inverse[(size_t)b.image.head * D + channel + i];
         }
 #pragma unroll
         for (int second = 0; second < 2; second++) {
@@ -250,9 +251,9 @@ extern "C" __global__ void __launch_bounds__(IMAGE_THREADS) aura_unpack_any_cuda
             sign_and_scale(y, dim, values ? c.v_sign : c.k_sign, values ? c.v_norm : c.k_norm);
         }
         for (uint32_t d = lane; d < dim; d += 32) {
-            const bool balanced = !values && c.inverse_balance && !u.rotated;
+            const float *inverse = u.rotated ? NULL : values ? c.v_inverse_balance : c.inverse_balance;
             store_element(to.data, to.dtype, unpacked_at(u, to, b, token) + d,
-                          balanced ? y[d] * c.inverse_balance[(size_t)b.image.head * dim + d] : y[d]);
+                          inverse ? y[d] * inverse[(size_t)b.image.head * dim + d] : y[d]);
         }
     }
 }

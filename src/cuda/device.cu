@@ -110,7 +110,8 @@ static void describe(struct dev_cache *d, const struct aura_backend_cache *r)
 size_t aura_cuda_cache_carve(aura_cuda_cache *c, uint8_t *base)
 {
     const aura_config *f = c->facts.config;
-    size_t rows = (size_t)c->seqs * f->kv_heads * c->facts.rows * sizeof(__half), balance = (size_t)f->kv_heads * f->k_dim * 4;
+    size_t rows = (size_t)c->seqs * f->kv_heads * c->facts.rows * sizeof(__half);
+    size_t balance = (size_t)f->kv_heads * f->k_dim * 4, v_balance = (size_t)f->kv_heads * f->v_dim * 4;
     struct {
         void **to;
         size_t bytes;
@@ -121,6 +122,8 @@ size_t aura_cuda_cache_carve(aura_cuda_cache *c, uint8_t *base)
         {(void **)&c->dev.codecs, sizeof(struct dev_codecs)},
         {(void **)&c->dev.balance, c->facts.balance ? balance : 0},
         {(void **)&c->dev.inverse_balance, c->facts.balance ? balance : 0},
+        {(void **)&c->dev.v_balance, c->facts.v_balance ? v_balance : 0},
+        {(void **)&c->dev.v_inverse_balance, c->facts.v_balance ? v_balance : 0},
         {(void **)&c->dev.k_metric, c->facts.k_metric ? (size_t)f->kv_heads * metric_floats(f->k_dim) * 4 : 0},
         {(void **)&c->dev.v_metric, c->facts.v_metric ? (size_t)f->kv_heads * metric_floats(f->v_dim) * 4 : 0},
     };
@@ -147,22 +150,33 @@ static cudaError_t copy_metrics(const float *to, const struct aura_metric *metri
     return all.empty() ? cudaSuccess : cudaMemcpy((void *)to, all.data(), all.size() * sizeof(float), cudaMemcpyHostToDevice);
 }
 
+/* Factors of a side and their inverses; none where the cache has none. */
+static cudaError_t copy_balance(const float *to, const float *to_inverse, const float *from, const float *inverse, size_t n)
+{
+    if (!from)
+        return cudaSuccess;
+    cudaError_t error = cudaMemcpy((void *)to, from, n * sizeof *from, cudaMemcpyHostToDevice);
+    return error == cudaSuccess ? cudaMemcpy((void *)to_inverse, inverse, n * sizeof *from, cudaMemcpyHostToDevice) : error;
+}
+
 static aura_status clear_tables(aura_cuda_cache *c, const char *call)
 {
-    size_t balance = (size_t)c->facts.config->kv_heads * c->facts.config->k_dim * 4;
+    const struct aura_backend_cache *f = &c->facts;
+    const size_t heads = f->config->kv_heads;
     cudaError_t error = cudaMemset(c->dev.table, 0, (size_t)c->seqs * c->table_pages * 4);
     if (error == cudaSuccess)
         error = cudaMemset(c->dev.seqs, 0, c->seqs * sizeof(struct dev_seq));
     if (error == cudaSuccess)
         error = copy_codecs(c);
-    if (error == cudaSuccess && c->facts.balance)
-        error = cudaMemcpy((void *)c->dev.balance, c->facts.balance, balance, cudaMemcpyHostToDevice);
-    if (error == cudaSuccess && c->facts.balance)
-        error = cudaMemcpy((void *)c->dev.inverse_balance, c->facts.inverse_balance, balance, cudaMemcpyHostToDevice);
     if (error == cudaSuccess)
-        error = copy_metrics(c->dev.k_metric, c->facts.k_metric, c->dev.kv_heads);
+        error = copy_balance(c->dev.balance, c->dev.inverse_balance, f->balance, f->inverse_balance, heads * f->config->k_dim);
     if (error == cudaSuccess)
-        error = copy_metrics(c->dev.v_metric, c->facts.v_metric, c->dev.kv_heads);
+        error = copy_balance(c->dev.v_balance, c->dev.v_inverse_balance, f->v_balance, f->v_inverse_balance,
+                             heads * f->config->v_dim);
+    if (error == cudaSuccess)
+        error = copy_metrics(c->dev.k_metric, f->k_metric, c->dev.kv_heads);
+    if (error == cudaSuccess)
+        error = copy_metrics(c->dev.v_metric, f->v_metric, c->dev.kv_heads);
     return cuda_status(c->ctx, call, when_done(error), "clearing the tables");
 }
 
@@ -228,8 +242,6 @@ aura_status aura_cuda_check_kind(const aura_ctx *ctx, const char *call, const au
         return aura_backend_fail(ctx, AURA_UNSUPPORTED, "%s: q_heads is 0; the device has to know it when the cache is made", call);
     if (config->flags & AURA_LEARN)
         return aura_backend_fail(ctx, AURA_UNSUPPORTED, "%s: AURA_LEARN; the device does not learn", call);
-    if (config->v_balance)
-        return aura_backend_fail(ctx, AURA_UNSUPPORTED, "%s: a balance of values; the device has one of keys only", call);
     const bool k_trellis = aura_is_trellis((uint32_t)config->format.k), v_trellis = aura_is_trellis((uint32_t)config->format.v);
     if (!has_kind(config->format.k) || !has_kind(config->format.v))
         return aura_backend_fail(ctx, AURA_UNSUPPORTED, "%s: format k %d, v %d; the device has no kernels for it", call,

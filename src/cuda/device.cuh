@@ -88,6 +88,7 @@ struct dev_cache {
     uint32_t k_sign[AURA_TILE_DIM / 32], v_sign[AURA_TILE_DIM / 32]; /* bit d % 32 of word d / 32: negative */
     uint32_t k_table[4], v_table[4]; /* levels + 64 of up to 4 bits, as bytes */
     const struct dev_codecs *codecs;
+    const float *v_balance, *v_inverse_balance; /* [kv_heads][v_dim], or NULL */
     const float *k_metric, *v_metric; /* [kv_heads][metric_floats()] as search.cuh has them; NULL: none */
     uint32_t search_warps;            /* of a block that searches codes; 0: tiles close without */
 };

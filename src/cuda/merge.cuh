@@ -99,6 +99,11 @@ __device__ __forceinline__ void finish_row(const struct dev_attend &a, const str
     for (int i = 0; i < E; i++)
         y[i] = empty ? 0 : o[lane * E + i] * keep;
     undo_warp<E>(y, a.c.v_sign, a.c.v_norm, lane);
+    if (a.c.v_inverse_balance) {
+#pragma unroll
+        for (int i = 0; i < E; i++)
+            y[i] *= a.c.v_inverse_balance[(size_t)g.head * D + lane * E + i];
+    }
     const float limit = aura_first_infinite(a.out.dtype);
 #pragma unroll
     for (int i = 0; i < E; i++)

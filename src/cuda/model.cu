@@ -22,26 +22,6 @@ static aura_status check_config(aura_ctx *ctx, const char *call, const aura_cuda
     return AURA_OK;
 }
 
-/* Gives a layer the balance that the profile has for it. */
-static aura_status take_balance(aura_ctx *ctx, const char *call, const aura_cuda_model_config *c, uint32_t layer,
-                                aura_config *config)
-{
-    aura_profile_layer p = AURA_PROFILE_LAYER_INIT;
-    aura_status status = c->profile ? aura_profile_get(c->profile, layer, &p) : AURA_OK;
-    if (status || !c->profile)
-        return status;
-    if (p.layers != c->layers)
-        return aura_backend_fail(ctx, AURA_BAD_ARGUMENT, "%s: a profile of %u layers for %u", call, p.layers, c->layers);
-    if (!p.balance || config->balance || !aura_is_packed((uint32_t)config->format.k))
-        return AURA_OK;
-    if (p.kv_heads != config->kv_heads || p.k_dim != config->k_dim)
-        return aura_backend_fail(ctx, AURA_BAD_ARGUMENT,
-                                 "%s: layer %u of the profile has %u KV heads of dim %u, configs[%u] %u of %u", call, layer,
-                                 p.kv_heads, p.k_dim, layer, config->kv_heads, config->k_dim);
-    config->balance = p.balance;
-    return AURA_OK;
-}
-
 /* The layers, and then the memory of all of them. */
 static aura_status make_layers(aura_ctx *ctx, const char *call, const aura_cuda_model_config *config, aura_cuda_model_cache *m)
 {
@@ -60,7 +40,9 @@ static aura_status make_layers(aura_ctx *ctx, const char *call, const aura_cuda_
     for (uint32_t i = 0; i < config->layers && !status; i++) {
         aura_config layer = config->configs[i];
         aura_cuda_cache *c = NULL;
-        if (!(status = take_balance(ctx, call, config, i, &layer)))
+        if (config->profile)
+            status = aura_backend_take_profile(ctx, call, config->profile, config->layers, i, &layer);
+        if (!status)
             status = aura_cuda_cache_begin(ctx, call, &layer, &with, &c);
         if (c)
             m->store.layers.push_back(c), c->is_layer = 1;

@@ -344,7 +344,7 @@ __device__ __forceinline__ void finish_prefill(const struct dev_prefill &p, cons
                                                const struct row_info &row, float *o, float *space, float m, float l)
 {
     struct split g = {};
-    g.job = w.job, g.seq = p.jobs[w.job].seq;
+    g.job = w.job, g.seq = p.jobs[w.job].seq, g.head = w.head;
     row_from_shared(p.a, g, row, o, space, m, l);
 }
 

@@ -358,7 +358,15 @@ __device__ __forceinline__ void finish_some(const struct dev_prefill &p, const w
         const float times = empty ? 0 : keep / sum * (a.c.v_rows ? a.c.v_norm : 1);
 #pragma unroll
         for (int i = 0; i < E; i++)
-            y[r][i] = empty ? 0 : y[r][i] * times, bad |= !(fabsf(y[r][i]) < limit);
+            y[r][i] = empty ? 0 : y[r][i] * times;
+        if (a.c.v_inverse_balance) {
+#pragma unroll
+            for (int i = 0; i < E; i++)
+                y[r][i] *= a.c.v_inverse_balance[(size_t)s.work.head * S::D + lane * E + i];
+        }
+#pragma unroll
+        for (int i = 0; i < E; i++)
+            bad |= !(fabsf(y[r][i]) < limit);
         if (a.c.v_rows)
             flip_signs<E>(y[r], a.c.v_sign, lane);
         bad = __any_sync(~0u, bad);

@@ -45,6 +45,8 @@ __device__ __forceinline__ void row_from_shared(const struct dev_attend &a, cons
         hadamard_shared(o, space, a.c.codecs->paley[2], a.c.codecs->v_inner, a.c.codecs->v_outer);
         sign_and_scale(o, dim, a.c.v_sign, a.c.v_norm);
     }
+    for (uint32_t d = lane; a.c.v_inverse_balance && d < dim; d += 32)
+        o[d] *= a.c.v_inverse_balance[(size_t)g.head * dim + d];
     const float limit = aura_first_infinite(a.out.dtype);
     for (uint32_t d = lane; d < dim; d += 32)
         bad |= !(fabsf(o[d]) < limit);

@@ -150,7 +150,7 @@ struct filled {
     aura_ctx *ctx = NULL;
     aura_cache *cache = NULL;
     std::vector<aura_seq> seqs;
-    std::vector<float> balance, k_metric, v_metric;
+    std::vector<float> balance, v_balance, k_metric, v_metric;
     ~filled()
     {
         aura_cache_destroy(cache);

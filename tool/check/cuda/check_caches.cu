@@ -101,6 +101,7 @@ static void there_and_back(const struct scene &s, const struct filled &f)
     aura_config config = s.config;
     aura_cache *copy;
     config.balance = f.balance.empty() ? NULL : f.balance.data();
+    config.v_balance = f.v_balance.empty() ? NULL : f.v_balance.data();
     TRY(aura_cache_create(f.ctx, &config, &copy));
     const aura_status status = aura_cuda_cache_download(d.cache, copy, back.data(), &n);
     if (status || n != pairs.size() || pages_in(copy) != pages_in(f.cache))
@@ -380,6 +381,7 @@ static void refuse_files(const struct scene &s, const struct filled &f, const st
     TRY(aura_cuda_cache_load(d.cache, good.path.c_str(), NULL, NULL, NULL));
     aura_cache_get_info(f.cache, &info);
     config.balance = f.balance.empty() ? NULL : f.balance.data();
+    config.v_balance = f.v_balance.empty() ? NULL : f.v_balance.data();
     config.budget_bytes = 4 * info.page_bytes;
     TRY(aura_cache_create(f.ctx, &config, &small));
     const aura_status status = aura_cuda_cache_download(d.cache, small, NULL, &n);

@@ -37,15 +37,17 @@ static std::vector<aura_config> some_configs(bool alike)
     return configs;
 }
 
-static void make_models(const struct scene &s, struct models &m, const std::vector<aura_config> &configs, size_t budget)
+static void make_models(const struct scene &s, struct models &m, const std::vector<aura_config> &configs, size_t budget,
+                        const aura_profile *profile = NULL)
 {
     m.configs = configs;
     TRY(aura_ctx_create(NULL, &m.ctx));
     aura_model_config cpu = AURA_MODEL_CONFIG_INIT;
-    cpu.layers = (uint32_t)configs.size(), cpu.configs = m.configs.data();
+    cpu.layers = (uint32_t)configs.size(), cpu.configs = m.configs.data(), cpu.profile = profile;
     TRY(aura_model_cache_create(m.ctx, &cpu, &m.cpu));
     aura_cuda_model_config gpu = AURA_CUDA_MODEL_CONFIG_INIT;
     gpu.layers = cpu.layers, gpu.configs = cpu.configs, gpu.budget_bytes = budget, gpu.seqs = 8, gpu.seq_tokens = 4096;
+    gpu.profile = profile;
     TRY(aura_cuda_model_cache_create(m.ctx, &gpu, &m.gpu));
 }
 
@@ -435,8 +437,55 @@ static void run_refused_calls()
     end_case(s, before, "");
 }
 
+/* Layers get their formats, balances and metrics of a profile, as on the CPU: its bytes. A layer with a format of its own keeps
+ * that. */
+static void run_profile()
+{
+    struct scene s;
+    s.name = "3 layers by a profile", s.balance = s.metric = true, s.tokens = {};
+    s.config.q_heads = 4, s.config.kv_heads = 2, s.config.k_dim = 64;
+    struct filled f;
+    struct models m;
+    struct both a;
+    aura_profile *profile = NULL;
+    const int before = failures;
+    cases++;
+    fill(s, f); /* for its balances and metrics */
+    TRY(aura_profile_create(f.ctx, 3, &profile));
+    for (uint32_t i = 0; i < 3; i++) {
+        aura_profile_layer layer = AURA_PROFILE_LAYER_INIT;
+        layer.kv_heads = 2, layer.k_dim = layer.v_dim = 64;
+        layer.balance = f.balance.data(), layer.v_balance = i ? f.v_balance.data() : NULL;
+        layer.k_metric = i < 2 ? f.k_metric.data() : NULL, layer.v_metric = i == 1 ? f.v_metric.data() : NULL;
+        layer.format.k = (aura_kind)(i ? 3 : AURA_TRELLIS_2), layer.format.v = (aura_kind)(i ? 5 : AURA_TRELLIS_3);
+        TRY(aura_profile_put(profile, i, &layer));
+    }
+    std::vector<aura_config> configs(3, s.config);
+    for (aura_config &c : configs)
+        c.format.k = c.format.v = (aura_kind)0;
+    configs[2].format.k = configs[2].format.v = (aura_kind)8;
+    make_models(s, m, configs, (size_t)24 << 20, profile);
+    for (uint32_t i = 0; failures == before && i < 3; i++) { /* compare_layers() makes caches of these */
+        aura_cache_info info = AURA_CACHE_INFO_INIT;
+        aura_cache_get_info(aura_model_cache_layer(m.cpu, i), &info);
+        m.configs[i] = info.config, m.configs[i].budget_bytes = 0;
+        if (info.config.format.k != (i == 2 ? 8 : i ? 3 : AURA_TRELLIS_2))
+            complain(s, "layer %u: keys of kind %d", i, (int)info.config.format.k);
+    }
+    if (failures == before) {
+        TRY(aura_model_seq_create(m.cpu, &a.cpu));
+        TRY(aura_cuda_model_seq_create(m.gpu, &a.gpu));
+        TRY(aura_cuda_model_seq_reserve(m.gpu, a.gpu, 300));
+        append_layers(s, m, a, 120, 3, NULL);
+        compare_layers(s, m, a, "a prompt");
+    }
+    aura_profile_destroy(profile);
+    end_case(s, before, "");
+}
+
 void check_models()
 {
+    run_profile();
     run_life(true);
     run_life(false);
     run_stream();

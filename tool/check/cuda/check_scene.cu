@@ -190,19 +190,26 @@ static std::vector<float> some_metric(uint64_t seed, uint32_t heads, uint32_t di
     return triangles;
 }
 
+static std::vector<float> some_balance(uint32_t heads, uint32_t dim, uint32_t step)
+{
+    std::vector<float> balance;
+    for (uint32_t h = 0; h < heads; h++)
+        for (uint32_t d = 0; d < dim; d++)
+            balance.push_back(ldexpf(1.f + 0.1f * (float)((d + h) % 7), (int)((d * step + h) % 4) - 2));
+    return balance;
+}
+
 void fill(const struct scene &s, struct filled &f)
 {
     aura_ctx_options options = AURA_CTX_OPTIONS_INIT;
     aura_config config = s.config;
     options.threads = 8;
     TRY(aura_ctx_create(&options, &f.ctx));
-    if (s.balance) {
-        for (uint32_t h = 0; h < config.kv_heads; h++)
-            for (uint32_t d = 0; d < config.k_dim; d++)
-                f.balance.push_back(ldexpf(1.f + 0.1f * (float)((d + h) % 7), (int)((d * 5 + h) % 4) - 2));
-        config.balance = f.balance.data();
-    }
     uint32_t v_dim = config.v_dim ? config.v_dim : config.k_dim;
+    if (s.balance)
+        f.balance = some_balance(config.kv_heads, config.k_dim, 5), config.balance = f.balance.data();
+    if (s.balance && aura_is_packed((uint32_t)config.format.v))
+        f.v_balance = some_balance(config.kv_heads, v_dim, 3), config.v_balance = f.v_balance.data();
     if (s.metric && aura_is_packed((uint32_t)config.format.k))
         f.k_metric = some_metric(s.seed + 50, config.kv_heads, config.k_dim), config.k_metric = f.k_metric.data();
     if (s.metric && aura_is_packed((uint32_t)config.format.v))

@@ -30,9 +30,10 @@ static std::vector<float> wanted(const struct scene &s, const struct filled &f, 
     if (n && aura_cache_decode(f.cache, f.seqs[seq], u.first, n, values ? &none : &view, values ? &view : &none))
         complain(s, "%s", aura_last_error());
     const struct aura_rotation_plan *plan = values ? facts.v_rotate : facts.k_rotate;
+    const float *balance = values ? facts.v_balance : facts.balance;
     for (size_t i = 0; u.rotated && plan && i < (size_t)n * c.kv_heads; i++) {
-        for (uint32_t d = 0; !values && facts.balance && d < dim; d++)
-            x[i * dim + d] *= facts.balance[i % c.kv_heads * dim + d];
+        for (uint32_t d = 0; balance && d < dim; d++)
+            x[i * dim + d] *= balance[i % c.kv_heads * dim + d];
         aura_rotate_ref(&x[i * dim], &x[i * dim], plan, 1);
     }
     return x;

@@ -224,6 +224,17 @@ static void add_tile(struct oracle_row *row, double *o, const struct oracle_head
     }
 }
 
+/* Takes the balance of values out of a row. What may be wrong grows as much as the largest factor. */
+static void unbalance(struct oracle_row *row, const struct oracle_head *h)
+{
+    const uint32_t dim = h->facts.config->v_dim;
+    const float *balance = h->facts.v_balance ? h->facts.v_balance + (size_t)h->head * dim : NULL;
+    double largest = balance ? 0 : 1;
+    for (uint32_t d = 0; balance && d < dim; d++)
+        row->out[d] /= balance[d], largest = fmax(largest, 1 / (double)balance[d]);
+    row->size *= largest, row->slack *= largest;
+}
+
 void oracle_attend(struct oracle_row *row, const struct oracle_head *h, const float *given, uint32_t query, uint32_t q_head,
                    const struct oracle_options *options)
 {
@@ -273,5 +284,6 @@ void oracle_attend(struct oracle_row *row, const struct oracle_head *h, const fl
     memcpy(row->out, o, c->v_dim * sizeof *o);
     if (h->facts.v_undo)
         aura_ref_rotate_double(row->out, NULL, o, h->facts.v_undo);
+    unbalance(row, h);
     free(x);
 }
