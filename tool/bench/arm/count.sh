@@ -1,15 +1,15 @@
 #!/bin/bash
-# tool/bench/arm/count.sh ['ISA...' ['FORMAT...']]: how many instructions the stages of attention take on ARM, per row and tile of 32 tokens, D 128.
+# tool/bench/arm/count.sh ['ISA...' ['FORMAT...']]: how many instructions the stages of attention take on ARM, per row and tile of 32
+# tokens, D 128.
 # Counted under emulation, which says nothing about time: not what an instruction takes, nor which run side by side.
-# BUILD=DIR: where the library for ARM is, or will be built.
+# BUILD=DIR: where there is a library for ARM; without it, build/arm is made.
 set -eu
 cd "$(dirname "$0")/../../.."
 out=${BUILD:-build/arm}
-if [ ! -e $out/libaura.a ] || [ -n "$(find src -newer $out/libaura.a -type f | head -1)" ]; then
+if [ -z "${BUILD-}" ]; then
     cmake -S . -B $out -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc \
         -DCMAKE_EXE_LINKER_FLAGS=-static -DAURA_TESTS=OFF >/dev/null
     cmake --build $out --parallel 2 --target aura_static >/dev/null
-    touch $out/libaura.a
 fi
 cc -std=c11 -O2 -Wall -Wextra -shared -fPIC tool/bench/arm/counter.c -o $out/counter.so
 aarch64-linux-gnu-gcc -std=c11 -O2 -Wall -Wextra -static -Iinclude tool/bench/arm/stages.c $out/libaura.a -lm -lpthread -o $out/stages
