@@ -12,8 +12,8 @@
  *          other field. A size that this library does not know is an error, not a guess.
  * Owners   What a _create or _load function returns belongs to the caller, who gives it to the _destroy function. A
  *          context must live longer than everything made with it. Input buffers are read during the call only.
- * Threads  A call may run on any thread with 128 KiB of stack to spare, 256 KiB where it encodes with a metric. Several threads may
- *          use one handle at once unless its comment says otherwise.
+ * Threads  A call may run on any thread with 128 KiB of stack to spare, 384 KiB where it encodes with a metric or to trellis codes.
+ *          Several threads may use one handle at once unless its comment says otherwise.
  * Floats   A call puts the caller's rounding, flush-to-zero and exception modes aside and restores them at its end. They
  *          never change a result.
  */

@@ -11,7 +11,7 @@
 #include "context.h"
 #include "fpmode.h"
 
-#define STACK_BYTES ((size_t)1 << 20) /* 128 KiB for the item, the rest for thread-local data and sanitizers */
+#define STACK_BYTES ((size_t)1 << 20) /* 384 KiB for the item, the rest for thread-local data and sanitizers */
 
 struct aura_workers {
     struct aura_batch batch;

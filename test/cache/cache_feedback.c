@@ -5,6 +5,9 @@
 #include "../file/file_tools.h"
 #include "cache_attend.h"
 
+#include <pthread.h>
+#include <sys/mman.h>
+
 enum { HEADS = 2 };
 
 /* Of queries of which few channels are strong and some go together, as those of a model do. */
@@ -271,6 +274,73 @@ static void bad_metrics_are_refused(void)
     config_free(&good);
 }
 
+/* ---- the stack --------------------------------------------------------------------------------------------------------- */
+
+#ifdef __SANITIZE_ADDRESS__
+enum { SANITIZED = 1 };
+#else
+enum { SANITIZED = 0 };
+#endif
+
+struct on_stack {
+    const struct scene *scene;
+    aura_cache *cache;
+    aura_seq seq;
+    aura_status status;
+};
+
+static void *append_there(void *user)
+{
+    struct on_stack *x = user;
+    x->status = append(x->cache, x->seq, &x->scene->k, &x->scene->v, 0, 100);
+    return NULL;
+}
+
+/* Of a thread that appends: bytes of its stack that are not as they were before. */
+static size_t stack_taken(struct on_stack *x)
+{
+    enum { STACK = 1 << 20, MARK = 0x5a };
+    size_t untouched = 0;
+    pthread_t thread;
+    pthread_attr_t attributes;
+    unsigned char *stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memset(stack, MARK, STACK);
+    pthread_attr_init(&attributes);
+    pthread_attr_setstack(&attributes, stack, STACK);
+    EXPECT(!pthread_create(&thread, &attributes, append_there, x) && !pthread_join(thread, NULL), "no thread");
+    pthread_attr_destroy(&attributes);
+    while (untouched < STACK && stack[untouched] == MARK)
+        untouched++;
+    munmap(stack, STACK);
+    return STACK - untouched;
+}
+
+/* What aura.h promises; 16 KiB are what a thread itself takes. */
+static void calls_need_no_more_stack_than_promised(void)
+{
+    if (SANITIZED) {
+        test_skip = "sanitizers put more onto the stack than there is";
+        return;
+    }
+    for (int trellis = 0; trellis < 2; trellis++)
+        for (int metric = 0; metric < 2; metric++) {
+            const aura_kind kind = trellis ? AURA_KIND_T4 : AURA_KIND_B4;
+            aura_config config = metric ? feedback_config(kind, kind, 64, 64) : config_of(kind, kind, 64, 64, HEADS);
+            struct scene s = scene_new(config, 100);
+            for (int n = 0; use_isa(n); n++) {
+                struct on_stack x = {&s, cache_new(ctx, &config), 0, AURA_OK};
+                x.seq = seq_new(x.cache);
+                const size_t taken = stack_taken(&x), most = (metric || trellis ? 384u : 128u) << 10;
+                EXPECT(!x.status && taken <= most + (16 << 10), "trellis %d, metric %d: %zu bytes of stack", trellis, metric,
+                       taken);
+                aura_cache_destroy(x.cache);
+            }
+            scene_free(&s);
+            if (metric)
+                config_free(&config);
+        }
+}
+
 int main(void)
 {
     if (!files_begin())
@@ -282,6 +352,7 @@ int main(void)
     RUN(a_loaded_cache_goes_on_with_the_same_bits);
     RUN(no_error_costs_more);
     RUN(bad_metrics_are_refused);
+    RUN(calls_need_no_more_stack_than_promised);
     isas_close();
     files_end();
     return test_result();
