@@ -28,7 +28,7 @@ AURA_INLINE struct levels tile_levels(const int8_t *level, int offset, const int
     };
     struct levels l;
     l.low = ivec_add8(ivec_table(level), aura_is_table(kind) ? offset : 0);
-    if (aura_is_split(kind) && LOOKUP_BITS == 6) { /* of values */
+    if (aura_is_split(kind) && LOOKUP_BITS >= kind) { /* of values */
         int8_t all[64];
         for (int i = 0; i < 64; i++)
             all[i] = (int8_t)(2 * (i % (1 << kind)) + 1 - (1 << kind));
@@ -146,7 +146,7 @@ AURA_INLINE struct run tile_run(const struct aura_side *s, uint32_t run, const i
 
 /* Whether quads of values are levels. Of codes that are split they are where a lookup makes them: then no row needs the sum of its
  * weights. To make them by two additions is slower where a vector is several registers. */
-AURA_INLINE int tile_has_levels(const int kind) { return !aura_is_split(kind) || LOOKUP_BITS == 6; }
+AURA_INLINE int tile_has_levels(const int kind) { return !aura_is_split(kind) || LOOKUP_BITS >= kind; }
 
 /* The same of a tile of values, 16 channels; `words` are theirs. */
 AURA_INLINE ivec tile_value_quad(const uint32_t *words, struct run at, const struct aura_side *s, const struct nibbles *nibbles,
