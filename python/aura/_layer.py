@@ -108,11 +108,6 @@ class AuraLayer(CacheLayerMixin):
         """Whether all there is has been given by the last update()."""
         return self.pending is not None and self.pending[0].shape[2] == self.length
 
-    @property
-    def takes_masks(self) -> bool:
-        """On a GPU a mask has nothing to say about what a window has let go."""
-        return not (self.gpu and self.sliding_window)
-
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         device = key_states.device
         if device.type not in ("cpu", "cuda"):
@@ -299,7 +294,7 @@ class AuraLayer(CacheLayerMixin):
     def _ask_masked(self, query: torch.Tensor, out: torch.Tensor, given: tuple, mask: torch.Tensor, end: int, length: int) -> None:
         """Positions below `end` are stored. The mask is over the last `length` positions of all."""
         if self.gpu:
-            self._ask_masked_gpu(query, out, given, mask[:, 0, :, : length - (self.length - end)])
+            self._ask_masked_gpu(query, out, given, mask[:, 0, :, : length - (self.length - end)], end, length)
             return
         asks, options, keep = (_abi.aura_attend_job * len(self.seqs))(), make(_abi.aura_attend_options, planes=self.settings.planes), []
         options.scale, options.softcap, options.window, options.sinks = given
@@ -312,13 +307,16 @@ class AuraLayer(CacheLayerMixin):
             keep.append(self._hide(ask, seq, mask[i if mask.shape[0] > 1 else 0, 0], end - self.pads[i], end, length))
         check(lib.aura_attend(self.store._use(), asks, len(asks), ctypes.byref(options)))
 
-    def _ask_masked_gpu(self, query: torch.Tensor, out: torch.Tensor, given: tuple, mask: torch.Tensor) -> None:
-        """mask: [batch or 1, tokens, keys], of all positions that are stored. Every query sees those, less what the mask hides."""
+    def _ask_masked_gpu(self, query: torch.Tensor, out: torch.Tensor, given: tuple, mask: torch.Tensor, end: int, length: int) -> None:
+        """As _ask_masked(): what a window has let go, no mask is about, so that queries see what the mask knows whatever the window."""
         counts["masked"] += 1
-        mask = added(mask)
+        known = self.length - length  # the first position that the mask knows
+        since = [[max(0, known - pad)] for pad in self.pads] if self.sliding_window else None
+        until = [[end - pad] for pad in self.pads] if self.sliding_window else None
         scale, softcap, window, _ = given
         self.store.attend(self.seqs, query.transpose(1, 2), out, scale=scale, softcap=softcap, window=window, sinks=self._sinks,
-                          causal=False, mask=mask.expand(len(self.seqs), -1, -1), planes=self.settings.planes)
+                          causal=False, mask=added(mask).expand(len(self.seqs), -1, -1), planes=self.settings.planes, since=since,
+                          until=until)
 
     def _hide(self, ask: Any, seq: Sequence, mask: torch.Tensor, stored: int, end: int, length: int) -> Any:
         """A row's mask [queries, length]: what it says of the tokens that are stored. Every query sees those, less what the mask hides."""

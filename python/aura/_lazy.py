@@ -117,8 +117,6 @@ def _sdpa(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: fl
         layer.teach(query, None)
         return out
     causal = is_causal or attn_mask is None and tokens == 1
-    if attn_mask is not None and not layer.takes_masks:
-        return None
     if is_causal and tokens != key.length or not causal and attn_mask is None:
         return None
     return layer.attend(query, scale, mask=attn_mask, length=key.length).transpose(1, 2)

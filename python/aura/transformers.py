@@ -185,8 +185,6 @@ def attention(module: Any, query: torch.Tensor, key: Any, value: Any, attention_
             return exact, None
     if plain:
         return layer.attend(query, scaling, softcap, s_aux, skip, window=window), None
-    if not layer.takes_masks:
-        return _decode(module, query, key, value, mask, scaling, softcap, s_aux, kwargs)
     if mask is None:
         mask = torch.ones((1, 1, tokens, key.length), dtype=torch.bool, device=query.device)
     return layer.attend(query, scaling, softcap, s_aux, mask=mask.real() if made else mask, length=key.length), None

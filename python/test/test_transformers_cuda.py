@@ -63,8 +63,41 @@ def test_families():
                 if attention == "eager":
                     assert went["decoded"] and not went["attend"], f"{name} {attention}: {went}"
                 else:
-                    assert went["attend"] or "chunks" in name or "mistral" in name and attention == "sdpa", f"{name} {attention}: {went}"
-                    assert bool(went["decoded"]) == (attention == "sdpa" and "window" in name or "chunks" in name), f"{name} {attention}: {went}"
+                    assert went["attend"] and not went["decoded"], f"{name} {attention}: {went}"
+                    assert bool(went["masked"]) == (attention == "sdpa" or "chunks" in name), f"{name} {attention}: {went}"
+
+
+def test_masks_of_windows():
+    """Holes, and masks that show a query what its window would hide: attended to from the codes."""
+    every, codes = (("aura", "codes"), ("aura", "exact"), ("sdpa", "exact")), (("aura", "codes"),)
+    for tokens, pads, ways in ((40, (7, 0), every), (700, (650, 0), codes)):  # 700: more than a window's call takes
+        whole = prompts(2, tokens, pads)
+        whole["attention_mask"][1, tokens - 20 : tokens - 15] = 0
+        for name in ("mistral, window", "gemma3, window", "llama4, chunks")[: None if tokens == 40 else 1]:
+            want = plain(name, whole)
+            for attention, prefill in ways:
+                m = there(name, attention)
+                got = on_cpu(generate(m, cache(m, prefill=prefill), {key: x.to(WHERE) for key, x in whole.items()}))
+                same(got, want, f"{name} {attention} {prefill}, {tokens} tokens", MANY)
+                assert ours.counts["masked"] and not ours.counts["decoded"], f"{name} {attention}: {ours.counts}"
+    need()
+    config = transformers.MistralConfig(num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2, head_dim=64, sliding_window=16)
+    layer = AuraCache(config, "kf32vf32", device="cuda", prefill="codes").layers[0]
+    k, v = torch.randn(2, 2, 400, 64), torch.randn(2, 2, 400, 64)
+    layer.update(k[:, :, :40].to(WHERE), v[:, :, :40].to(WHERE))
+    layer.flush([9, 0])  # padding, which is not stored
+    first = 40
+    for tokens in (1, 7, 300, 52):
+        part = slice(first, first + tokens)
+        old, first = 15, first + tokens
+        key, value = layer.update(k[:, :, part].to(WHERE), v[:, :, part].to(WHERE))
+        seen = slice(first - tokens - old, first)
+        q, mask = torch.randn(2, 4, tokens, 64), torch.rand(2, 1, tokens, old + tokens) < 0.3
+        mask[..., 0] = True
+        out = ours.attention(None, q.to(WHERE), key, value, mask.to(WHERE), scaling=0.125)[0].cpu()
+        want = torch.nn.functional.scaled_dot_product_attention(q, k[:, :, seen], v[:, :, seen], mask, scale=0.125, enable_gqa=True)
+        error = float((out - want.transpose(1, 2)).abs().max())
+        assert error <= (MANY if tokens > 16 else CLOSE), f"{tokens} tokens: {error}"
 
 
 def test_beams_and_crops():
