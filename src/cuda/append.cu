@@ -515,7 +515,7 @@ aura_status aura_cuda_prepare_append(aura_cuda_cache *c, const char *call)
         return status;
     for (int slots = 0; slots < 2 && error == cudaSuccess; slots++) {
         const struct append_kernel k = choose(&c->dev, slots);
-        error = cudaFuncSetAttribute(k.run, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)k.shared_bytes);
+        error = aura_cuda_allow_shared(k.run, k.shared_bytes);
     }
     return cuda_status(c->ctx, call, error, "preparing a kernel");
 }

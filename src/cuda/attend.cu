@@ -34,8 +34,7 @@ static aura_status add_kernel(aura_cuda_cache *c, const char *call, struct atten
         return AURA_OK;
     }
     const size_t most = k.shared_bytes + list_bytes;
-    cudaError_t error = cudaFuncSetAttribute(k.run, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                             (int)(most < c->shared_limit ? most : c->shared_limit));
+    cudaError_t error = aura_cuda_allow_shared(k.run, most < c->shared_limit ? most : c->shared_limit);
     if (error == cudaSuccess)
         error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, k.run, (int)k.threads, k.shared_bytes + 64);
     if (error != cudaSuccess)

@@ -186,6 +186,10 @@ aura_status aura_cuda_prefill(const aura_cuda_cache *cache, const aura_cuda_work
 /* Calls with this workspace write their logits there, on the device; NULL: no longer. For `aura check`. */
 void aura_cuda_trace(aura_cuda_workspace *workspace, float *trace, uint32_t tokens);
 
+/* device.cu: lets a kernel be launched with so much shared memory, or more. The permission belongs to the kernel, which several
+ * caches use: what one of them needs is never taken away by another that needs less. */
+cudaError_t aura_cuda_allow_shared(const void *kernel, size_t bytes);
+
 /* How a kernel is launched. */
 struct launch {
     dim3 blocks;

@@ -315,8 +315,7 @@ extern "C" aura_status aura_cuda_unpack(const aura_cuda_cache *c, const aura_cud
     const char *name = !products ? "unpack_any_cuda" : large ? "unpack_d256_cuda" : "unpack_d128_cuda";
     const uint32_t shared_bytes = products ? u.im.bytes : (uint32_t)sizeof(struct unpack_space);
     on_device here(c->device);
-    status = cuda_status(c->ctx, call, cudaFuncSetAttribute(run, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes),
-                         "preparing a kernel");
+    status = cuda_status(c->ctx, call, aura_cuda_allow_shared(run, shared_bytes), "preparing a kernel");
     const uint32_t blocks = (u.first + u.tokens - 1) / IMAGE_TOKENS - u.first / IMAGE_TOKENS + 1;
     void *params[] = {&u};
     const struct launch how = {dim3(blocks, c->dev.kv_heads * u.a.n_seqs), IMAGE_THREADS, shared_bytes, stream};

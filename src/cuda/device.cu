@@ -3,6 +3,7 @@
 #include "search.cuh"
 
 #include <math.h>
+#include <mutex>
 #include <new>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +23,17 @@ extern "C" aura_status aura_cuda_probe(int device)
         return aura_backend_fail(NULL, AURA_DEVICE, "%s: device %d has compute capability %d.x; 8.0 or more is needed", call,
                                  device, major);
     return AURA_OK;
+}
+
+cudaError_t aura_cuda_allow_shared(const void *kernel, size_t bytes)
+{
+    static std::mutex one_at_a_time;
+    std::lock_guard<std::mutex> hold(one_at_a_time);
+    cudaFuncAttributes now;
+    const cudaError_t error = cudaFuncGetAttributes(&now, kernel);
+    if (error != cudaSuccess || (size_t)now.maxDynamicSharedSizeBytes >= bytes)
+        return error;
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
 }
 
 void (*aura_cuda_tell_launch)(const char *name);

@@ -127,7 +127,7 @@ static aura_status prepare(aura_cuda_cache *c, const char *call, const void *run
                            uint32_t *blocks)
 {
     int n = 0;
-    cudaError_t error = cudaFuncSetAttribute(run, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared_bytes);
+    cudaError_t error = aura_cuda_allow_shared(run, shared_bytes);
     if (error == cudaSuccess)
         error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&n, run, (int)threads, shared_bytes);
     *blocks = (uint32_t)n;

@@ -546,9 +546,7 @@ aura_status aura_cuda_rows_tiles(const aura_cuda_rows *rows, const char *call, c
     if (!*taken)
         return AURA_OK;
     on_device here(rows->device);
-    const aura_status status =
-        cuda_status(rows->ctx, call, cudaFuncSetAttribute(e->run, cudaFuncAttributeMaxDynamicSharedMemorySize, e->bytes),
-                    "preparing a kernel");
+    const aura_status status = cuda_status(rows->ctx, call, aura_cuda_allow_shared(e->run, e->bytes), "preparing a kernel");
     const struct launch how = {dim3((uint32_t)blocks), TILE_THREADS, (size_t)e->bytes, stream};
     void *params[] = {&copy};
     return status ? status : aura_cuda_rows_launch(rows, call, e->name, e->run, how, params);

@@ -345,9 +345,18 @@ static cudaError_t now_or_later(std::function<void()> step)
     return cudaSuccess;
 }
 
+/* What a kernel may be launched with: as on a device, the last word of cudaFuncSetAttribute, which belongs to the kernel. */
+static std::map<const void *, size_t> allowed_shared;
+
+static size_t shared_of(const void *kernel)
+{
+    const auto known = allowed_shared.find(kernel);
+    return known == allowed_shared.end() ? 48 << 10 : known->second;
+}
+
 cudaError_t cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **params, size_t shared_bytes, cudaStream_t)
 {
-    if (block.x % 32 || block.x > MOST_THREADS || block.y * block.z != 1 || shared_bytes > SHARED_BYTES || !grid.x || !grid.y)
+    if (block.x % 32 || block.x > MOST_THREADS || block.y * block.z != 1 || shared_bytes > shared_of(kernel) || !grid.x || !grid.y)
         return cudaErrorInvalidValue;
     auto copy = std::make_shared<std::vector<uint8_t>>(PARAM_BYTES);
     if (params[0])
@@ -421,9 +430,15 @@ cudaError_t cudaMemset(void *to, int byte, size_t bytes)
     return lost ? lost : (memset(to, byte, bytes), cudaSuccess);
 }
 
-cudaError_t cudaFuncSetAttribute(const void *, cudaFuncAttribute, int value)
+cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute, int value)
 {
-    return value <= SHARED_BYTES ? cudaSuccess : cudaErrorInvalidValue;
+    return value <= SHARED_BYTES ? (allowed_shared[kernel] = value, cudaSuccess) : cudaErrorInvalidValue;
+}
+
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, const void *kernel)
+{
+    attributes->maxDynamicSharedSizeBytes = (int)shared_of(kernel);
+    return cudaSuccess;
 }
 
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *, int, size_t shared_bytes)
