@@ -362,6 +362,7 @@ class AuraLayer(CacheLayerMixin):
 
     def crop(self, tokens_to_remove: int) -> None:
         """Removes the last -tokens_to_remove tokens; a number above 0 is the length to keep, as transformers once had it."""
+        tokens_to_remove = int(tokens_to_remove)  # generate() may have it on a GPU
         if tokens_to_remove > 0:
             tokens_to_remove = min(0, tokens_to_remove - self.length)
         if tokens_to_remove == 0 or not self.is_initialized:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 import os
 import zipfile
 from typing import Any
@@ -28,12 +27,13 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from ._cache import Cache as Store
+from ._calibrate import attend_plainly, calibrate
 from ._layer import AuraLayer, Settings
-from ._lazy import Lazy, LazyMask, say_once, shown, counts
+from ._lazy import Lazy, LazyMask, say_once, counts
 from ._lib import Error, Status, bad
 from ._profiles import Profile
 
-__all__ = ["AuraCache"]
+__all__ = ["AuraCache", "calibrate"]
 
 
 class AuraCache(Cache):
@@ -44,7 +44,7 @@ class AuraCache(Cache):
     threads: that attention uses; None: as many as torch.
     prefill: "exact": a prompt attends to its own numbers as they are; "codes": to what is stored.
     rollback: tokens that crop() takes back without loss, 1 to 224; 0: 16.
-    profile: an `aura.Profile`, or the path of one.
+    profile: an `aura.Profile`, or the path of one: of `aura calibrate`, or what calibrate() found out.
     learn: each layer finds out which directions its queries look at, from the first tokens of a prompt, and encodes the keys that
     follow so that errors there are small. What is stored then depends on what was asked. Not on a GPU.
     device: None: where the keys are. max_tokens: of a row, that a GPU's memory is taken for at once; it takes more when more come.
@@ -136,42 +136,19 @@ _DynamicCache = DynamicCache  # tests put AuraCache in its place
 
 # ---- the attention function and its mask -------------------------------------------------------------------------------
 
-def _decode(module: Any, query: torch.Tensor, key: Any, value: Any, mask: Any, scaling: float | None, softcap: float | None,
-            sinks: torch.Tensor | None, kwargs: dict) -> tuple:
-    """Attention over decoded numbers, in torch, with whatever was asked for."""
-    key, value = shown(key), shown(value)
-    weights_wanted = kwargs.pop("output_attentions", False)
-    if softcap is None and sinks is None and not weights_wanted:
-        return sdpa_attention_forward(module, query, key, value, mask.sdpa if isinstance(mask, LazyMask) else mask, scaling=scaling, **kwargs)
-    if isinstance(mask, LazyMask):
-        mask = mask.real()
-    groups = query.shape[1] // key.shape[1]
-    key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-    logits = query @ key.transpose(2, 3) * (query.shape[-1] ** -0.5 if scaling is None else scaling)
-    if softcap:
-        logits = torch.tanh(logits / softcap) * softcap
-    if kwargs.get("position_bias") is not None:
-        logits = logits + kwargs["position_bias"]
-    if mask is not None:
-        logits = logits.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else logits + mask[..., : key.shape[2]]
-    if sinks is not None:
-        logits = torch.cat([logits, sinks.reshape(1, -1, 1, 1).expand(*logits.shape[:3], 1)], -1)
-    weights = torch.softmax(logits.float(), -1)[..., : key.shape[2]].nan_to_num().to(query.dtype)
-    return (weights @ value).transpose(1, 2).contiguous(), weights if weights_wanted else None
-
-
 def attention(module: Any, query: torch.Tensor, key: Any, value: Any, attention_mask: Any, scaling: float | None = None,
               dropout: float = 0.0, sliding_window: int | None = None, softcap: float | None = None, s_aux: torch.Tensor | None = None,
               **kwargs: Any) -> tuple:
     """The attention function "aura" of transformers: query [batch, q_heads, tokens, dim] -> [batch, tokens, q_heads, v_dim]."""
     lazy = type(key) is Lazy and type(value) is Lazy and not key.repeat
     if not lazy or key.end != key.layer.length or dropout or kwargs.get("position_bias") is not None or kwargs.get("output_attentions"):
-        return _decode(module, query, key, value, attention_mask, scaling, softcap, s_aux, {**kwargs, "dropout": dropout})
+        kwargs["dropout"] = dropout
+        return attend_plainly(module, query, key, value, attention_mask, scaling, softcap, s_aux, kwargs)
     layer, mask, tokens = key.layer, attention_mask, query.shape[2]
     made = type(mask) is LazyMask
     fits = mask.asked["kv_length"] == key.length if made else mask is None or mask.shape[1] == 1 and mask.shape[3] == key.length
     if not fits or query.shape[1] % layer.kv_heads:
-        return _decode(module, query, key, value, mask, scaling, softcap, s_aux, kwargs)
+        return attend_plainly(module, query, key, value, mask, scaling, softcap, s_aux, kwargs)
     if made:
         window, skip = mask.window or 0, mask.skip
         plain = skip is not False

@@ -4,13 +4,16 @@ With --exact the tool rounds as little as transformers does. Still tokens may pa
 between two codes may go either way. Then the test asks how far apart transformers has them."""
 import json
 import os
+import pathlib
 import subprocess
+import tempfile
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
 
-from aura.transformers import AuraCache
+import aura
+from aura.transformers import AuraCache, calibrate
 from run import Skip
 
 LONG = "It was a bright cold day in the harbour, and the clerks of the insurance company were counting barrels of salt. " + " ".join(
@@ -55,3 +58,52 @@ def test_words_of_the_tool():
         print(f"# {text[:40]!r}, {learns}: {part} tokens alike, then two that are {margin:.3f} nats apart")
         assert margin < MARGIN, f"{text!r}: token {part} is {theirs[part]} in the tool, which is {margin:.2f} nats less likely than {tokens[part]}"
     assert alike >= 2, "few texts are alike"
+
+
+def whole(rows, dim):
+    """Symmetric matrices of their lower triangles."""
+    out, below = torch.zeros(len(rows), dim, dim), torch.tril_indices(dim, dim)
+    out[:, below[0], below[1]] = rows
+    return out + out.tril(-1).mT
+
+
+def triangle(matrices):
+    below = torch.tril_indices(*matrices.shape[1:])
+    return matrices[:, below[0], below[1]]
+
+
+def test_profile_of_the_tool():
+    """calibrate() of a text finds what `aura calibrate` does, and with that k4v4 diverges less on another.
+
+    The tool's has the channels of keys in another order: a profile belongs to the form of the model that was read."""
+    if not os.environ.get("AURA_TOOL") or not os.environ.get("AURA_SOURCE"):
+        raise Skip("AURA_TOOL and AURA_SOURCE do not say where the tool and a text are")
+    m, tokenizer = model()
+    text = pathlib.Path(os.environ["AURA_SOURCE"], "data/dictionary.txt")
+    ids = tokenizer(LONG, return_tensors="pt")["input_ids"][0]
+    found = calibrate(m, [tokenizer(text.read_text(), return_tensors="pt")["input_ids"][0, :1024]])
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "profile")
+        command = [os.environ["AURA_TOOL"], "calibrate", os.environ["AURA_MODEL"], "--text", text, "--tokens", "1024", "-o", path]
+        subprocess.run(command, check=True, capture_output=True)
+        theirs = aura.Profile.load(path)
+    assert len(found) == len(theirs) == m.config.num_hidden_layers
+    order = torch.stack([torch.arange(32), torch.arange(32, 64)], 1).flatten()  # a GGUF has what turns together side by side
+    for i in range(len(theirs)):
+        for name, want in theirs.options(i).items():
+            got = torch.as_tensor(found.options(i)[name])
+            if name == "balance":
+                got = got[:, order]
+            elif name == "k_metric":
+                got = triangle(whole(got, 64)[:, order][:, :, order])
+            off = float(torch.linalg.norm(got - torch.as_tensor(want)) / torch.linalg.norm(torch.as_tensor(want)))
+            assert off < 1e-3, f"layer {i}: {name} is off by {off:.3f}"
+    far, exact = [], None
+    m.set_attn_implementation("aura")
+    for format, profile in (("kf32vf32", None), ("k4v4", None), ("k4v4", found), ("k4v4", theirs)):
+        cache = AuraCache(m.config, format, profile=profile, prefill="codes", learn=False, rollback=1)
+        logits = m(input_ids=ids[None], past_key_values=cache).logits[0, len(ids) // 2 :].double().log_softmax(-1)
+        exact = logits if exact is None else exact
+        far.append(float((exact.exp() * (exact - logits)).sum(-1).mean()))
+    print(f"# {len(ids)} tokens, KLD without a profile {far[1]:.4f}, with it {far[2]:.4f}, the tool's {far[3]:.4f}")
+    assert 0 < far[2] < 0.8 * far[1], far

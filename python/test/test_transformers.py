@@ -129,7 +129,8 @@ def test_crop():
     cache.crop(-(cache.get_seq_length() - 39))
     assert cache.get_seq_length() == 39 and [len(seq) for seq in cache.layers[0].seqs] == [32, 39]
     same(generate(m, cache, given), want, "again from token 39")
-    cache.crop(-(cache.get_seq_length() - 3))  # into the padding of row 0
+    cache.crop(torch.tensor(3 - cache.get_seq_length()))  # into the padding of row 0; prompt lookup has such numbers
+    assert all(type(n) is int for n in (cache.get_seq_length(), *cache.layers[0].pads))
     assert [len(seq) for seq in cache.layers[0].seqs] == [0, 3] and cache.layers[0].pads == [3, 0]
 
 
@@ -240,6 +241,66 @@ def test_quality_and_profile():
     with tempfile.TemporaryDirectory() as folder:
         cache.save(path := pathlib.Path(folder, "cache"))
         assert AuraCache.load(path, m.config, profile=profile).layers[0].store.format == "kf16v4"
+
+
+def seen_by(m, ids):
+    """Queries and values of every layer, as the attention function gets them, and the modules."""
+    seen = {}
+
+    def look(module, query, key, value, mask, **options):
+        seen[module.layer_idx] = module, query.double(), value.double()
+        special = [options.pop(name, None) for name in ("scaling", "softcap", "s_aux")]
+        return ours.attend_plainly(module, query, key, value, mask, *special, options)
+
+    transformers.AttentionInterface.register("look", look)
+    transformers.AttentionMaskInterface.register("look", ours.mask)
+    before = m.config._attn_implementation
+    m.set_attn_implementation("look")
+    m(input_ids=ids[None], use_cache=False)
+    m.set_attn_implementation(before)
+    return seen
+
+
+def whole(triangle, dim):
+    out = torch.zeros(len(triangle), dim, dim, dtype=torch.float64)
+    below = torch.tril_indices(dim, dim)
+    out[:, below[0], below[1]] = torch.as_tensor(triangle, dtype=torch.float64)
+    return out + out.tril(-1).mT
+
+
+def test_calibrate():
+    """What calibrate() says of keys and values is what errors there cost: of logits, and behind the next product."""
+    for name in ("llama", "mistral, window", "gemma2, softcap", "gpt_oss, sinks", "gpt2", "qwen3_next, hybrid"):
+        m = model(name)
+        torch.manual_seed(4)
+        ids = torch.randint(2, 128, (90,))
+        profile, seen = ours.calibrate(m, [ids, ids]), seen_by(m, ids)
+        assert seen and m.config._attn_implementation == "aura" and len(profile) == m.config.num_hidden_layers, name
+        for index, (module, q, v) in seen.items():
+            found, dim, heads, group = profile.options(index), v.shape[3], v.shape[1], q.shape[1] // v.shape[1]
+            want = torch.einsum("hti,htj->hij", q[0], q[0]).reshape(heads, group, dim, dim).mean(1) / q.shape[2]
+            have = whole(found["k_metric"], dim)
+            assert torch.allclose(have, want, rtol=1e-4, atol=1e-6 * float(want.max())), f"{name}: keys"
+            product = next(getattr(module, x) for x in ("o_proj", "c_proj") if hasattr(module, x))
+            error, nothing, cost = torch.randn(heads, dim), torch.zeros(heads * group, dim), 0
+            for h in range(heads * group):
+                behind = nothing.clone()
+                behind[h] = error[h // group]
+                cost += float((product(behind.flatten()) - product(nothing.flatten())).double().square().sum())
+            metric = whole(found["v_metric"], dim)
+            have = float(torch.einsum("hi,hij,hj->", error.double(), metric, error.double()))
+            assert abs(have / cost - 1) < 1e-4, f"{name}: values"
+            seen_values = v[0][:, 4:]  # pinned tokens are never encoded
+            balance = seen_values.square().mean(1) ** -0.375 * metric.diagonal(dim1=1, dim2=2) ** 0.125
+            balance /= balance.log().mean(1, keepdim=True).exp()
+            assert torch.allclose(torch.as_tensor(found["v_balance"]).double(), balance, rtol=1e-4), f"{name}: balance"
+        cache = AuraCache(m.config, "k4v4", profile=profile)
+        generate(m, cache)
+        config = cache.layers[index].store._get_info().config
+        assert config.balance and config.v_balance and config.k_metric and config.v_metric, name
+    refused(aura.Status.UNSUPPORTED, lambda: ours.calibrate(model("bloom, alibi"), [ids]), "itself")
+    refused(aura.Status.BAD_ARGUMENT, lambda: ours.calibrate(m, [ids[:63]]), "64 at least")
+    assert m.config._attn_implementation == "aura"
 
 
 def test_learning():

@@ -178,6 +178,11 @@ def test_profile():
     have = [layer.store._get_info().config for layer in one.layers]
     assert [layer.store.format for layer in one.layers] == ["k8v5", "k4v4"]
     assert [(bool(c.balance), bool(c.v_balance), bool(c.k_metric), bool(c.v_metric)) for c in have] == [(1, 1, 0, 1), (0, 0, 0, 0)]
+    text = torch.randint(2, 128, (90,))
+    found, want = ours.calibrate(m, [text]), ours.calibrate(model("llama"), [text])
+    for i in range(2):
+        for name, x in want.options(i).items():
+            assert torch.allclose(torch.as_tensor(found.options(i)[name]), torch.as_tensor(x), rtol=1e-2, atol=1e-3 * float(abs(x).max())), name
 
 
 def test_bytes_of_long_rows():
