@@ -27,7 +27,7 @@ struct llm;
  * an architecture, a type or an option that is not supported, a tensor that is missing or has another shape. */
 int llm_open(const struct gguf *file, uint32_t threads, struct llm **llm, char error[LLM_ERROR_BYTES]);
 /* The same with all weights as f32, 4 bytes each: products then do not round vectors to bytes. For measuring what a cache does:
- * rounding would turn any difference, however small, into a larger one (doc/quality.md). */
+ * rounding would turn any difference, however small, into a larger one (doc/quality-tables.md). */
 int llm_open_exact(const struct gguf *file, uint32_t threads, struct llm **llm, char error[LLM_ERROR_BYTES]);
 void llm_close(struct llm *llm); /* NULL is allowed */
 const struct llm_shape *llm_shape(const struct llm *llm);

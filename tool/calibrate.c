@@ -26,7 +26,7 @@ static const struct option options[] = {
     REAL(bits, "--bits", ALLOCATE_LEAST_BITS, ALLOCATE_MOST_BITS, "X", "and formats of X bits a value in all: --cache profile"),
     FLAG(trellis, "--trellis", "of trellis codes, where those have as many bits"),
     NUMBER(threads, "--threads", 1, 1024, "N", "(all processors)"),
-    FLAG(plain, "--no-feedback", "balance of the keys alone: what a GPU takes"),
+    FLAG(plain, "--no-feedback", "balance of the keys alone, as before 0.5"),
     FLAG(json, "--json", "as JSON"),
     FLAG(csv, "--csv", "as CSV"),
     LAST_OPTION};

@@ -1,6 +1,6 @@
 #!/bin/bash
 # test/model/quality.sh AURA DIR: calibrate and eval on a real model, the files they write going to DIR. A line per test, as test/run.sh has
-# them. Few positions, so bounds are those that doc/quality.md has for many with some room: they see a codec that is broken, not one
+# them. Few positions, so bounds are those that doc/quality-tables.md has for many with some room: they see a codec that is broken, not one
 # that is a little worse. Where the model is neither there nor to be had, that is a skip.
 set -u
 aura=$1 dir=$2
