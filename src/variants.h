@@ -219,6 +219,7 @@ enum { AURA_N_KINDS = 32 };
  *     attend_wide_b4_d128_r32_cuda  the same for up to 32 rows of long sequences, on sm_90: cuda/attend_wide.cuh
  *     attend_bits_d128_r4_cuda   codes of dim 128 on both sides, every pair of widths: cuda/general.cu
  *     append_any_d128_cuda       keys and values of up to dim 128: cuda/append.cu
+ *     append_prompt_d128_cuda    the same for many tokens: cuda/append_prompt.cu
  *     append_search_d128_cuda    the same for trellis codes and with a metric: cuda/close_search.cuh
  *     slots_any_d128_cuda        tokens into slots, of up to dim 128: cuda/append.cu; slots_seen_cuda: cuda/slots.cu
  *     truncate_any_cuda, write_any_cuda  cuda/seq.cu
@@ -287,6 +288,12 @@ enum { AURA_N_KINDS = 32 };
     X(append_any_d256_cuda, 256) \
     X(append_any_d512_cuda, 512)
 
+/* The same for many tokens of a sequence. */
+#define AURA_CUDA_PROMPT(X)         \
+    X(append_prompt_d128_cuda, 128) \
+    X(append_prompt_d256_cuda, 256) \
+    X(append_prompt_d512_cuda, 512)
+
 /* The same where codes are searched for: trellis codes, and sides with a metric. */
 #define AURA_CUDA_SEARCH(X) X(append_search_d128_cuda, 128) X(append_search_d256_cuda, 256) X(append_search_d512_cuda, 512)
 
@@ -351,7 +358,8 @@ enum { AURA_N_KINDS = 32 };
 /* X(name, ...): all of them. */
 #define AURA_CUDA_KERNELS(X)                                                                                  \
     AURA_CUDA_SLOTS(X) X(slots_seen_cuda, 0)                                                                  \
-    AURA_CUDA_APPEND(X) AURA_CUDA_SEARCH(X) X(truncate_any_cuda, 0) X(write_any_cuda, 0) X(seen_any_cuda, 0) X(pad_any_cuda, 0)    \
+    AURA_CUDA_APPEND(X) AURA_CUDA_PROMPT(X) AURA_CUDA_SEARCH(X)                                              \
+    X(truncate_any_cuda, 0) X(write_any_cuda, 0) X(seen_any_cuda, 0) X(pad_any_cuda, 0)                      \
     AURA_CUDA_ATTEND(X) AURA_CUDA_GENERAL(X) AURA_CUDA_PREFILL(X)                                             \
     AURA_CUDA_WIDE(X) AURA_CUDA_PREFILL_ANY(X) X(prefill_jobs_cuda, 0) \
     X(unpack_d128_cuda, 128) X(unpack_d256_cuda, 256) X(unpack_any_cuda, 0) AURA_CUDA_ROWS(X)

@@ -1,4 +1,4 @@
-/* Tokens into the device cache, in one launch:
+/* Tokens into the device cache, in one launch (many tokens at a time: append_prompt.cu):
  *
  *     K,V ─ balance ─ rotate ─ f16 row ─┬─▶ pinned and open tokens
  *                                       └─ tile closes: reference ─ codes ─ pack ─▶ tile
@@ -9,202 +9,9 @@
  * With one token and no tile that closes, the time is spent waiting for memory. So a block starts every load as early as it
  * can: it checks vectors while the state of the sequence is on its way. And it says that it has read the state before it
  * stores, because the last block to say so writes the new state. */
-#include "cache.cuh"
+#include "append.cuh"
+#include "append_prompt.cuh"
 #include "close_search.cuh"
-#include "rotate.cuh"
-
-#define SURELY_GOOD (AURA_LONGEST / 32) /* a vector of up to 512 such numbers is not longer */
-
-/* Numbers first, first + stride ... of a vector as the caller has them, 0 beyond its end. All loads start before the first
- * number is used: with a branch on the type for each number, every load would wait for the one before. */
-template <int E>
-struct numbers {
-    uint32_t bits[E];
-    float balance[E];
-};
-
-template <int E>
-__device__ __forceinline__ void ask_for(struct numbers<E> &n, const struct dev_append &a, uint32_t job, uint32_t token,
-                                        uint32_t head, uint32_t first, uint32_t stride, bool values)
-{
-    const void *data = values ? a.v.data : a.k.data;
-    const uint32_t dim = values ? a.c.v_dim : a.c.k_dim;
-    const uint32_t row = (a.starts ? min(a.starts[job], a.tokens) : 0) + token;
-    const int64_t at = values ? job * a.v.seq + row * a.v.token + head * a.v.head
-                              : job * a.k.seq + row * a.k.token + head * a.k.head;
-    if ((values ? a.v.dtype : a.k.dtype) == AURA_F32) {
-#pragma unroll
-        for (int i = 0; i < E; i++)
-            n.bits[i] = first + i * stride < dim ? ((const uint32_t *)data)[at + first + i * stride] : 0;
-    } else {
-#pragma unroll
-        for (int i = 0; i < E; i++)
-            n.bits[i] = first + i * stride < dim ? ((const uint16_t *)data)[at + first + i * stride] : 0;
-    }
-#pragma unroll
-    for (int i = 0; i < E; i++)
-        n.balance[i] = 1;
-    const float *balance = values ? a.c.v_balance : a.c.balance;
-    if (balance) {
-#pragma unroll
-        for (int i = 0; i < E; i++)
-            n.balance[i] = first + i * stride < dim ? balance[(size_t)head * dim + first + i * stride] : 0;
-    }
-}
-
-template <int E>
-__device__ __forceinline__ float number_of(const struct numbers<E> &n, const struct dev_append &a, int i, bool values)
-{
-    const uint32_t dtype = values ? a.v.dtype : a.k.dtype;
-    const float half = __half2float(__ushort_as_half((unsigned short)n.bits[i]));
-    const float x = dtype == AURA_F16 ? half : __uint_as_float(dtype == AURA_F32 ? n.bits[i] : n.bits[i] << 16);
-    return __fmul_rn(x, n.balance[i]); /* a product with 1 changes nothing */
-}
-
-/* ---- are the vectors good? ----------------------------------------------------------------------------------------- */
-
-/* Whether each number of this warp's vectors is so small that the vectors are surely good. Nearly all are. */
-__device__ __forceinline__ bool surely_good(const struct dev_append &a, uint32_t job, uint32_t tokens)
-{
-    bool good = true;
-    for (uint32_t i = threadIdx.x / 32; i < tokens * a.c.kv_heads; i += APPEND_WARPS)
-#pragma unroll 1
-        for (uint32_t d = threadIdx.x % 32; d < max(a.c.k_dim, a.c.v_dim); d += 128) {
-            struct numbers<4> k, v;
-            ask_for(k, a, job, i / a.c.kv_heads, i % a.c.kv_heads, d, 32, false);
-            ask_for(v, a, job, i / a.c.kv_heads, i % a.c.kv_heads, d, 32, true);
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-                good &= fabsf(number_of(k, a, j, false)) < SURELY_GOOD && fabsf(number_of(v, a, j, true)) < SURELY_GOOD;
-        }
-    return good;
-}
-
-/* Whether a vector is refused, by half a warp: the test of length_of() and bad_row() in tile.c, with the same order of
- * additions. */
-__device__ __forceinline__ bool bad_vector(const struct dev_append &a, uint32_t job, uint32_t token, uint32_t head, bool values)
-{
-    const uint32_t lane = threadIdx.x % 16, dim = values ? a.c.v_dim : a.c.k_dim, kind = values ? a.c.v_kind : a.c.k_kind;
-    const float limit = aura_first_infinite(aura_dtype_of_kind(kind));
-    float lane_sum = 0, sum = 0;
-    bool bad = false;
-#pragma unroll 1
-    for (uint32_t d = lane; d < dim; d += 16) {
-        struct numbers<1> n;
-        ask_for(n, a, job, token, head, d, 0, values);
-        const float x = number_of(n, a, 0, values);
-        lane_sum = __fadd_rn(lane_sum, __fmul_rn(x, x));
-        bad |= !(fabsf(x) < limit);
-    }
-    for (int i = 0; i < 16; i++) /* by both halves of the warp, which may be of different sides */
-        sum = __fadd_rn(sum, __shfl_sync(~0u, lane_sum, i, 16));
-    return !aura_is_packed(kind) ? bad : !(__fsqrt_rn(sum) <= AURA_LONGEST);
-}
-
-__device__ __forceinline__ bool any_bad(const struct dev_append &a, uint32_t job, uint32_t tokens)
-{
-    bool bad = false;
-    const uint32_t n = tokens * a.c.kv_heads * 2;
-    for (uint32_t first = 0; first < n; first += 2 * APPEND_WARPS) { /* all lanes stay together */
-        uint32_t i = min(first + threadIdx.x / 16, n - 1);
-        bad |= bad_vector(a, job, i / 2 / a.c.kv_heads, i / 2 % a.c.kv_heads, i % 2);
-    }
-    return __syncthreads_or(bad);
-}
-
-/* ---- tokens --------------------------------------------------------------------------------------------------------- */
-
-/* Stores a vector of 32 * E numbers, which is in registers: coordinate lane * E + i is y[i]. It goes to its row and, where this
- * call encodes it, to `open`. */
-template <int E>
-__device__ __forceinline__ void store_rotated(const struct dev_append &a, uint32_t job, uint32_t token, uint32_t head, __half *row,
-                                              __half *open, bool values)
-{
-    const uint32_t lane = threadIdx.x % 32, first = lane * E;
-    const uint32_t negative = (values ? a.c.v_sign[first / 32] : a.c.k_sign[first / 32]) >> first % 32;
-    const float norm = values ? a.c.v_norm : a.c.k_norm;
-    struct numbers<E> n;
-    float y[E];
-    ask_for(n, a, job, token, head, first, 1, values);
-#pragma unroll
-    for (int i = 0; i < E; i++) {
-        const float x = number_of(n, a, i, values);
-        y[i] = negative >> i & 1 ? -x : x;
-    }
-    hadamard_warp<E>(y, lane);
-#pragma unroll
-    for (int i = 0; i < E; i++)
-        row[first + i] = __float2half_rn(__fmul_rn(y[i], norm));
-    if (!open)
-        return;
-#pragma unroll
-    for (int i = 0; i < E; i++)
-        open[first + i] = __float2half_rn(__fmul_rn(y[i], norm));
-}
-
-__device__ __forceinline__ float load_one(const struct dev_append &a, uint32_t token, uint32_t d, bool values)
-{
-    struct numbers<1> n;
-    ask_for(n, a, blockIdx.y, token, blockIdx.x, d, 0, values);
-    return number_of(n, a, 0, values);
-}
-
-/* The same for dims that are not powers of two. The vector is in shared memory. */
-template <int M>
-__device__ __forceinline__ void store_rotated_any(const struct dev_append &a, uint32_t token, __half *row, __half *open,
-                                                  bool values)
-{
-    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, dim = values ? a.c.v_dim : a.c.k_dim;
-    const struct dev_codecs *p = a.c.codecs;
-    float *y = space<M>()->y[2 * warp];
-#pragma unroll 1
-    for (uint32_t d = lane; d < dim; d += 32)
-        y[d] = load_one(a, token, d, values);
-    __syncwarp();
-    rotate_shared(y, space<M>()->y[2 * warp + 1], values ? a.c.v_sign : a.c.k_sign, p->paley[values],
-                  values ? p->v_inner : p->k_inner, values ? p->v_outer : p->k_outer, values ? a.c.v_norm : a.c.k_norm);
-#pragma unroll 1
-    for (uint32_t d = lane; d < dim; d += 32) {
-        row[d] = __float2half_rn(y[d]);
-        if (open)
-            open[d] = __float2half_rn(y[d]);
-    }
-    __syncwarp();
-}
-
-/* Stores a vector of a plain side in its tile. */
-__device__ __forceinline__ void store_plain(const struct dev_append &a, const append_block &b, uint32_t token, uint32_t position,
-                                         bool values)
-{
-    const uint32_t dim = values ? a.c.v_dim : a.c.k_dim, kind = values ? a.c.v_kind : a.c.k_kind;
-    const uint32_t dtype = aura_dtype_of_kind(kind);
-    uint8_t *tile = head_of(a, b, position) + (position / AURA_TILE % AURA_PAGE_TILES) * a.c.tile_bytes + (values ? a.c.v_at : 0);
-#pragma unroll 1
-    for (uint32_t d = threadIdx.x % 32; d < dim; d += 32)
-        store_element(tile, dtype, (int64_t)(position % AURA_TILE) * dim + d, load_one(a, token, d, values));
-}
-
-/* Stores a vector of the head where new tokens go, by one warp. This call encodes tokens below `end`. */
-template <int M>
-__device__ __forceinline__ void store_vector(const struct dev_append &a, const append_block &b, uint32_t token,
-                                             uint32_t position, uint32_t end, bool values)
-{
-    const uint32_t dim = values ? a.c.v_dim : a.c.k_dim;
-    if (!aura_is_packed(values ? a.c.v_kind : a.c.k_kind))
-        return store_plain(a, b, token, position, values);
-    __half *row = rows_of(a, b, values) + (size_t)row_of(a.c, position) * dim;
-    __half *open = position < end ? (__half *)space<M>()->row[values][position % AURA_TILE] : NULL;
-    if (dim == 128)
-        store_rotated<4>(a, blockIdx.y, token, blockIdx.x, row, open, values);
-    else if (dim == 64)
-        store_rotated<2>(a, blockIdx.y, token, blockIdx.x, row, open, values);
-    else if (M >= 256 && dim == 256)
-        store_rotated<8>(a, blockIdx.y, token, blockIdx.x, row, open, values);
-    else if (M >= 512 && dim == 512)
-        store_rotated<16>(a, blockIdx.y, token, blockIdx.x, row, open, values);
-    else
-        store_rotated_any<M>(a, token, row, open, values);
-}
 
 /* The next tokens to store; tokens below `closed` are encoded after that. */
 struct stretch {
@@ -296,7 +103,7 @@ __device__ __forceinline__ bool begin_block(const struct dev_append &a, uint32_t
         seq = a.seqs[blockIdx.y];
     if (reads && seq < a.c.n_seqs)
         state = a.c.seqs[seq];
-    const bool good = surely_good(a, blockIdx.y, tokens);
+    const bool good = surely_good(a, blockIdx.y, 0, tokens);
     if (threadIdx.x == APPEND_THREADS - 32) {
         space<M>()->seq = seq;
         space<M>()->state = state;
@@ -307,21 +114,18 @@ __device__ __forceinline__ bool begin_block(const struct dev_append &a, uint32_t
 template <int M, bool SEARCH>
 __device__ __forceinline__ void append_body(const struct dev_append &a)
 {
-    const uint32_t most = a.tokens - (a.starts ? min(a.starts[blockIdx.y], a.tokens) : 0);
-    const uint32_t tokens = a.counts ? min(a.counts[blockIdx.y], most) : most;
+    const uint32_t tokens = tokens_of_job(a, blockIdx.y);
     const bool good = begin_block<M>(a, tokens);
     const struct dev_seq *state = &space<M>()->state;
     struct append_block b = {space<M>()->seq, state->len, state->closed, 0, 0};
     if (b.seq >= a.c.n_seqs)
         return;
-    /* The page of this token is the first that is written to. */
-    const uint32_t first = (uint32_t)aura_settled(b.len, b.closed, a.c.k_rows || a.c.v_rows);
-    const bool full = !aura_page_table_may_append(state->own, state->reserved, first, b.len, tokens);
+    const bool full = is_full(a.c, *state, tokens);
     uint32_t accepted = tokens, mark = 0;
-    if (state->status & (AURA_CUDA_BAD_VALUE | AURA_CUDA_OUT_OF_PAGES | AURA_CUDA_GONE))
+    if (is_marked(*state))
         accepted = 0;
     else if (tokens && (!good || full))
-        mark = !good && any_bad(a, blockIdx.y, tokens) ? AURA_CUDA_BAD_VALUE : full ? AURA_CUDA_OUT_OF_PAGES : 0;
+        mark = !good && any_bad(a, blockIdx.y, 0, tokens) ? AURA_CUDA_BAD_VALUE : full ? AURA_CUDA_OUT_OF_PAGES : 0;
     accepted = mark ? 0 : accepted;
     if (threadIdx.x == APPEND_THREADS - 32) /* a warp that has no vector of a single token to store */
         arrive(a.c, &a.c.seqs[b.seq], b.len, b.closed, accepted, mark);
@@ -462,14 +266,6 @@ aura_status aura_cuda_check_append(const aura_cuda_cache *c, const char *call, c
     return AURA_OK;
 }
 
-/* A kernel: the largest dim that it takes, and its shared memory. */
-struct append_kernel {
-    const char *name;
-    uint32_t dim;
-    const void *run;
-    size_t shared_bytes;
-};
-
 /* Whether codes of closing tiles are searched for: search.cuh. */
 static bool is_searched(const struct dev_cache *d)
 {
@@ -517,6 +313,7 @@ aura_status aura_cuda_prepare_append(aura_cuda_cache *c, const char *call)
         const struct append_kernel k = choose(&c->dev, slots);
         error = aura_cuda_allow_shared(k.run, k.shared_bytes);
     }
+    error = error == cudaSuccess ? aura_cuda_prepare_prompt(c) : error;
     return cuda_status(c->ctx, call, error, "preparing a kernel");
 }
 
@@ -541,6 +338,8 @@ aura_status aura_cuda_append_as(const aura_cuda_cache *c, const char *call, cons
     d.k = view_of(&args->k, args->tokens, c->dev.kv_heads, c->dev.k_dim);
     d.v = view_of(&args->v, args->tokens, c->dev.kv_heads, c->dev.v_dim);
     on_device here(c->device);
+    if (aura_cuda_is_prompt(c, args->tokens) && !is_searched(&c->dev))
+        return aura_cuda_append_prompt(c, call, d, args->n_seqs, stream);
     const struct append_kernel k = choose(&c->dev, false);
     void *params[] = {&d};
     const struct launch how = {dim3(c->dev.kv_heads, args->n_seqs), APPEND_THREADS, k.shared_bytes, stream};

@@ -102,17 +102,25 @@ __device__ __forceinline__ void copy_rows(const struct dev_append &a, const appe
     }
 }
 
+/* Starts to load the encoders: there after copies_arrived() and a barrier. That of references has no tables. */
+template <int M>
+__device__ __forceinline__ void load_encoders(const struct dev_append &a)
+{
+    append_space<M> *s = space<M>();
+    const uint32_t bytes = sizeof s->encoder - sizeof *s->encoder + offsetof(struct dev_encoder, window);
+    static_assert(offsetof(struct dev_encoder, window) % 16 == 0, "all is copied in pieces");
+    for (uint32_t at = threadIdx.x * 16; at < bytes; at += APPEND_THREADS * 16)
+        copy_ahead((uint8_t *)s->encoder + at, (const uint8_t *)a.c.codecs->encoder + at);
+}
+
 /* Starts to load what closing needs, before two warps store the tokens of this call. The arguments of the call are in shared
- * memory after a barrier, the encoders after copies_arrived() and a barrier. The encoder of references has no tables. */
+ * memory after a barrier. */
 template <int M>
 __device__ __forceinline__ void prepare_closing(const struct dev_append &a, const append_block &b)
 {
     append_space<M> *s = space<M>();
-    const uint32_t bytes = sizeof s->encoder - sizeof *s->encoder + offsetof(struct dev_encoder, window);
-    static_assert(offsetof(struct dev_encoder, window) % 16 == 0 && sizeof s->call / 4 <= APPEND_THREADS,
-                  "all is copied in pieces");
-    for (uint32_t at = threadIdx.x * 16; at < bytes; at += APPEND_THREADS * 16)
-        copy_ahead((uint8_t *)s->encoder + at, (const uint8_t *)a.c.codecs->encoder + at);
+    static_assert(sizeof s->call / 4 <= APPEND_THREADS, "a thread copies a word");
+    load_encoders<M>(a);
     if (threadIdx.x < sizeof s->call / 4)
         ((uint32_t *)&s->call)[threadIdx.x] = ((const uint32_t *)&a)[threadIdx.x];
     if (threadIdx.x / 32 == 6) { /* words of values are changed in place; keys are relative to the reference */
@@ -205,8 +213,8 @@ __device__ __forceinline__ struct tried_fit best_tried(const struct tried_fit *t
     return best;
 }
 
-/* Encodes the mean: 8-bit codes go into the page, and the numbers that they stand for into shared memory. By all warps, because
- * the keys wait for it. */
+/* Encodes the mean: 8-bit codes go into the page, if one is given, and the numbers that they stand for into shared memory. By all
+ * warps, because the keys wait for it. */
 template <int M>
 __device__ __forceinline__ void encode_reference(const struct dev_append &a, const struct closing &c)
 {
@@ -220,11 +228,12 @@ __device__ __forceinline__ void encode_reference(const struct dev_append &a, con
     levels.take(0, best.factor);
     for (uint32_t d = threadIdx.x; d < a.c.reference_scale_at - a.c.reference_at; d += APPEND_THREADS) {
         const int8_t code = d < a.c.k_dim ? (int8_t)levels.find(s->reference[d], 0).code : 0;
-        ((int8_t *)(c.head + a.c.reference_at))[d] = code;
+        if (c.head)
+            ((int8_t *)(c.head + a.c.reference_at))[d] = code;
         if (d < a.c.k_dim)
             s->reference[d] = reference_number(e, code, __half2float(scale));
     }
-    if (threadIdx.x == 0)
+    if (threadIdx.x == 0 && c.head)
         *(__half *)(c.head + a.c.reference_scale_at) = scale;
 }
 

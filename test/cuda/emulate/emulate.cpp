@@ -356,15 +356,16 @@ static size_t shared_of(const void *kernel)
 
 cudaError_t cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **params, size_t shared_bytes, cudaStream_t)
 {
-    if (block.x % 32 || block.x > MOST_THREADS || block.y * block.z != 1 || shared_bytes > shared_of(kernel) || !grid.x || !grid.y)
+    if (block.x % 32 || block.x > MOST_THREADS || block.y * block.z != 1 || shared_bytes > shared_of(kernel) ||
+        !grid.x || !grid.y || !grid.z)
         return cudaErrorInvalidValue;
     auto copy = std::make_shared<std::vector<uint8_t>>(PARAM_BYTES);
     if (params[0])
         memcpy(copy->data(), params[0], PARAM_BYTES / 2); /* the most that any may have; what follows does no harm */
     return now_or_later([=] {
         gridDim = grid, blockDim = block, threads = block.x;
-        for (uint32_t at = grid.x * grid.y; at-- > 0;) { /* backwards: no block may rely on those before it */
-            blockIdx = dim3(at % grid.x, at / grid.x);
+        for (uint32_t at = grid.x * grid.y * grid.z; at-- > 0;) { /* backwards: no block may rely on those before it */
+            blockIdx = dim3(at % grid.x, at / grid.x % grid.y, at / grid.x / grid.y);
             run_block(kernel, copy->data());
         }
     });

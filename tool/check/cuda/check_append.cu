@@ -137,49 +137,52 @@ static void run_graph()
         report("ok", s.name, "error %8.1e", w.row);
 }
 
-/* Bad tokens and a reservation that ends: nothing is stored, the others go on, the status stays until it is cleared. */
-static void run_refused()
+/* Bad tokens and a reservation that ends: nothing is stored, the others go on, the status stays until it is cleared.
+ * `few` tokens, then one more. */
+static void run_refused(uint32_t few)
 {
     struct scene s;
-    s.name = "append refused";
+    s.name = "append refused, " + std::to_string(few) + " tokens";
     s.config.q_heads = s.config.kv_heads = 2, s.config.k_dim = 128;
-    s.tokens = {250, 250};
+    const uint32_t base = 253 - few;
+    s.tokens = {base, base};
     struct filled f;
     struct device_side d;
     const int before = failures;
     if (!begin_case(s, f, d))
         return;
-    const uint32_t most = 20;
+    const uint32_t most = few + 17;
     std::vector<float> x((size_t)2 * most * 2 * 128, 0.5f);
     device_array ids(d.seqs.data(), 8), v(x.data(), x.size() * 4);
     x[(size_t)(most + 2) * 2 * 128 + 130] = NAN; /* token 2 of the second sequence, head 1 */
     device_array k(x.data(), x.size() * 4);
     aura_cuda_append_args args = AURA_CUDA_APPEND_ARGS_INIT;
-    args.seqs = (const aura_cuda_seq *)ids.p, args.n_seqs = 2, args.tokens = 3;
+    args.seqs = (const aura_cuda_seq *)ids.p, args.n_seqs = 2, args.tokens = few;
     args.k.data = k.p, args.v.data = v.p;
     args.k.seq_stride = args.v.seq_stride = most * 2 * 128;
     aura_cuda_seq_info info[2] = {AURA_CUDA_SEQ_INFO_INIT, AURA_CUDA_SEQ_INFO_INIT};
     TRY(aura_cuda_append(d.cache, &args, NULL));
     for (int i = 0; i < 2; i++)
         TRY(aura_cuda_seq_get_info(d.cache, d.seqs[i], &info[i]));
-    if (info[0].tokens != 253 || info[0].status || info[1].tokens != 250 || info[1].status != AURA_CUDA_BAD_VALUE)
+    if (info[0].tokens != 253 || info[0].status || info[1].tokens != base || info[1].status != AURA_CUDA_BAD_VALUE)
         complain(s, "after a NaN: %llu tokens, status %u; %llu tokens, status %u", (unsigned long long)info[0].tokens,
                  info[0].status, (unsigned long long)info[1].tokens, info[1].status);
-    args.k.data = v.p, args.tokens = 4; /* good now; beyond the reservation of the first, and the second is still marked */
+    /* Good now; beyond the reservation of the first, and the second is still marked. */
+    args.k.data = v.p, args.tokens = few + 1;
     TRY(aura_cuda_append(d.cache, &args, NULL));
     for (int i = 0; i < 2; i++)
         TRY(aura_cuda_seq_get_info(d.cache, d.seqs[i], &info[i]));
-    if (info[0].tokens != 253 || info[0].status != AURA_CUDA_OUT_OF_PAGES || info[1].tokens != 250)
+    if (info[0].tokens != 253 || info[0].status != AURA_CUDA_OUT_OF_PAGES || info[1].tokens != base)
         complain(s, "beyond the reservation: %llu tokens, status %u; %llu tokens", (unsigned long long)info[0].tokens,
                  info[0].status, (unsigned long long)info[1].tokens);
     for (int i = 0; i < 2; i++) {
         TRY(aura_cuda_seq_clear_status(d.cache, d.seqs[i]));
-        TRY(aura_cuda_seq_reserve(d.cache, d.seqs[i], 300));
+        TRY(aura_cuda_seq_reserve(d.cache, d.seqs[i], 400));
     }
     TRY(aura_cuda_append(d.cache, &args, NULL));
     for (int i = 0; i < 2; i++)
         TRY(aura_cuda_seq_get_info(d.cache, d.seqs[i], &info[i]));
-    if (info[0].tokens != 257 || info[0].status || info[1].tokens != 254 || info[1].status)
+    if (info[0].tokens != 254 + few || info[0].status || info[1].tokens != 254 || info[1].status)
         complain(s, "cleared: %llu tokens, status %u; %llu tokens, status %u", (unsigned long long)info[0].tokens, info[0].status,
                  (unsigned long long)info[1].tokens, info[1].status);
     end_case(s, before, "");
@@ -193,11 +196,13 @@ void check_append()
         for (uint32_t dim : {128, 80}) {
             struct scene s = scene_of(p[0], p[1], dim, 2, 2, {600, 31, 290});
             s.balance = p[0] <= 8, s.seed = p[0] * 10 + p[1];
-            run_append(s, 70);
+            for (uint32_t most : {40, 70, 400}) /* from 64 on by kernels of their own */
+                run_append(s, most);
         }
     for (uint32_t dim : dims) {
         struct scene s = scene_of(4, 4, dim, 2, 2, {300, 64});
-        run_append(s, 40);
+        for (uint32_t most : {40, 300})
+            run_append(s, most);
     }
     static const uint32_t flags[] = {AURA_NO_REFERENCE, AURA_NO_PINNED, AURA_NO_ROLLBACK, AURA_NO_REFERENCE | AURA_NO_OPEN,
                                      AURA_NO_SEARCH};
@@ -205,9 +210,11 @@ void check_append()
         struct scene s = scene_of(4, 4, 128, 2, 2, {300, 64});
         s.config.flags = f;
         s.name += " flags " + std::to_string(f);
-        run_append(s, 40);
+        for (uint32_t most : {40, 300})
+            run_append(s, most);
     }
     check_fits();
-    run_refused();
+    run_refused(3);
+    run_refused(70);
     run_graph();
 }
