@@ -60,10 +60,9 @@ typedef struct aura_cuda_config {
 AURA_API aura_status aura_cuda_probe(int device);
 
 /* Makes an empty cache on a device and takes all the memory that it will ever have. The caller owns *cache.
- * Fails: as aura_cache_create(); AURA_UNSUPPORTED (also: a format or dim without a kernel, keep_first beyond the
- * pinned tokens, which are 4, or none with AURA_NO_PINNED or two plain sides; AURA_LEARN, slots with trellis codes or a
- * metric; less shared memory than searching for codes takes), AURA_OUT_OF_PAGES (a budget in which no page
- * fits), AURA_OUT_OF_MEMORY (also: of the device), AURA_DEVICE. */
+ * Fails: as aura_cache_create(); AURA_UNSUPPORTED (also: a format or dim without a kernel; AURA_LEARN; less shared memory
+ * than searching for codes takes), AURA_OUT_OF_PAGES (a budget in which no page fits), AURA_OUT_OF_MEMORY (also: of the device),
+ * AURA_DEVICE. */
 AURA_API aura_status aura_cuda_cache_create(aura_ctx *ctx, const aura_cuda_config *config, aura_cuda_cache **cache);
 
 /* Frees a cache and all its sequences; NULL is allowed. Never fails. */

@@ -86,10 +86,16 @@ static bool has_ranges(const aura_cuda_attend_args *a)
 /* What decides which kernel a call takes. */
 struct wanted {
     uint32_t planes, rows, seqs; /* rows: of a unit */
-    bool options, wide;
+    bool options, wide, kept;
 };
 
-/* The rule: a general kernel where there is no other. Kernels for many rows cost some 60 us more to begin with (H200), and are
+/* Whether rows see codes from beyond their window. */
+static bool keeps_tiles(const aura_cuda_cache *c, const aura_cuda_attend_args *a)
+{
+    return c->dev.kept_tiles && !a->from && aura_window_of_call(a->window, c->facts.config->window) <= UINT32_MAX;
+}
+
+/* The rule: a general kernel where there is no other, and where tiles are kept: fused kernels walk over one range of tiles. Kernels for many rows cost some 60 us more to begin with (H200), and are
  * worth it over long sequences only, which the caller knows; and a batch-invariant cache has one kernel for long and short ones. Of
  * what is left, the kernel whose blocks hold the rows with the least to spare, or, where none does, that with most. */
 enum { WIDE_ROWS = 17 };
@@ -98,14 +104,14 @@ static struct wanted wanted_of(const aura_cuda_cache *c, const aura_cuda_attend_
 {
     const uint32_t rows = a->queries * c->dev.ratio;
     return {aura_planes_of(c->dev.k_kind, a->planes), rows, a->n_seqs, has_options(a) || has_ranges(a),
-            a->long_seqs && rows >= WIDE_ROWS && !c->batch_invariant};
+            a->long_seqs && rows >= WIDE_ROWS && !c->batch_invariant, keeps_tiles(c, a)};
 }
 
 static const struct attend_kernel *choose(const aura_cuda_cache *c, const struct wanted &w)
 {
     const struct attend_kernel *best = NULL;
     for (const struct attend_kernel &k : c->kernels) {
-        if (k.kind ? k.planes != w.planes : best && best->kind)
+        if (k.kind ? k.planes != w.planes || w.kept : best && best->kind)
             continue;
         if (k.tile_rows && (!w.wide || (k.no_options && w.options) || k.shared_bytes + (w.seqs + 1) * 4 > c->shared_limit))
             continue;
@@ -136,7 +142,8 @@ static size_t warps_of(const aura_cuda_cache *c, const struct attend_kernel *k)
 /* With a fixed cut: tasks of a call of so many units, at most. */
 static size_t tasks_of(const aura_cuda_cache *c, const struct attend_kernel *k, size_t units)
 {
-    return aura_cut_most_tasks(units, warps_of(c, k), (uint64_t)c->table_pages * AURA_PAGE_TILES, c->dev.rows / AURA_TILE + 3);
+    const uint64_t rows = c->dev.rows / AURA_TILE + 3, kept = c->dev.kept_tiles ? 3 : 0; /* they begin and end nodes of their own */
+    return aura_cut_most_tasks(units, warps_of(c, k), (uint64_t)c->table_pages * AURA_PAGE_TILES, rows + kept);
 }
 
 /* Partial results that a call may leave. */
@@ -282,8 +289,6 @@ static struct dev_attend describe_call(const aura_cuda_cache *c, const aura_cuda
         d.c.table = (uint32_t *)a->pages, d.c.table_stride = a->page_stride;
         d.c.seqs = w->listed, d.c.n_seqs = a->n_seqs, d.seqs = w->ids;
     }
-    if (a->from)
-        d.c.keep_first = 0; /* that range is all that a query sees */
     d.rows = a->queries * c->dev.ratio;
     d.q = view_of(&a->q, a->queries, c->dev.q_heads, c->dev.k_dim);
     d.out = view_of(&a->out, a->queries, c->dev.q_heads, c->dev.v_dim);
@@ -292,6 +297,10 @@ static struct dev_attend describe_call(const aura_cuda_cache *c, const aura_cuda
     d.by_ratio = aura_divider_of(c->dev.ratio);
     const uint64_t window = aura_window_of_call(a->window, c->facts.config->window);
     d.window = window > UINT32_MAX ? 0 : (uint32_t)window;
+    if (a->from) /* that range is all that a query sees */
+        d.c.keep_first = 0;
+    if (!d.window || !d.c.keep_first)
+        d.c.kept_tiles = 0;
     d.unit = scale * AURA_LOG2_E;
     d.softcap = a->softcap * AURA_LOG2_E;
     d.options = has_options(a);

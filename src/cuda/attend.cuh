@@ -48,9 +48,9 @@ __device__ __forceinline__ struct tile_tokens rows_visit_of(const struct reach &
 }
 
 /* What a warp does of a split: visits rows, rows + WARPS ... below rows_end, whose tokens are in f16 rows; and tiles [tile,
- * tile_end). With a fixed cut, visits [rows, rows_end). */
+ * tile_end). With a fixed cut, visits [rows, rows_end). General kernels: also tiles [kept, kept_end). */
 struct warp_share {
-    uint32_t rows, rows_end, tile, tile_end;
+    uint32_t rows, rows_end, tile, tile_end, kept, kept_end;
 };
 
 /* With a fixed cut: tasks of a split, as many for each warp. */
@@ -59,14 +59,19 @@ __device__ __forceinline__ struct warp_share tasks_share_of(const struct split &
     const struct reach &r = g.reach;
     const uint32_t from = g.first + g.n * warp / warps, to = g.first + g.n * (warp + 1) / warps;
     const uint32_t pinned = r.pinned_end ? 1 : 0, open = pinned + r.nodes, size = aura_cut_node(r.level);
+    const uint32_t first = pinned + r.kept_nodes; /* of the tiles that are not kept */
     struct warp_share w = {};
     if (from == to)
         return w;
     w.rows = from < pinned ? 0 : pinned + max(from, open) - open;
     w.rows_end = min(to > open ? pinned + to - open : min(to, pinned), pinned + r.open_visits);
-    if (min(to, open) > max(from, pinned)) {
-        w.tile = max(r.tile_first, (r.node + max(from, pinned) - pinned) * size);
-        w.tile_end = min(r.tile_first + r.tiles, (r.node + min(to, open) - pinned) * size);
+    if (min(to, open) > max(from, first)) {
+        w.tile = max(r.tile_first, (r.node + max(from, first) - first) * size);
+        w.tile_end = min(r.tile_first + r.tiles, (r.node + min(to, open) - first) * size);
+    }
+    if (min(to, first) > max(from, pinned)) {
+        w.kept = max(r.kept_first, (r.kept_node + max(from, pinned) - pinned) * size);
+        w.kept_end = min(r.kept_first + r.kept, (r.kept_node + min(to, first) - pinned) * size);
     }
     return w;
 }
@@ -77,7 +82,7 @@ template <class S>
 __device__ __forceinline__ struct warp_share share_of(const struct split &g, uint32_t warp)
 {
     const uint32_t in_rows = (g.reach.pinned_end ? 1 : 0) + g.reach.open_visits, end = min(g.first + g.n, in_rows + g.reach.tiles);
-    struct warp_share w;
+    struct warp_share w = {};
     w.rows = min(g.first, in_rows);
     w.rows_end = max(min(end, in_rows), w.rows);
     const uint32_t n_rows = w.rows_end - w.rows, first = max(g.first, in_rows) - in_rows,
@@ -109,15 +114,15 @@ __device__ __forceinline__ void prefetch_first(attend_space<S> &s, const struct 
     }
 }
 
-/* The numbers of the pages that the split reads. */
+/* The numbers of the pages that the split reads, but for those of kept tiles, which come before. */
 template <class S, class SPACE>
 __device__ __forceinline__ void gather_pages(SPACE &s, const struct dev_attend &a, const struct split &g)
 {
     const uint32_t in_rows = (g.reach.pinned_end ? 1 : 0) + g.reach.open_visits;
-    uint32_t first = max(g.first, in_rows) - in_rows + g.reach.tile_first, tiles = g.n;
+    uint32_t first = max(g.first, in_rows + g.reach.kept) - in_rows - g.reach.kept + g.reach.tile_first, tiles = g.n;
     if (a.fixed_cut) {
         const struct warp_share all = tasks_share_of(g, 0, 1);
-        first = all.tile, tiles = all.tile_end - all.tile;
+        first = max(all.tile, g.reach.tile_first), tiles = all.tile_end - all.tile;
     }
     const uint32_t first_page = first / AURA_PAGE_TILES;
     const uint32_t pages = (g.reach.closed + AURA_PAGE - 1) / AURA_PAGE; /* of the sequence that have codes */

@@ -312,12 +312,14 @@ __device__ __forceinline__ void keep_leaf(const struct dev_attend &a, const stru
                                           uint32_t at, uint32_t end)
 {
     const uint32_t scratch = a.scratch + (blockIdx.x * S::WARPS + threadIdx.x / 32) * (AURA_CUT_LEVELS - 1);
-    const uint32_t task = g.first_partial + (g.reach.pinned_end ? 1 : 0) - g.reach.node; /* that of node 0 */
+    const struct reach &r = g.reach;
+    const uint32_t nodes = begin < r.kept_first + r.kept ? 0 - r.kept_node : r.kept_nodes - r.node;
+    const uint32_t task = g.first_partial + (r.pinned_end ? 1 : 0) + nodes; /* that of node 0 */
     uint32_t node = (at - 1) / AURA_CUT_LEAF, first = begin / AURA_CUT_LEAF;
     sum_rows<S>(run);
 #pragma unroll 1
-    for (uint32_t level = 1; level <= g.reach.level; level++) {
-        const uint32_t to = level == g.reach.level ? task + node / AURA_CUT_FAN : scratch + level - 1;
+    for (uint32_t level = 1; level <= r.level; level++) {
+        const uint32_t to = level == r.level ? task + node / AURA_CUT_FAN : scratch + level - 1;
         if (node % AURA_CUT_FAN && node != first)
             join_partial<S>(a, run, to);
         if (node % AURA_CUT_FAN != AURA_CUT_FAN - 1 && at != end) {

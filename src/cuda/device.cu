@@ -108,7 +108,9 @@ static void describe(struct dev_cache *d, const struct aura_backend_cache *r)
     d->has_reference = aura_keeps_references(l->k.kind, r->config->flags);
     d->open = !(r->config->flags & AURA_NO_OPEN);
     d->window = r->window;
-    d->keep_first = r->config->keep_first;
+    d->keep_first = r->config->keep_first < INT32_MAX ? r->config->keep_first : INT32_MAX; /* no sequence is as long */
+    if (d->keep_first > (r->k_rotate || r->v_rotate ? r->pinned : 0)) /* else all that are kept have f16 rows */
+        d->kept_tiles = (uint32_t)(((uint64_t)d->keep_first + AURA_TILE - 1) / AURA_TILE);
     copy_signs(d->k_sign, r->k_rotate);
     copy_signs(d->v_sign, r->v_rotate);
     copy_levels(d->k_table, &l->k);
@@ -269,17 +271,6 @@ aura_status aura_cuda_check_kind(const aura_ctx *ctx, const char *call, const au
     return AURA_OK;
 }
 
-/* Tokens that are seen from beyond the window are in rows, which kernels have apart from tiles. */
-static aura_status check_keep_first(const aura_cuda_cache *c, const char *call)
-{
-    const uint32_t most = c->facts.k_rotate || c->facts.v_rotate ? c->facts.pinned : 0;
-    if (c->facts.config->keep_first > most)
-        return aura_backend_fail(c->ctx, AURA_UNSUPPORTED,
-                                 "%s: keep_first %u; on the device, with these formats and flags, it is %u at most",
-                                 call, c->facts.config->keep_first, most);
-    return AURA_OK;
-}
-
 /* What does not depend on the cache itself. */
 aura_status aura_cuda_check_config(aura_ctx *ctx, const char *call, const aura_cuda_config *config)
 {
@@ -317,7 +308,7 @@ aura_status aura_cuda_cache_begin(aura_ctx *ctx, const char *call, const aura_co
         return status;
     aura_backend_describe(&c->facts, c->shape);
     describe(&c->dev, &c->facts);
-    return (status = check_keep_first(c, call)) ? status : open_device(c, call);
+    return open_device(c, call);
 }
 
 /* Tokens that a sequence can have, in pages. page: bytes of one, in all layers together. */

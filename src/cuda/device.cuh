@@ -80,7 +80,8 @@ struct dev_cache {
     uint32_t kv_heads, q_heads, ratio;
     uint32_t pinned, rollback, rows, has_reference, open;
     struct aura_page_window window;
-    uint32_t keep_first; /* every query sees tokens [0, keep_first), however old; they are pinned, and so in rows */
+    uint32_t keep_first; /* every query sees tokens [0, keep_first), however old */
+    uint32_t kept_tiles; /* those of them that are not pinned are in tiles below this one; 0: there are none */
     const float *balance, *inverse_balance; /* [kv_heads][k_dim], or NULL */
     uint32_t head_bytes, tile_bytes, v_at, k_scale_at, v_scale_at, reference_at, reference_scale_at;
     uint32_t k_kind, v_kind, k_dim, v_dim;

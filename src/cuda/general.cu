@@ -195,19 +195,19 @@ __device__ __forceinline__ struct warp_share general_share_of(const struct dev_a
     if (a.fixed_cut)
         return tasks_share_of(g, warp, S::WARPS);
     /* A unit without tokens still has one visit; there is nothing to do in it. */
-    const uint32_t rows = rows_visits_of(g.reach), at = g.first + g.n * warp / S::WARPS;
-    const uint32_t end = min(g.first + g.n * (warp + 1) / S::WARPS, rows + g.reach.tiles), tile = max(at, rows);
-    const uint32_t first = g.reach.tile_first + tile - rows;
-    return {at, min(end, rows), first, first + (end > tile ? end - tile : 0)};
+    const struct reach &r = g.reach;
+    const uint32_t rows = rows_visits_of(r), kept = rows + r.kept, at = g.first + g.n * warp / S::WARPS;
+    const uint32_t end = min(g.first + g.n * (warp + 1) / S::WARPS, kept + r.tiles), tile = max(at, kept);
+    const uint32_t first = r.tile_first + tile - kept, first_kept = r.kept_first + min(max(at, rows), kept) - rows;
+    return {at, min(end, rows), first, first + (end > tile ? end - tile : 0), first_kept,
+            max(first_kept, r.kept_first + min(max(end, rows), kept) - rows)};
 }
 
-/* The visits of a warp. Copies of keys and copies of values are groups that take turns; a group is empty where there is nothing
- * to copy. While the warp waits for one, the group of the other side is on its way. */
+/* Tiles [tile, end): what the warp asks for before it comes to the first. */
 template <class S>
-__device__ __forceinline__ void general_visits(general_warp<S> &w, const struct dev_attend &a, running<S> &run,
-                                               const struct warp_share &mine)
+__device__ __forceinline__ struct tile_walk begin_tiles(general_warp<S> &w, const struct dev_attend &a, uint32_t tile, uint32_t end)
 {
-    struct tile_walk now = {mine.tile * AURA_TILE, mine.tile_end - mine.tile, NULL};
+    struct tile_walk now = {tile * AURA_TILE, end - tile, NULL};
     if (now.left) {
         now.chunk = chunk_of<S>(w, a, now.first);
         ask_any_keys<S>(w, a, now.chunk);
@@ -216,6 +216,16 @@ __device__ __forceinline__ void general_visits(general_warp<S> &w, const struct 
         ask_any_values<S>(w, a, now.chunk);
         copies_grouped();
     }
+    return now;
+}
+
+/* The visits of a warp. Copies of keys and copies of values are groups that take turns; a group is empty where there is nothing
+ * to copy. While the warp waits for one, the group of the other side is on its way. */
+template <class S>
+__device__ __forceinline__ void general_visits(general_warp<S> &w, const struct dev_attend &a, running<S> &run,
+                                               const struct warp_share &mine)
+{
+    struct tile_walk now = begin_tiles<S>(w, a, mine.tile, mine.tile_end);
     for (uint32_t at = mine.rows; at < mine.rows_end; at++) {
         general_rows<S>(w, a, run, visit_of_rows<S>(w, a, at));
         if (a.fixed_cut) {
@@ -223,8 +233,15 @@ __device__ __forceinline__ void general_visits(general_warp<S> &w, const struct 
             begin_running<S>(run, w.s.row);
         }
     }
-    if (now.left)
-        general_tiles<S>(w, a, run, now);
+    uint32_t kept = mine.kept;
+#pragma unroll 1
+    for (;;) {
+        if (now.left)
+            general_tiles<S>(w, a, run, now);
+        if (kept >= mine.kept_end)
+            break;
+        now = begin_tiles<S>(w, a, kept, mine.kept_end), kept = mine.kept_end;
+    }
 }
 
 /* ---- the kernel ---------------------------------------------------------------------------------------------------------- */

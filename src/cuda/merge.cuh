@@ -277,7 +277,8 @@ __device__ __forceinline__ struct joined_pair join_tasks(const struct dev_attend
 #pragma unroll 2
     for (uint32_t n = 0; n < r.nodes; n++) {
         struct joined_pair now = load_pair<D, ROWS>(a, partial++, row, d);
-        uint32_t node = r.node + n, first = r.node;
+        const bool is_kept = n < r.kept_nodes, is_last = n + 1 == r.kept_nodes || n + 1 == r.nodes;
+        uint32_t node = is_kept ? r.kept_node + n : r.node + n - r.kept_nodes, first = is_kept ? r.kept_node : r.node;
         bool complete = true;
 #pragma unroll
         for (uint32_t k = 0; k < AURA_CUT_LEVELS; k++)
@@ -286,7 +287,7 @@ __device__ __forceinline__ struct joined_pair join_tasks(const struct dev_attend
                     join_pair(level[k], now);
                     now = level[k];
                 }
-                complete = node % AURA_CUT_FAN == AURA_CUT_FAN - 1 || n + 1 == r.nodes;
+                complete = node % AURA_CUT_FAN == AURA_CUT_FAN - 1 || is_last;
                 if (!complete)
                     level[k] = now;
                 node /= AURA_CUT_FAN, first /= AURA_CUT_FAN;

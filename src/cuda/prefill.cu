@@ -24,7 +24,7 @@ __device__ __forceinline__ struct prefill_job prefill_job_of(const struct dev_pr
     if (!j.count)
         return j;
     j.first_block = begin / IMAGE_TOKENS;
-    j.kept = a.c.keep_first && j.first_block;
+    j.kept = min((a.c.keep_first + IMAGE_TOKENS - 1) / IMAGE_TOKENS, j.first_block);
     /* There is always one, so that a chunk has a number of its own. */
     j.blocks = max(1u, (now.len + IMAGE_TOKENS - 1) / IMAGE_TOKENS - j.first_block + j.kept);
     j.tiles = (j.count * a.c.ratio + p.tile_rows - 1) / p.tile_rows;

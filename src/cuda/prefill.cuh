@@ -32,7 +32,7 @@ enum { PREFILL_CARRY = 2, PREFILL_CARRIED = 6 };
 /* A sequence of the call. */
 struct alignas(16) prefill_job {
     uint32_t seq, len, closed, count;   /* seq: n_seqs where there is none; count: its queries */
-    uint32_t first_block, kept, blocks; /* that its queries see: if kept is 1 that of token 0, then from first_block on */
+    uint32_t first_block, kept, blocks; /* that its queries see: the first `kept`, then from first_block on */
     uint32_t parts, tiles;              /* of a head; of a chunk */
     uint32_t block, chunk, item, carry; /* of all jobs before; carry: heads that have several parts */
     uint32_t unused[3];
@@ -126,7 +126,7 @@ __device__ __forceinline__ void describe_chunk(const struct dev_prefill &p, stru
 /* The token that image i of a head begins with. */
 __device__ __forceinline__ uint32_t token_of_image(const struct prefill_job &j, uint32_t i)
 {
-    return (i < j.kept ? 0 : j.first_block + i - j.kept) * IMAGE_TOKENS;
+    return (i < j.kept ? i : j.first_block + i - j.kept) * IMAGE_TOKENS;
 }
 
 /* Where image i of the head is. */
@@ -263,10 +263,10 @@ __device__ __forceinline__ struct row_info prefill_row(const struct dev_prefill 
     return row;
 }
 
-/* Which images of a chunk a tile attends to: image 0 of the head if `kept`, and numbers [from, to) of the head. Tokens [begin,
- * end) are seen by every row. */
+/* Which images of a chunk a tile attends to: `kept` of the head from kept_from on, and numbers [from, to). Tokens [begin, end) are
+ * seen by every row. */
 struct tile_reach {
-    uint32_t kept, from, to;
+    uint32_t kept_from, kept, from, to;
     uint32_t begin, end;
     uint32_t token; /* that image 0 of these would begin with, were none kept */
 };
@@ -284,7 +284,8 @@ __device__ __forceinline__ struct tile_reach tile_reach_of(const struct dev_pref
     t.begin = (uint32_t)aura_seen_begin(high_end, p.a.window), t.end = low_end;
     t.from = begin / IMAGE_TOKENS - j.first_block + j.kept;
     t.to = high_end > j.first_block * IMAGE_TOKENS ? (high_end - 1) / IMAGE_TOKENS + 1 - j.first_block + j.kept : 0;
-    t.kept = p.a.c.keep_first && w.part == 0 && t.from > 0 && high_end > 0;
+    const uint32_t kept = high_end ? min((p.a.c.keep_first + IMAGE_TOKENS - 1) / IMAGE_TOKENS, t.from) : 0;
+    t.kept_from = w.first, t.kept = max(min(kept, w.first + w.images), w.first) - w.first;
     t.from = max(t.from, w.first), t.to = min(t.to, w.first + w.images);
     t.token = (j.first_block - j.kept + t.from - t.kept) * IMAGE_TOKENS;
     return t;
@@ -293,7 +294,7 @@ __device__ __forceinline__ struct tile_reach tile_reach_of(const struct dev_pref
 /* The token that the i-th image of a tile begins with. */
 __device__ __forceinline__ uint32_t token_of(const struct tile_reach &t, uint32_t i)
 {
-    return i < t.kept ? 0 : t.token + i * IMAGE_TOKENS;
+    return i < t.kept ? (t.kept_from + i) * IMAGE_TOKENS : t.token + i * IMAGE_TOKENS;
 }
 
 /* How many images there are, and the i-th of them: its number among those of the head. */
@@ -304,7 +305,7 @@ __device__ __forceinline__ uint32_t images_of(const struct tile_reach &t)
 
 __device__ __forceinline__ uint32_t image_of(const struct tile_reach &t, uint32_t i)
 {
-    return i < t.kept ? 0 : t.from + i - t.kept;
+    return i < t.kept ? t.kept_from + i : t.from + i - t.kept;
 }
 
 /* Whether every row sees all tokens of the image that begins with this one. */

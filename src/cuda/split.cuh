@@ -48,27 +48,47 @@ __device__ __forceinline__ uint2 tokens_seen(const struct dev_attend &a, uint32_
     return make_uint2(a.from ? min(a.from[at], end) : (uint32_t)aura_seen_begin(end, a.window), end);
 }
 
-/* What a unit reads, in the order of its visits: the pinned tokens, tiles of open tokens, tiles of codes. */
+/* What a unit reads, in the order of its visits: the pinned tokens, tiles of open tokens, tiles of codes that every row keeps
+ * in sight, tiles of codes. */
 struct reach {
     uint32_t len, closed;
     uint32_t pinned_end;              /* 0: no pinned token is seen. Otherwise tokens [0, pinned_end) are one visit */
     uint32_t open_first, open_visits; /* open tokens [open_first, len) */
-    uint32_t tile_first, tiles;       /* tiles with codes */
+    uint32_t kept_first, kept;        /* tiles with codes of the first tokens, which are seen from beyond the window */
+    uint32_t tile_first, tiles;       /* the others with codes */
     uint32_t visits;                  /* at least 1, so that every unit has a split, which writes its rows; fixed cut: tasks */
     uint32_t level, node, nodes;      /* fixed cut: of tasks, the first of them, how many. Pinned come before, open after them */
+    uint32_t kept_node, kept_nodes;   /* likewise of the kept tiles. They are the first of `nodes` */
     uint32_t gone;                    /* 1: a query would see tokens that are gone */
 };
 
 /* What is to be done becomes a number of visits, or of tasks. */
 __device__ __forceinline__ void count_visits(const struct dev_attend &a, struct reach &s)
 {
-    uint32_t of_tiles = s.tiles;
+    uint32_t of_tiles = s.kept + s.tiles;
     if (a.fixed_cut) {
-        s.level = aura_cut_level(s.tiles, a.share);
+        s.level = aura_cut_level(of_tiles, a.share);
         s.node = s.tile_first / aura_cut_node(s.level);
-        s.nodes = of_tiles = aura_cut_nodes(s.tile_first, s.tiles, s.level);
+        s.kept_node = s.kept_first / aura_cut_node(s.level);
+        s.kept_nodes = aura_cut_nodes(s.kept_first, s.kept, s.level);
+        s.nodes = of_tiles = s.kept_nodes + aura_cut_nodes(s.tile_first, s.tiles, s.level);
     }
     s.visits = max(1u, (s.pinned_end ? 1 : 0) + s.open_visits + of_tiles);
+}
+
+/* The tiles of codes: of kept tokens, and of those from `begin` on. Kept tiles are always apart, also where the window reaches them:
+ * with a fixed cut, a row then has the same bits however far its window reaches. */
+__device__ __forceinline__ void find_tiles(const struct dev_attend &a, struct reach &s, uint32_t pinned, uint32_t begin)
+{
+    const uint32_t first = max(pinned, begin), end = (s.closed + AURA_TILE - 1) / AURA_TILE;
+    s.tile_first = first / AURA_TILE;
+    s.tiles = s.closed > first ? end - s.tile_first : 0;
+    if (!a.c.kept_tiles) /* as nearly always: all of this runs before a block can read anything */
+        return;
+    s.kept_first = pinned / AURA_TILE;
+    s.kept = s.closed > pinned ? max(min(a.c.kept_tiles, end), s.kept_first) - s.kept_first : 0;
+    s.tile_first = max(s.tile_first, a.c.kept_tiles);
+    s.tiles = s.closed > first && end > s.tile_first ? end - s.tile_first : 0;
 }
 
 __device__ __forceinline__ struct reach reach_of(const struct dev_attend &a, const struct seq_now &now, uint32_t job)
@@ -86,17 +106,15 @@ __device__ __forceinline__ struct reach reach_of(const struct dev_attend &a, con
     }
     if (!a.c.k_rows && !a.c.v_rows) { /* both sides are plain: there are tiles and nothing else */
         s.closed = s.len;
-        s.tile_first = begin / AURA_TILE;
-        s.tiles = s.len > begin ? (s.len - 1) / AURA_TILE - s.tile_first + 1 : 0;
+        find_tiles(a, s, 0, begin);
         count_visits(a, s);
         return s;
     }
-    uint32_t pinned = min(a.c.pinned, s.len), first = max(a.c.pinned, begin);
+    uint32_t pinned = min(a.c.pinned, s.len);
     s.pinned_end = pinned > begin ? pinned : min(pinned, a.c.keep_first);
-    s.open_first = max(first, s.closed);
+    s.open_first = max(max(a.c.pinned, s.closed), a.c.kept_tiles && a.c.keep_first > s.closed ? 0 : begin);
     s.open_visits = s.len > s.open_first ? (s.len - 1) / AURA_TILE - s.open_first / AURA_TILE + 1 : 0;
-    s.tile_first = first / AURA_TILE;
-    s.tiles = s.closed > first ? (s.closed - 1) / AURA_TILE - s.tile_first + 1 : 0;
+    find_tiles(a, s, a.c.pinned, begin);
     count_visits(a, s);
     return s;
 }

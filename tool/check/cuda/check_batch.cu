@@ -286,22 +286,27 @@ static void check_asked()
     struct scene cases[] = {scene_of(4, 4, 128, 4, 1, {1330}), scene_of(8, 8, 64, 6, 2, {700}), scene_of(5, 5, 256, 2, 1, {500}),
                             scene_of(3, 3, 64, 8, 1, {900}),   scene_of(4, 2, 80, 3, 1, {640}), scene_of(6, 4, 128, 5, 1, {530}),
                             scene_of(AURA_KIND_F16, AURA_KIND_F16, 64, 4, 2, {300}),
-                            scene_of(4, AURA_KIND_F32, 256, 1, 1, {270})};
+                            scene_of(4, AURA_KIND_F32, 256, 1, 1, {270}), scene_of(4, 4, 128, 4, 1, {640}),
+                            scene_of(3, 4, 64, 4, 1, {900})};
     cases[0].sinks = true;
     cases[1].window = 340, cases[1].softcap = 3;
     cases[2].alibi = true, cases[2].config.rollback = 96;
     cases[3].loud = true;
     cases[4].window = 210, cases[4].config.flags = AURA_NO_PINNED;
     cases[5].mask_keys = 64;
+    cases[8].config.window = 495, cases[8].config.max_queries = 640, cases[8].config.keep_first = 150; /* of some rows the window reaches the kept tokens */
+    cases[9].config.window = 300, cases[9].config.max_queries = 900, cases[9].config.keep_first = 333;
     for (struct scene &s : cases) {
         s.config.rollback = std::max<uint32_t>(s.config.rollback, 32);
         run_asked(s, 1, 16);
     }
-    for (int i : {0, 1, 4})
+    for (int i : {0, 1, 4, 8})
         run_asked(cases[i], 17, 40);
-    struct scene three = scene_of(4, 4, 64, 1, 1, {4500}), any = scene_of(2, 4, 64, 1, 1, {4200});
+    struct scene three = scene_of(4, 4, 64, 1, 1, {4500}), any = scene_of(2, 4, 64, 1, 1, {4200}), kept = any;
     run_crowd(three, 145);
     run_crowd(any, 145);
+    kept.config.window = 3000, kept.config.max_queries = 16, kept.config.keep_first = 700;
+    run_crowd(kept, 145);
 }
 
 /* ---- what is wrong with one ---------------------------------------------------------------------------------------------- */

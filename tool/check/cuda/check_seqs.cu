@@ -252,7 +252,7 @@ static void refuse_feedback(const struct scene &s, const struct filled &f, struc
 static void run_shared()
 {
     struct scene s;
-    s.name = "shared pages, keep_first, slots";
+    s.name = "shared pages, windows, slots";
     s.config.q_heads = s.config.kv_heads = 2, s.config.k_dim = 128;
     s.tokens = {700};
     struct filled f;
@@ -287,17 +287,12 @@ static void run_shared()
         complain(s, "create with AURA_LEARN: %s", aura_last_error());
     refuse_feedback(s, f, d, other);
     for (int slots = 0; slots < 2; slots++) {
-        aura_cuda_config config = device_config(s, f);
-        aura_cuda_cache *refused = NULL;
         aura_cache *cpu;
         aura_config shape = s.config;
-        (slots ? shape.slots : shape.window) = (slots ? config.cache.slots : config.cache.window) = 4096;
-        shape.keep_first = config.cache.keep_first = slots ? 0 : 8;
-        aura_status status = slots ? AURA_OK : aura_cuda_cache_create(f.ctx, &config, &refused);
-        if (!slots && (status != AURA_UNSUPPORTED || !strstr(aura_last_error(), "keep_first 8")))
-            complain(s, "create: %s: %s", aura_status_text(status), aura_last_error());
+        (slots ? shape.slots : shape.window) = 4096;
+        shape.keep_first = slots ? 0 : 8;
         TRY(aura_cache_create(f.ctx, &shape, &cpu));
-        status = aura_cuda_upload(d.cache, other, cpu, 0);
+        const aura_status status = aura_cuda_upload(d.cache, other, cpu, 0);
         if (status != (slots ? AURA_UNSUPPORTED : AURA_BAD_ARGUMENT))
             complain(s, "upload: %s: %s", aura_status_text(status), aura_last_error());
         aura_cache_destroy(cpu);

@@ -14,7 +14,8 @@ static struct scene window_of(struct scene s, uint64_t window, uint32_t most, ui
 
 static size_t most_pages(const struct scene &s)
 {
-    return (s.config.window + std::max(s.config.max_queries, 16u) + AURA_PAGE - 1) / AURA_PAGE + 1 + (s.config.keep_first ? 1 : 0);
+    return (s.config.window + std::max(s.config.max_queries, 16u) + AURA_PAGE - 1) / AURA_PAGE + 1 +
+           (s.config.keep_first + AURA_PAGE - 1) / AURA_PAGE;
 }
 
 /* ---- attention ---------------------------------------------------------------------------------------------------------- */
@@ -283,10 +284,34 @@ static void run_given_back(struct scene s)
     end_case(s, before, "bytes equal");
 }
 
+/* First tokens that are kept in tiles, beside windows that end before them, next to them, among them, and far behind. */
+static void check_kept()
+{
+    struct scene s = window_of(scene_of(4, 4, 64, 4, 2, {1500, 290, 310, 340, 395, 430, 4}), 300, 40, 100);
+    s.name += ", some queries";
+    for (uint32_t queries : {1u, 7u, 33u}) {
+        s.queries = queries;
+        run_scene(s);
+    }
+    s = window_of(scene_of(8, 3, 80, 6, 2, {2900, 700, 200}), 260, 40, 600);
+    s.alibi = s.sinks = true, s.softcap = 6, s.mask_keys = 3, s.window = 100, s.name += ", everything";
+    for (uint32_t queries : {3u, 40u}) {
+        s.queries = queries;
+        run_scene(s);
+    }
+    s = window_of(scene_of(4, 4, 128, 4, 1, {100, 170}), 20, 16, 150); /* kept ones that are still open */
+    s.config.rollback = 64, s.queries = 2;
+    run_scene(s);
+    s = window_of(scene_of(4, 4, 128, 4, 1, {700, 90}), 30, 16, 64);
+    s.config.flags = AURA_NO_PINNED | AURA_NO_OPEN | AURA_NO_REFERENCE;
+    run_scene(s);
+}
+
 void check_windows()
 {
     /* Kinds, keep_first; 1: also over time, which takes an emulated device seconds. */
-    static const uint32_t list[][4] = {{4, 4, 0, 1}, {4, 2, 0, 0}, {8, 10, 0, 1}, {10, 11, 0, 0}, {4, 4, 4, 0}, {8, 10, 3, 1}};
+    static const uint32_t list[][4] = {{4, 4, 0, 1}, {4, 2, 0, 0}, {8, 10, 0, 1}, {10, 11, 0, 0}, {4, 4, 4, 0}, {8, 10, 3, 1},
+                                       {4, 4, 70, 0}, {8, 10, 300, 1}, {10, 11, 5, 0}, {3, 5, 520, 0}};
     for (const uint32_t *p : list) {
         struct scene s = window_of(scene_of(p[0], p[1], 64, 4, 2, {1500, 290, 0, 2065}), 300, 40, p[2]);
         run_scene(s);
@@ -299,6 +324,7 @@ void check_windows()
         run_window_forks(window_of(scene_of(p[0], p[1], 64, 4, 2, {}), 300, 40, p[2]));
         run_caches(window_of(scene_of(p[0], p[1], 64, 2, 2, {2000, 40, 0}), 300, 64, p[2]), false);
     }
+    check_kept();
     struct scene s = window_of(scene_of(4, 4, 64, 4, 2, {1500, 290}), 300, 40);
     s.window = 100;
     s.name += ", 100 in the call";
