@@ -321,19 +321,19 @@ enum { AURA_N_KINDS = 32 };
 
 /* X(name, mode, kind, dim, blocks of a multiprocessor): over aligned rows, both sides of this kind and dim; kind 16: f16. */
 #define AURA_CUDA_ROWS_TILES(X)                               \
-    X(rows_score_b3_d128_cuda, ROWS_SCORE, 3, 128, 3)         \
-    X(rows_score_b4_d128_cuda, ROWS_SCORE, 4, 128, 3)         \
-    X(rows_score_b8_d128_cuda, ROWS_SCORE, 8, 128, 3)         \
-    X(rows_value_b3_d128_cuda, ROWS_VALUE, 3, 128, 2)         \
-    X(rows_value_b4_d128_cuda, ROWS_VALUE, 4, 128, 2)         \
-    X(rows_value_b8_d128_cuda, ROWS_VALUE, 8, 128, 2)         \
-    X(rows_attend_b2_d128_cuda, ROWS_ATTEND, 2, 128, 2)       \
-    X(rows_attend_b3_d128_cuda, ROWS_ATTEND, 3, 128, 2)       \
-    X(rows_attend_b4_d64_cuda, ROWS_ATTEND, 4, 64, 2)         \
-    X(rows_attend_b4_d128_cuda, ROWS_ATTEND, 4, 128, 2)       \
+    X(rows_score_b3_d128_cuda, ROWS_SCORE, 3, 128, 1)         \
+    X(rows_score_b4_d128_cuda, ROWS_SCORE, 4, 128, 1)         \
+    X(rows_score_b8_d128_cuda, ROWS_SCORE, 8, 128, 1)         \
+    X(rows_value_b3_d128_cuda, ROWS_VALUE, 3, 128, 1)         \
+    X(rows_value_b4_d128_cuda, ROWS_VALUE, 4, 128, 1)         \
+    X(rows_value_b8_d128_cuda, ROWS_VALUE, 8, 128, 1)         \
+    X(rows_attend_b2_d128_cuda, ROWS_ATTEND, 2, 128, 1)       \
+    X(rows_attend_b3_d128_cuda, ROWS_ATTEND, 3, 128, 1)       \
+    X(rows_attend_b4_d64_cuda, ROWS_ATTEND, 4, 64, 1)         \
+    X(rows_attend_b4_d128_cuda, ROWS_ATTEND, 4, 128, 1)       \
     X(rows_attend_b4_d256_cuda, ROWS_ATTEND, 4, 256, 1)       \
-    X(rows_attend_b6_d128_cuda, ROWS_ATTEND, 6, 128, 2)       \
-    X(rows_attend_b8_d128_cuda, ROWS_ATTEND, 8, 128, 2)       \
+    X(rows_attend_b6_d128_cuda, ROWS_ATTEND, 6, 128, 1)       \
+    X(rows_attend_b8_d128_cuda, ROWS_ATTEND, 8, 128, 1)       \
     X(rows_attend_b8_d256_cuda, ROWS_ATTEND, 8, 256, 1)       \
     X(rows_attend_f16_d64_cuda, ROWS_ATTEND, 16, 64, 2)       \
     X(rows_attend_f16_d128_cuda, ROWS_ATTEND, 16, 128, 2)     \

@@ -24,7 +24,7 @@ struct aura_cuda_rows {
     const aura_ctx *ctx;
     int device;
     uint32_t multiprocessors;
-    size_t scratch_bytes;
+    size_t scratch_bytes, shared_limit; /* shared_limit: that a launch may ask for */
     uint8_t *memory; /* all of it */
     struct dev_rows_status *status;
     float *tq; /* [TQ_WIDTHS][256]: the levels of 4, 5, 6 and 8 bits, as aura_tq_book() has them */

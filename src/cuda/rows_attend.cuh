@@ -52,7 +52,7 @@ uint32_t aura_cuda_rows_units(const aura_cuda_rows *rows, const struct dev_rows_
                               size_t bytes);
 
 /* rows_tiles.cu: how many blocks of its kernel for the call a multiprocessor has; 0: there is none. heads: of a group. */
-uint32_t aura_cuda_rows_blocks(const struct dev_rows_call &c, enum rows_mode mode, uint32_t *heads);
+uint32_t aura_cuda_rows_blocks(const aura_cuda_rows *rows, const struct dev_rows_call &c, enum rows_mode mode, uint32_t *heads);
 
 /* One launch, by the best kernel that takes the call: of rows_tiles.cu, or of rows_any.cu, which takes all of them. */
 aura_status aura_cuda_rows_run(const aura_cuda_rows *rows, const char *call, const struct dev_rows_call &c, enum rows_mode mode,

@@ -18,7 +18,7 @@ uint32_t aura_cuda_rows_units(const aura_cuda_rows *rows, const struct dev_rows_
                               size_t bytes)
 {
     uint32_t heads;
-    const uint32_t blocks = aura_cuda_rows_blocks(c, mode, &heads), per_sm = blocks ? blocks : 16;
+    const uint32_t blocks = aura_cuda_rows_blocks(rows, c, mode, &heads), per_sm = blocks ? blocks : 16;
     const uint64_t groups = (uint64_t)(c.q_heads / c.ratio) * ((c.ratio + heads - 1) / heads);
     const uint64_t wanted = (uint64_t)rows->multiprocessors * per_sm / groups, most = tokens / 256;
     const uint64_t room = rows->scratch_bytes / bytes, units = wanted < most ? wanted : most;

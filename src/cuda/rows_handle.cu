@@ -43,12 +43,14 @@ static cudaError_t make_memory(aura_cuda_rows *rows)
     static const uint32_t widths[TQ_WIDTHS] = {4, 5, 6, 8};
     const size_t head = sizeof(struct dev_rows_status), tables = TQ_WIDTHS * 256 * sizeof(float);
     float levels[TQ_WIDTHS][256];
-    int count = 0;
+    int count = 0, shared = 0;
+    const size_t apart = 4096; /* what a kernel has besides the memory of its launch, at most */
     cudaError_t error;
     if ((error = cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, rows->device)) != cudaSuccess ||
+        (error = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, rows->device)) != cudaSuccess ||
         (error = cudaMalloc(&rows->memory, head + tables + rows->scratch_bytes)) != cudaSuccess)
         return error;
-    rows->multiprocessors = (uint32_t)count;
+    rows->multiprocessors = (uint32_t)count, rows->shared_limit = (size_t)shared > apart ? (size_t)shared - apart : 0;
     rows->status = (struct dev_rows_status *)rows->memory;
     rows->tq = (float *)(rows->memory + head);
     rows->scratch = rows->memory + head + tables;

@@ -2,10 +2,10 @@
 #include "rotate.cuh"
 #include "rows_merge.cuh"
 
-/* E numbers from element `at` on, a multiple of E, as they are in memory: SIZE bytes each. All loads begin before the first number
- * is used. */
-template <int E, int SIZE>
+/* E numbers of a type from element `at` on, a multiple of E, as they are in memory. All loads begin before the first number is used. */
+template <int E, int DTYPE>
 struct raw_numbers {
+    static constexpr int SIZE = DTYPE == AURA_F32 ? 4 : 2;
     uint32_t word[E * SIZE / 4];
     __device__ __forceinline__ void load(const void *array, size_t at)
     {
@@ -23,12 +23,12 @@ struct raw_numbers {
             word[0] = *(const uint32_t *)from;
         }
     }
-    __device__ __forceinline__ float at(int i, uint32_t dtype) const
+    __device__ __forceinline__ float at(int i) const
     {
         if constexpr (SIZE == 4)
             return __uint_as_float(word[i]);
         const uint32_t both = word[i * SIZE / 4];
-        return dtype == AURA_F16 ? __half2float(__ushort_as_half((unsigned short)(i % 2 ? both >> 16 : both & 0xffff)))
+        return DTYPE == AURA_F16 ? __half2float(__ushort_as_half((unsigned short)(i % 2 ? both >> 16 : both & 0xffff)))
                                  : __uint_as_float(i % 2 ? both & 0xffff0000u : both << 16);
     }
 };
@@ -79,38 +79,59 @@ __device__ __forceinline__ void finish_row(float (&y)[E], const struct dev_merge
         note_not_finite(a.status, row);
 }
 
-/* Rows of the layout of AURA, and rows that are only added up. The numbers of TOGETHER parts are on their way at a time. */
-template <int E, int SIZE>
+/* What a row has of part p besides its coordinates; l 0: there is no such part. Rows that are only added up have neither. */
+struct of_part {
+    float l, m;
+};
+
+__device__ __forceinline__ struct of_part part_at(const struct dev_merge &a, uint32_t row, size_t p)
+{
+    if (a.mode != MERGE_PASS2)
+        return {p < a.parts ? 1.f : 0.f, 0};
+    return {p < a.parts ? part_l(a, row, p) : 0, p < a.parts ? part_m(a, row, p) : 0};
+}
+
+/* Rows of the layout of AURA, and rows that are only added up. The numbers of TOGETHER parts are on their way at a time; those of
+ * the first are asked for before anything else, so that a short row waits for memory once. */
+template <int E, int DTYPE>
 __device__ __forceinline__ void merge_row_of(const struct dev_merge &a)
 {
-    constexpr int TOGETHER = 128 / (E * SIZE) < 16 ? 128 / (E * SIZE) : 16;
+    constexpr uint32_t BYTES = E * raw_numbers<E, DTYPE>::SIZE, TOGETHER = 256 / BYTES < 32 ? 256 / BYTES : 32;
     const uint32_t row = blockIdx.x * MERGE_WARPS + threadIdx.x / 32, lane = threadIdx.x % 32;
     if (row >= a.rows)
         return;
-    const bool weighted = a.mode == MERGE_PASS2;
-    float acc[E] = {}, largest = -INFINITY, sum = 0;
-    for (size_t p = lane; weighted && p < a.parts; p += 32)
-        largest = part_l(a, row, p) == 0 ? largest : fmaxf(largest, part_m(a, row, p));
+    struct raw_numbers<E, DTYPE> x[TOGETHER];
+    const auto load = [&](size_t first) {
+#pragma unroll
+        for (uint32_t k = 0; k < TOGETHER; k++)
+            if (first + k < a.parts)
+                x[k].load(a.o, (row * a.parts + first + k) * (32 * E) + lane * E);
+    };
+    load(0);
+    struct of_part part = part_at(a, row, lane);
+    float acc[E] = {}, largest = part.l == 0 ? -INFINITY : fmaxf(-INFINITY, part.m), sum = 0;
+    for (size_t p = lane + 32; p < a.parts; p += 32) {
+        const struct of_part more = part_at(a, row, p);
+        largest = more.l == 0 ? largest : fmaxf(largest, more.m);
+    }
     largest = warp_max(largest);
     for (size_t first = 0; first < a.parts; first += 32) {
         const uint32_t n = a.parts - first < 32 ? (uint32_t)(a.parts - first) : 32;
-        const float l = !weighted ? 1 : lane < n ? part_l(a, row, first + lane) : 0;
-        const float w = !weighted ? 1 : lane < n ? part_weight(part_m(a, row, first + lane), l, largest, false) : 0;
-        sum += l * w;
+        part = first ? part_at(a, row, first + lane) : part;
+        float w = a.mode == MERGE_PASS2 ? part_weight(part.m, part.l, largest, false) : 1;
+        sum += part.l * w;
+        w = part.l == 0 ? -1 : w; /* o of an empty part may hold anything: below 0 says that it is left out */
         for (uint32_t i = 0; i < n; i += TOGETHER) {
-            struct raw_numbers<E, SIZE> x[TOGETHER];
-#pragma unroll
-            for (uint32_t k = 0; k < TOGETHER; k++)
-                if (i + k < n)
-                    x[k].load(a.o, (row * a.parts + first + i + k) * (32 * E) + lane * E);
+            if (first + i)
+                load(first + i);
 #pragma unroll
             for (uint32_t k = 0; k < TOGETHER; k++) {
-                const float weight = __shfl_sync(~0u, w, (int)min(i + k, 31u)), its_l = __shfl_sync(~0u, l, (int)min(i + k, 31u));
-                if (i + k >= n || its_l == 0) /* o of an empty part may hold anything */
+                const float weight = __shfl_sync(~0u, w, (int)(i + k) % 32);
+                if (i + k >= n || weight < 0)
                     continue;
 #pragma unroll
                 for (int e = 0; e < E; e++)
-                    acc[e] = fmaf(weight, x[k].at(e, a.dtype), acc[e]);
+                    acc[e] = fmaf(weight, x[k].at(e), acc[e]);
             }
         }
     }
@@ -121,9 +142,11 @@ template <int E>
 __device__ __forceinline__ void merge_row(const struct dev_merge &a)
 {
     if (a.dtype == AURA_F32)
-        merge_row_of<E, 4>(a);
+        merge_row_of<E, AURA_F32>(a);
+    else if (a.dtype == AURA_F16)
+        merge_row_of<E, AURA_F16>(a);
     else
-        merge_row_of<E, 2>(a);
+        merge_row_of<E, AURA_BF16>(a);
 }
 
 /* ---- the layout of mlx-native ---------------------------------------------------------------------------------------- */

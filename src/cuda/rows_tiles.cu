@@ -10,135 +10,41 @@
  * Which coordinate is where in A does not matter, as long as B goes by the same: lane (g, t) reads dim / 4 coordinates of keys g
  * and g + 8, and dim / 8 of values 2 t, 2 t + 1, 2 t + 8 and 2 t + 9, each side by side. */
 #include "rows_attend.cuh"
+#include "rows_table.cuh"
 
-enum { TILE_WARPS = 8, TILE_HEADS = 4, TILE_TOKENS = 16, TILE_THREADS = 32 * TILE_WARPS };
+enum { TILE_HEADS = 4, TILE_TOKENS = 16 };
 
-/* ---- codes in registers ------------------------------------------------------------------------------------------------ */
-
-/* BYTES bytes, which begin at a multiple of the largest power of two that divides them. */
-template <int BYTES>
-__device__ __forceinline__ void load_words(uint32_t (&w)[(BYTES + 3) / 4], const uint8_t *p, bool wanted)
-{
-#pragma unroll
-    for (int i = 0; i < (BYTES + 3) / 4; i++)
-        w[i] = 0;
-    if (!wanted)
-        return;
-    if constexpr (BYTES % 16 == 0) {
-#pragma unroll
-        for (int i = 0; i < BYTES / 16; i++) {
-            const uint4 v = load_once(p + 16 * i);
-            w[4 * i] = v.x, w[4 * i + 1] = v.y, w[4 * i + 2] = v.z, w[4 * i + 3] = v.w;
-        }
-    } else if constexpr (BYTES % 8 == 0) {
-#pragma unroll
-        for (int i = 0; i < BYTES / 8; i++) {
-            const uint2 v = ((const uint2 *)p)[i];
-            w[2 * i] = v.x, w[2 * i + 1] = v.y;
-        }
-    } else if constexpr (BYTES % 4 == 0) {
-#pragma unroll
-        for (int i = 0; i < BYTES / 4; i++)
-            w[i] = ((const uint32_t *)p)[i];
-    } else {
-#pragma unroll
-        for (int i = 0; i < BYTES / 2; i++)
-            w[i / 2] |= (uint32_t)((const uint16_t *)p)[i] << 16 * (i % 2);
-    }
-}
-
-/* N bits from bit `at` on. */
-template <int N, int WORDS>
-__device__ __forceinline__ uint32_t bits_at(const uint32_t (&w)[WORDS], int at)
-{
-    const uint32_t low = w[at / 32] >> at % 32;
-    const uint32_t high = at % 32 + N > 32 ? w[(at / 32 + 1) % WORDS] << (32 - at % 32) % 32 : 0;
-    return (low | high) & ((1u << N) - 1);
-}
-
-/* f16 numbers side by side, as their high and low parts; of plain numbers there is no low part. */
-struct two_parts {
-    uint32_t high, low;
-};
-
-/* Up to 4 bits a table has a pair of codes in every entry, 16 copies of it, so that no two lanes meet in a bank; above, single
- * codes, 32 copies: high part in the lower half. */
-template <int BITS>
-struct table {
-    static constexpr bool PAIRS = BITS <= 4;
-    static constexpr int ENTRIES = BITS == 16 ? 0 : PAIRS ? 1 << 2 * BITS : 1 << BITS, BYTES = 128 * ENTRIES;
-    const uint8_t *mine; /* the copy of this lane */
-    /* 128 times the index of a pair, up to 4 bits. */
-    __device__ __forceinline__ struct two_parts pair(uint32_t offset) const
-    {
-        const uint2 v = *(const uint2 *)(mine + offset);
-        return {v.x, v.y};
-    }
-    __device__ __forceinline__ struct two_parts look_up(uint32_t a, uint32_t b) const
-    {
-        if constexpr (PAIRS)
-            return pair(128 * (a | b << BITS));
-        const uint32_t x = *(const uint32_t *)(mine + 128 * a), y = *(const uint32_t *)(mine + 128 * b);
-        return {prmt(x, y, 0x5410), prmt(x, y, 0x7632)};
-    }
-};
-
-/* The power of two that brings x to 2^14 ... 2^15; 1 where that means nothing. */
-__device__ __forceinline__ float unit_for(float x)
-{
-    const int exponent = (int)(__float_as_uint(x) >> 23 & 255);
-    return exponent == 0 || exponent == 255 ? 1 : __uint_as_float((uint32_t)min(max(254 + 14 - exponent, 1), 254) << 23);
-}
-
-/* x in f16, and what is missing. */
-__device__ __forceinline__ uint32_t parts_of(float x)
-{
-    const __half high = __float2half_rn(x);
-    const float back = __half2float(high);
-    const __half low = __float2half_rn(isfinite(back) ? x - back : back);
-    return (uint32_t)__half_as_ushort(high) | (uint32_t)__half_as_ushort(low) << 16;
-}
-
-/* The table of a side, by all threads of the block; returns what its levels were multiplied with. */
-template <int BITS>
-__device__ __forceinline__ float make_table(uint8_t *to, const struct dev_rows_side &s)
-{
-    if constexpr (BITS == 16) {
-        return 1;
-    } else {
-        __shared__ float levels[256];
-        float largest = 0;
-        __syncthreads();
-        load_book(levels, s);
-        __syncthreads();
-        for (uint32_t i = threadIdx.x % 32; i < 1u << BITS; i += 32)
-            largest = isfinite(levels[i]) ? fmaxf(largest, fabsf(levels[i])) : largest;
-        for (int far = 16; far; far /= 2)
-            largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, far));
-        const float unit = unit_for(largest);
-        const auto level = [&](uint32_t code) { return parts_of(levels[code & ((1u << BITS) - 1)] * unit); };
-        for (uint32_t i = threadIdx.x; i < table<BITS>::ENTRIES * (table<BITS>::PAIRS ? 16 : 32); i += TILE_THREADS)
-            if constexpr (table<BITS>::PAIRS) {
-                const uint32_t a = level(i / 16), b = level(i / 16 >> BITS);
-                ((uint2 *)to)[i] = make_uint2(prmt(a, b, 0x5410), prmt(a, b, 0x7632));
-            } else {
-                ((uint32_t *)to)[i] = level(i / 32);
-            }
-        return unit;
-    }
-}
+/* Of codes, blocks are as large as a multiprocessor takes; but for dims whose warps take twice the registers. */
+template <int KIND, int DIM>
+constexpr int TILE_WARPS = KIND == 16 || DIM > 128 ? 8 : 16;
 
 /* ---- a warp -------------------------------------------------------------------------------------------------------------- */
 
-/* The tokens of a tile, for keys and for values: which of them are seen. */
+/* Which tokens of a tile are seen: bits 0 and 1 are of this lane's keys, 2 to 5 of its values. */
 struct tile_tokens {
-    uint64_t base;
-    bool any, k_seen[2], v_seen[4];
+    bool plain, any; /* of all lanes: all are seen; some are */
+    uint32_t seen;
+    __device__ __forceinline__ bool key(int i) const
+    {
+        return seen >> i & 1;
+    }
+    __device__ __forceinline__ bool value(int i) const
+    {
+        return seen >> (2 + i) & 1;
+    }
+};
+
+/* Where a lane reads of a tile: rows and norms of its first key, token g, and of its first value, token 2 t; of head t, what
+ * scores or weights are of token g. From tile to tile all of them move by as many tokens. */
+struct tile_places {
+    uint64_t base; /* the tile's first token */
+    const uint8_t *k, *v, *k_norm, *v_norm;
+    uint8_t *score;
 };
 
 template <int MODE, int KB, int VB, int DIM>
 struct tile_warp {
-    static constexpr int K_BYTES = DIM / 4 * KB / 8, V_BYTES = DIM / 8 * VB / 8, STEPS = DIM / 16;
+    static constexpr int WARPS = TILE_WARPS<KB, DIM>, K_BYTES = DIM / 4 * KB / 8, V_BYTES = DIM / 8 * VB / 8, STEPS = DIM / 16;
     static constexpr bool AHEAD = V_BYTES <= 16; /* the values of the next tile are loaded before this one's are added */
     const struct dev_rows_call &c;
     const struct rows_heads at;
@@ -151,9 +57,10 @@ struct tile_warp {
     float k_unit, v_unit;        /* what a product of a row is multiplied with; what a coordinate is */
     float max, sum, top, w_unit; /* of head t; top: the largest weight times norm; weights are multiplied with w_unit */
     float acc[STEPS][4];
+    uint64_t plain, plain_span;  /* tiles that begin at these tokens are seen as a whole */
 
     __device__ __forceinline__ tile_warp(const struct dev_rows_call &c_, struct rows_heads at_)
-        : c(c_), at(at_), lane(threadIdx.x % 32), g(lane / 4), t(lane % 4), max(-INFINITY), sum(0), top(0), w_unit(1)
+        : c(c_), at(at_), lane(threadIdx.x % 32), g(lane / 4), t(lane % 4), max(-INFINITY), sum(0), top(0), w_unit(0x1p127f)
     {
 #pragma unroll
         for (int i = 0; i < STEPS; i++)
@@ -185,56 +92,132 @@ struct tile_warp {
         k_unit = __shfl_sync(~0u, 1 / unit, (int)t * 8) / book_unit; /* that of head t */
     }
 
+    /* ---- loads ---- */
+
+    __device__ __forceinline__ static const uint8_t *norm_place(const struct dev_rows_side &s, size_t row)
+    {
+        return (const uint8_t *)s.norms + row * (s.norm_dtype == AURA_F32 ? 4 : 2);
+    }
+
+    __device__ __forceinline__ struct tile_places places_of(uint64_t base) const
+    {
+        const size_t score = (at.first + t) * c.score_stride + base + g;
+        return {base, row_at(c.k, at.kv, base + g) + t * K_BYTES, row_at(c.v, at.kv, base + 2 * t) + g * V_BYTES,
+                norm_place(c.k, at.kv * c.k.head_rows + base + g), norm_place(c.v, at.kv * c.v.head_rows + base + g),
+                (uint8_t *)c.scores + score * (c.score_dtype == AURA_F32 ? 4 : 2)};
+    }
+
+    __device__ __forceinline__ static void move(struct tile_places &p, const struct dev_rows_call &c, uint64_t tokens)
+    {
+        p.base += tokens;
+        if (MODE != ROWS_VALUE)
+            p.k += tokens * c.k.row_stride;
+        if (MODE != ROWS_VALUE && KB != 16)
+            p.k_norm += tokens * (c.k.norm_dtype == AURA_F32 ? 4 : 2);
+        if (MODE != ROWS_SCORE)
+            p.v += tokens * c.v.row_stride;
+        if (MODE != ROWS_SCORE && VB != 16)
+            p.v_norm += tokens * (c.v.norm_dtype == AURA_F32 ? 4 : 2);
+        if (MODE != ROWS_ATTEND)
+            p.score += tokens * (c.score_dtype == AURA_F32 ? 4 : 2);
+    }
+
+    __device__ __forceinline__ void find_plain(uint64_t end)
+    {
+        const uint64_t to = c.tokens.to[0] < end ? c.tokens.to[0] : end;
+        plain = c.tokens.from[0];
+        plain_span = to >= plain + TILE_TOKENS ? to - plain - (TILE_TOKENS - 1) : 0;
+    }
+
     __device__ __forceinline__ struct tile_tokens find(uint64_t base, uint64_t end) const
     {
-        const struct dev_tokens &k = c.tokens;
-        struct tile_tokens x = {base, true, {true, true}, {true, true, true, true}};
-        if (base >= k.from[0] && base + TILE_TOKENS <= k.to[0] && base + TILE_TOKENS <= end)
-            return x;
-#pragma unroll
-        for (int i = 0; i < 2; i++)
-            x.k_seen[i] = base + g + 8 * i < end && is_seen(k, base + g + 8 * i);
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            x.v_seen[i] = base + 2 * t + i % 2 + i / 2 * 8 < end && is_seen(k, base + 2 * t + i % 2 + i / 2 * 8);
-        x.any = __any_sync(~0u, x.k_seen[0] || x.k_seen[1]);
+        if (base - plain < plain_span)
+            return {true, true, ~0u};
+        struct tile_tokens x = {false, false, 0};
+#pragma unroll 1
+        for (uint32_t i = 0; i < 6; i++) {
+            const uint64_t token = base + (i < 2 ? g + 8 * i : 2 * t + i % 2 + (i - 2) / 2 * 8);
+            x.seen |= token < end && is_seen(c.tokens, token) ? 1u << i : 0;
+        }
+        x.any = __any_sync(~0u, x.seen & 3);
         return x;
     }
 
-    __device__ __forceinline__ static uint32_t norm_bits(const struct dev_rows_side &s, size_t head, uint64_t t, bool wanted)
-    {
-        return wanted ? load_bits(s.norms, s.norm_dtype, (int64_t)(head * s.head_rows + t)) : 0;
-    }
-
-    __device__ __forceinline__ void load_keys(const struct tile_tokens &x)
+    template <bool PLAIN>
+    __device__ __forceinline__ void load_keys(const struct tile_places &p, const struct tile_tokens &x)
     {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            load_words<K_BYTES>(k[i], row_at(c.k, at.kv, x.base + g + 8 * i) + t * K_BYTES, x.k_seen[i]);
-            k_norm[i] = KB == 16 ? 0 : norm_bits(c.k, at.kv, x.base + g + 8 * i, x.k_seen[i]);
+            const bool wanted = PLAIN || x.key(i);
+            load_words<K_BYTES>(k[i], p.k + i * 8 * c.k.row_stride, wanted);
+            k_norm[i] = KB == 16 || !wanted ? 0 : load_bits(p.k_norm, c.k.norm_dtype, 8 * i);
         }
     }
 
+    template <bool PLAIN>
     __device__ __forceinline__ void load_values(uint32_t (&to)[4][(V_BYTES + 3) / 4], uint32_t (&norm)[2],
-                                                const struct tile_tokens &x)
+                                                const struct tile_places &p, const struct tile_tokens &x) const
     {
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            load_words<V_BYTES>(to[i], row_at(c.v, at.kv, x.base + 2 * t + i % 2 + i / 2 * 8) + g * V_BYTES, x.v_seen[i]);
+            load_words<V_BYTES>(to[i], p.v + (i % 2 + i / 2 * 8) * c.v.row_stride, PLAIN || x.value(i));
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            norm[i] = VB == 16 ? 0 : norm_bits(c.v, at.kv, x.base + g + 8 * i, x.k_seen[i]);
+            norm[i] = VB == 16 || !(PLAIN || x.key(i)) ? 0 : load_bits(p.v_norm, c.v.norm_dtype, 8 * i);
     }
+
+    /* Weights of head t; in a call that has them. */
+    template <bool PLAIN>
+    __device__ __forceinline__ void load_weights(uint32_t (&to)[2], const struct tile_places &p, const struct tile_tokens &x) const
+    {
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            to[i] = t < at.n && (PLAIN || x.key(i)) ? load_bits(p.score, c.score_dtype, 8 * i) : 0;
+    }
+
+    /* All that is loaded of a tile while the one before is still worked on. */
+    template <bool PLAIN>
+    __device__ __forceinline__ void load_next(const struct tile_places &p, const struct tile_tokens &x)
+    {
+        if (MODE != ROWS_VALUE)
+            load_keys<PLAIN>(p, x);
+        if (MODE == ROWS_VALUE)
+            load_weights<PLAIN>(w_next, p, x);
+        if (MODE != ROWS_SCORE && AHEAD)
+            load_values<PLAIN>(v_next, v_norm_next, p, x);
+    }
+
+    __device__ __forceinline__ void load_ahead(const struct tile_places &p, const struct tile_tokens &x)
+    {
+        if (x.plain)
+            load_next<true>(p, x);
+        else
+            load_next<false>(p, x);
+    }
+
+    __device__ __forceinline__ void load_late(const struct tile_places &p, const struct tile_tokens &x)
+    {
+        if (x.plain)
+            load_values<true>(v, v_norm, p, x);
+        else
+            load_values<false>(v, v_norm, p, x);
+    }
+
+    /* ---- products ---- */
 
     /* Coordinates 2 p and 2 p + 1 of this lane's part of key i. */
     __device__ __forceinline__ struct two_parts key_pair(int i, int p) const
     {
         if constexpr (KB == 16)
             return {k[i][p], 0};
+        else if constexpr (KB == 4)
+            return keys.key_pair(keys.at_byte(k[i][p / 4], p % 4));
+        else if constexpr (KB == 8)
+            return keys.singles(keys.at_byte(k[i][p / 2], 2 * p % 4), keys.at_byte(k[i][p / 2], (2 * p + 1) % 4));
         else if constexpr (table<KB>::PAIRS)
-            return keys.pair(128 * bits_at<2 * KB>(k[i], 2 * p * KB));
+            return keys.key_pair(keys.at(bits_at<2 * KB>(k[i], 2 * p * KB)));
         else
-            return keys.look_up(bits_at<KB>(k[i], 2 * p * KB), bits_at<KB>(k[i], (2 * p + 1) * KB));
+            return keys.singles(keys.at(bits_at<KB>(k[i], 2 * p * KB)), keys.at(bits_at<KB>(k[i], (2 * p + 1) * KB)));
     }
 
     /* Coordinate d of this lane's part of values 2 i and 2 i + 1. Of 4 bits, a word is mixed with that of the other value: bytes
@@ -246,32 +229,48 @@ struct tile_warp {
         } else if constexpr (VB == 4) {
             const uint32_t x = v[2 * i][d / 8], y = v[2 * i + 1][d / 8];
             const uint32_t mixed = d % 2 ? (x >> 4 & 0x0f0f0f0f) | (y & 0xf0f0f0f0) : (x & 0x0f0f0f0f) | (y << 4 & 0xf0f0f0f0);
-            const int at_bit = d % 8 / 2 * 8;
-            return values.pair((at_bit ? mixed >> (at_bit - 7) % 32 : mixed << 7) & 0x7f80);
+            return values.value_pair(values.at_byte(mixed, d % 8 / 2));
+        } else if constexpr (VB == 8) {
+            return values.singles(values.at_byte(v[2 * i][d / 4], d % 4), values.at_byte(v[2 * i + 1][d / 4], d % 4));
+        } else if constexpr (table<VB>::PAIRS) {
+            return values.value_pair(values.at(bits_at<VB>(v[2 * i], d * VB) | bits_at<VB>(v[2 * i + 1], d * VB) << VB));
         } else {
-            return values.look_up(bits_at<VB>(v[2 * i], d * VB), bits_at<VB>(v[2 * i + 1], d * VB));
+            return values.singles(values.at(bits_at<VB>(v[2 * i], d * VB)), values.at(bits_at<VB>(v[2 * i + 1], d * VB)));
         }
     }
 
-    /* The logits of head t and tokens g and g + 8. */
+    /* The logits of head t and tokens g and g + 8. Of numbers, both are rows of A; of codes, the parts of one are, and every token has
+     * products of its own. Two sums take turns either way, since a product waits for the one before. */
     __device__ __forceinline__ void score(float (&logit)[2], const struct tile_tokens &x) const
     {
-        float d[4] = {0, 0, 0, 0};
+        float d[2][4] = {}, sum[2];
 #pragma unroll
-        for (int i = 0; i < STEPS; i++) {
-            const struct two_parts a0 = key_pair(0, 2 * i), a1 = key_pair(1, 2 * i), a2 = key_pair(0, 2 * i + 1),
-                                   a3 = key_pair(1, 2 * i + 1);
-            mma_f16(d, a0.high, a1.high, a2.high, a3.high, q[i][0], q[i][1]);
-            if (KB != 16)
-                mma_f16(d, a0.low, a1.low, a2.low, a3.low, q[i][0], q[i][1]);
-        }
+        for (int i = 0; i < STEPS; i++)
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                const struct two_parts a = key_pair(j, 2 * i), b = key_pair(j, 2 * i + 1);
+                if (KB != 16)
+                    mma_f16(d[j], a.high, a.low, b.high, b.low, q[i][0], q[i][1]);
+                else if (j == 0)
+                    mma_f16(d[i % 2], a.high, key_pair(1, 2 * i).high, b.high, key_pair(1, 2 * i + 1).high, q[i][0], q[i][1]);
+            }
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            sum[i] = KB == 16 ? (d[0][2 * i] + d[1][2 * i]) + (d[0][2 * i + 1] + d[1][2 * i + 1])
+                              : (d[i][0] + d[i][2]) + (d[i][1] + d[i][3]);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            float y = (d[2 * i] + d[2 * i + 1]) * k_unit * c.scale;
-            y = KB == 16 ? y : y * (number_of(k_norm[i], c.k.norm_dtype) * c.k.norm_factor);
-            y = c.softcap > 0 ? c.softcap * tanhf(y / c.softcap) : y;
-            logit[i] = x.k_seen[i] ? y : -INFINITY;
+            const float y = sum[i] * k_unit * c.scale;
+            logit[i] = KB == 16 ? y : y * (number_of(k_norm[i], c.k.norm_dtype) * c.k.norm_factor);
         }
+#pragma unroll 1
+        for (int i = 0; c.softcap > 0 && i < 2; i++) {
+            const float y = c.softcap * tanhf(logit[0] / c.softcap);
+            logit[0] = logit[1], logit[1] = y; /* the other one next */
+        }
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            logit[i] = x.key(i) ? logit[i] : -INFINITY;
     }
 
     __device__ __forceinline__ static float over_tokens(float x) /* the largest of a head */
@@ -281,35 +280,46 @@ struct tile_warp {
         return fmaxf(x, __shfl_xor_sync(~0u, x, 16));
     }
 
-    /* Logits become weights. Returns what sums so far are multiplied with. */
-    __device__ __forceinline__ float softmax(float (&p)[2])
+    /* Logits become weights. Returns whether some head has a new maximum; keep: what sums so far are multiplied with then. */
+    __device__ __forceinline__ bool softmax(float (&p)[2], float &keep)
     {
-        const float before = max;
-        max = fmaxf(before, over_tokens(fmaxf(p[0], p[1])));
-        const float keep = max == before || max == -INFINITY ? 1 : expf(before - max);
+        const bool moves = __any_sync(~0u, p[0] > max || p[1] > max);
+        if (moves) {
+            const float before = max;
+            max = fmaxf(before, over_tokens(fmaxf(p[0], p[1])));
+            keep = max == before || max == -INFINITY ? 1 : expf(before - max);
+            sum *= keep;
+        }
+        const float from = max == -INFINITY ? 0 : max;
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            p[i] = p[i] == -INFINITY ? 0 : expf(p[i] - max);
-        sum = sum * keep + p[0] + p[1];
-        return keep;
+            p[i] = exp2_approx((p[i] - from) * AURA_LOG2_E);
+        sum = sum + p[0] + p[1];
+        return moves;
+    }
+
+    /* The unit of weights follows the largest; what is added up so far follows. */
+    __device__ __forceinline__ void follow_top(const float (&x)[2], float keep)
+    {
+        top = fmaxf(top * keep, over_tokens(fmaxf(fabsf(x[0]), fabsf(x[1]))));
+        const bool follows = top > 0 && (keep != 1 || !(top * w_unit < 65504.f));
+        const float unit = follows ? unit_for(top) : w_unit, by = keep * (unit / w_unit);
+        w_unit = unit;
+#pragma unroll
+        for (int i = 0; i < STEPS; i++)
+            acc[i][0] *= by, acc[i][1] *= by, acc[i][2] *= by, acc[i][3] *= by;
     }
 
     /* Of codes, a weight of 0 is a token that is not seen.
      * Weights of head t and tokens g and g + 8, as operands: tokens 2 t ... and 2 t + 8 ... of the head and part of column g. */
-    __device__ __forceinline__ void weights(uint32_t (&b)[2], float (&x)[2], float keep)
+    __device__ __forceinline__ void weights(uint32_t (&b)[2], float (&x)[2], bool moves, float keep)
     {
 #pragma unroll
         for (int i = 0; i < 2; i++)
             x[i] = VB == 16 ? x[i] : x[i] == 0 ? 0 : x[i] * (number_of(v_norm[i], c.v.norm_dtype) * c.v.norm_factor);
-        top = fmaxf(top * keep, over_tokens(fmaxf(fabsf(x[0]), fabsf(x[1]))));
-        const bool move = keep != 1 || !(top * w_unit < 65504.f);
-        if (__any_sync(~0u, move)) {
-            const float unit = move ? unit_for(top) : w_unit, by = keep * (unit / w_unit);
-            w_unit = unit;
-#pragma unroll
-            for (int i = 0; i < STEPS; i++)
-                acc[i][0] *= by, acc[i][1] *= by, acc[i][2] *= by, acc[i][3] *= by;
-        }
+        const bool beyond = !(fabsf(x[0]) * w_unit < 65504.f && fabsf(x[1]) * w_unit < 65504.f);
+        if (moves | __any_sync(~0u, beyond))
+            follow_top(x, keep);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             const uint32_t mine = parts_of(x[i] * w_unit);
@@ -331,79 +341,69 @@ struct tile_warp {
         }
     }
 
-    /* Weights of head t; in a call that has them. */
-    __device__ __forceinline__ void load_weights(uint32_t (&to)[2], const struct tile_tokens &x) const
-    {
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const size_t from = (at.first + t) * c.score_stride + x.base + g + 8 * i;
-            to[i] = t < at.n && x.k_seen[i] ? load_bits(c.scores, c.score_dtype, (int64_t)from) : 0;
-        }
-    }
+    /* ---- tiles ---- */
 
     /* All of a tile but its loads. */
-    __device__ __forceinline__ void take(float (&p)[2], const struct tile_tokens &x)
+    __device__ __forceinline__ void take(float (&p)[2], const struct tile_places &place, const struct tile_tokens &x)
     {
+        float keep = 1;
+        uint32_t b[2];
         if (MODE == ROWS_SCORE) {
 #pragma unroll
             for (int i = 0; i < 2; i++)
-                if (t < at.n && x.k_seen[i])
-                    store_element(c.scores, c.score_dtype, (int64_t)((at.first + t) * c.score_stride + x.base + g + 8 * i), p[i]);
+                if (t < at.n && x.key(i))
+                    store_element(place.score, c.score_dtype, 8 * i, p[i]);
             return;
         }
-        const float keep = MODE == ROWS_ATTEND ? softmax(p) : 1.f;
-        uint32_t b[2];
-        weights(b, p, keep);
+        const bool moves = MODE == ROWS_ATTEND && softmax(p, keep);
+        weights(b, p, moves, keep);
         add(b);
     }
 
-    /* Every TILE_WARPS-th tile of the unit. The values of a tile are on their way while its scores are made, the keys of the next
+    /* Every WARPS-th tile of the unit. The values of a tile are on their way while its scores are made, the keys of the next
      * one while values are added. */
     __device__ __forceinline__ void run(uint64_t begin, uint64_t end)
     {
-        const auto base_of = [&](uint64_t i) { return begin + i / 2 * c.tokens.chunk_stride + i % 2 * TILE_TOKENS; };
-        struct tile_tokens now = find(base_of(threadIdx.x / 32), end), next;
-        if (MODE != ROWS_VALUE)
-            load_keys(now);
-        if (MODE == ROWS_VALUE)
-            load_weights(w, now);
-        if (MODE != ROWS_SCORE && AHEAD)
-            load_values(v, v_norm, now);
-        for (uint64_t i = threadIdx.x / 32; begin + i / 2 * c.tokens.chunk_stride < end; i += TILE_WARPS, now = next) {
+        const uint32_t warp = threadIdx.x / 32;
+        const uint64_t step = WARPS / 2 * c.tokens.chunk_stride;
+        struct tile_places place = places_of(begin + warp / 2 * c.tokens.chunk_stride + warp % 2 * TILE_TOKENS), next = place;
+        find_plain(end);
+        struct tile_tokens now = find(place.base, end);
+        load_ahead(place, now);
+        go_on();
+        for (; place.base < end; place = next) {
             float p[2] = {0, 0};
-            next = find(base_of(i + TILE_WARPS), end);
+            move(next, c, step);
+            const struct tile_tokens then = find(next.base, end);
             if (MODE != ROWS_SCORE && !AHEAD)
-                load_values(v, v_norm, now);
+                load_late(place, now);
             if (MODE != ROWS_VALUE && now.any)
                 score(p, now);
-            if (MODE != ROWS_VALUE)
-                load_keys(next);
-            if (MODE == ROWS_VALUE)
-                load_weights(w_next, next);
-            if (MODE != ROWS_SCORE && AHEAD)
-                load_values(v_next, v_norm_next, next);
+            load_ahead(next, then);
 #pragma unroll
             for (int j = 0; MODE == ROWS_VALUE && j < 2; j++) {
                 const float y = number_of(w[j], c.score_dtype);
-                p[j] = t < at.n && now.k_seen[j] && y >= c.threshold ? y : 0; /* NaN is not kept */
+                p[j] = t < at.n && now.key(j) && y >= c.threshold ? y : 0; /* NaN is not kept */
             }
             if (now.any)
-                take(p, now);
-            if (MODE != ROWS_SCORE && AHEAD)
-                go_on();
+                take(p, place, now);
+            go_on();
+            now = then;
         }
     }
 
     __device__ __forceinline__ void go_on()
     {
 #pragma unroll
-        for (int j = 0; j < 4; j++)
+        for (int j = 0; AHEAD && j < 4; j++)
 #pragma unroll
             for (int i = 0; i < (V_BYTES + 3) / 4; i++)
                 v[j][i] = v_next[j][i];
 #pragma unroll
-        for (int j = 0; j < 2; j++)
-            v_norm[j] = v_norm_next[j], w[j] = w_next[j];
+        for (int j = 0; j < 2; j++) {
+            v_norm[j] = AHEAD ? v_norm_next[j] : v_norm[j];
+            w[j] = w_next[j];
+        }
     }
 };
 
@@ -413,7 +413,7 @@ struct tile_warp {
 template <int DIM, class WARP>
 __device__ __forceinline__ void merge_warps(uint8_t *shared, WARP &w, uint32_t unit, bool sums)
 {
-    float *o = (float *)shared, *ml = o + TILE_WARPS * TILE_HEADS * DIM;
+    float *o = (float *)shared, *ml = o + WARP::WARPS * TILE_HEADS * DIM;
     const uint32_t warp = threadIdx.x / 32, g = w.g, t = w.t;
     float sum = w.sum;
     for (int far = 4; far < 32; far *= 2)
@@ -429,13 +429,13 @@ __device__ __forceinline__ void merge_warps(uint8_t *shared, WARP &w, uint32_t u
     __syncthreads();
     const struct dev_rows_call &c = w.c;
     const uint32_t units = c.tokens.units;
-    for (uint32_t i = threadIdx.x; i < w.at.n * DIM; i += TILE_THREADS) {
+    for (uint32_t i = threadIdx.x; i < w.at.n * DIM; i += 32 * WARP::WARPS) {
         const uint32_t h = i / DIM, d = i % DIM;
         const size_t row = w.at.first + h, part = row * units + unit;
         float max = -INFINITY, l = 0, x = 0;
-        for (uint32_t k = 0; k < TILE_WARPS; k++)
+        for (uint32_t k = 0; k < WARP::WARPS; k++)
             max = fmaxf(max, ml[2 * (k * TILE_HEADS + h)]);
-        for (uint32_t k = 0; k < TILE_WARPS; k++) {
+        for (uint32_t k = 0; k < WARP::WARPS; k++) {
             const float m = ml[2 * (k * TILE_HEADS + h)], weight = sums ? 1 : m == -INFINITY ? 0 : expf(m - max);
             const float its = ml[2 * (k * TILE_HEADS + h) + 1];
             l += m == -INFINITY ? its : its * weight; /* NaN where a score was */
@@ -456,23 +456,26 @@ __device__ __forceinline__ void merge_warps(uint8_t *shared, WARP &w, uint32_t u
 
 template <int MODE, int KB, int VB, int DIM>
 struct tile_space {
-    static constexpr int TABLES = (MODE == ROWS_VALUE ? 0 : table<KB>::BYTES) + (MODE == ROWS_SCORE ? 0 : table<VB>::BYTES);
-    static constexpr int MERGE = MODE == ROWS_SCORE ? 0 : TILE_WARPS * TILE_HEADS * (DIM + 2) * (int)sizeof(float);
+    static_assert(KB == VB, "the tables of keys and values are in the same entries");
+    static constexpr bool HAS_LOW = MODE != ROWS_SCORE && table<KB>::PAIRS;
+    static constexpr int TABLES = KB == 16 ? 0 : TABLE_SPACE + (HAS_LOW ? TABLE_SPACE : 0) + table<KB>::ENTRIES * TABLE_STRIDE;
+    static constexpr int MERGE = MODE == ROWS_SCORE ? 0 : TILE_WARPS<KB, DIM> * TILE_HEADS * (DIM + 2) * (int)sizeof(float);
     static constexpr int BYTES = TABLES > MERGE ? TABLES : MERGE;
 };
 
 template <int MODE, int KB, int VB, int DIM>
 __device__ __forceinline__ void run_tiles(const struct dev_rows_call &c)
 {
-    uint8_t *shared = dynamic_shared(), *v_table = shared + (MODE == ROWS_VALUE ? 0 : table<KB>::BYTES);
+    uint8_t *shared = dynamic_shared();
+    const uint32_t place = shared_place(shared), tables = (place + TABLE_SPACE - 1) / TABLE_SPACE * TABLE_SPACE;
     const uint32_t unit = blockIdx.x % c.tokens.units;
     uint64_t first, end;
     unit_limits(c.tokens, unit, &first, &end);
     struct tile_warp<MODE, KB, VB, DIM> w(c, heads_of(c, blockIdx.x / c.tokens.units, TILE_HEADS));
-    const float k_unit = MODE == ROWS_VALUE ? 1 : make_table<KB>(shared, c.k);
-    w.v_unit = MODE == ROWS_SCORE ? 1 : 1 / make_table<VB>(v_table, c.v);
-    w.keys.mine = shared + (table<KB>::PAIRS ? w.lane % 16 * 8 : w.lane * 4);
-    w.values.mine = v_table + (table<VB>::PAIRS ? w.lane % 16 * 8 : w.lane * 4);
+    const float k_unit = MODE == ROWS_VALUE ? 1 : make_table<KB, false>(shared + (tables - place), c.k);
+    w.v_unit = MODE == ROWS_SCORE ? 1 : 1 / make_table<VB, true>(shared + (tables - place) + TABLE_VALUES, c.v);
+    w.keys.mine = tables + w.lane % table<KB>::COPIES * (128 / table<KB>::COPIES);
+    w.values.mine = tables + TABLE_VALUES + w.lane * 4;
     if (MODE != ROWS_VALUE)
         w.load_queries(k_unit);
     __syncthreads();
@@ -482,11 +485,11 @@ __device__ __forceinline__ void run_tiles(const struct dev_rows_call &c)
         merge_warps<DIM>(shared, w, unit, MODE == ROWS_VALUE);
 }
 
-#define STAMP(name, mode, kind, dim, blocks)                           \
-    extern "C" __global__ void __launch_bounds__(TILE_THREADS, blocks) \
-        aura_##name(const __grid_constant__ struct dev_rows_call c)    \
-    {                                                                  \
-        run_tiles<mode, kind, kind, dim>(c);                           \
+#define STAMP(name, mode, kind, dim, blocks)                                         \
+    extern "C" __global__ void __launch_bounds__(32 * TILE_WARPS<kind, dim>, blocks) \
+        aura_##name(const __grid_constant__ struct dev_rows_call c)                  \
+    {                                                                                \
+        run_tiles<mode, kind, kind, dim>(c);                                         \
     }
 AURA_CUDA_ROWS_TILES(STAMP)
 #undef STAMP
@@ -508,29 +511,29 @@ struct tile_kernel {
     const char *name;
     const void *run;
     enum rows_mode mode;
-    uint32_t kind, dim, blocks;
+    uint32_t kind, dim, blocks, threads;
     int bytes;
 };
 
 /* The kernel that takes the call, or NULL. */
-static const struct tile_kernel *find_kernel(const struct dev_rows_call &c, enum rows_mode mode)
+static const struct tile_kernel *find_kernel(const aura_cuda_rows *rows, const struct dev_rows_call &c, enum rows_mode mode)
 {
 #define ENTRY(name, mode, kind, dim, blocks) \
-    {#name, (const void *)aura_##name, mode, kind, dim, blocks, tile_space<mode, kind, kind, dim>::BYTES},
+    {#name, (const void *)aura_##name, mode, kind, dim, blocks, 32 * TILE_WARPS<kind, dim>, tile_space<mode, kind, kind, dim>::BYTES},
     static const struct tile_kernel list[] = {AURA_CUDA_ROWS_TILES(ENTRY)};
 #undef ENTRY
     const struct dev_rows_side &k = mode == ROWS_VALUE ? c.v : c.k, &v = mode == ROWS_SCORE ? c.k : c.v;
     if (!is_aligned(k) || !is_aligned(v))
         return NULL;
     for (const struct tile_kernel &e : list)
-        if (e.mode == mode && bits_of(k) == e.kind && bits_of(v) == e.kind && k.dim == e.dim && v.dim == e.dim)
+        if (e.mode == mode && (size_t)e.bytes <= rows->shared_limit && bits_of(k) == e.kind && bits_of(v) == e.kind && k.dim == e.dim && v.dim == e.dim)
             return &e;
     return NULL;
 }
 
-uint32_t aura_cuda_rows_blocks(const struct dev_rows_call &c, enum rows_mode mode, uint32_t *heads)
+uint32_t aura_cuda_rows_blocks(const aura_cuda_rows *rows, const struct dev_rows_call &c, enum rows_mode mode, uint32_t *heads)
 {
-    const struct tile_kernel *e = find_kernel(c, mode);
+    const struct tile_kernel *e = find_kernel(rows, c, mode);
     *heads = e ? TILE_HEADS : ROWS_GROUP;
     return e ? e->blocks : 0;
 }
@@ -538,7 +541,7 @@ uint32_t aura_cuda_rows_blocks(const struct dev_rows_call &c, enum rows_mode mod
 aura_status aura_cuda_rows_tiles(const aura_cuda_rows *rows, const char *call, const struct dev_rows_call &c, enum rows_mode mode,
                                  struct CUstream_st *stream, bool *taken)
 {
-    const struct tile_kernel *e = find_kernel(c, mode);
+    const struct tile_kernel *e = find_kernel(rows, c, mode);
     struct dev_rows_call copy = c;
     copy.groups = (c.ratio + TILE_HEADS - 1) / TILE_HEADS;
     const size_t blocks = (size_t)(c.q_heads / c.ratio) * copy.groups * c.tokens.units;
@@ -547,7 +550,7 @@ aura_status aura_cuda_rows_tiles(const aura_cuda_rows *rows, const char *call, c
         return AURA_OK;
     on_device here(rows->device);
     const aura_status status = cuda_status(rows->ctx, call, aura_cuda_allow_shared(e->run, e->bytes), "preparing a kernel");
-    const struct launch how = {dim3((uint32_t)blocks), TILE_THREADS, (size_t)e->bytes, stream};
+    const struct launch how = {dim3((uint32_t)blocks), e->threads, (size_t)e->bytes, stream};
     void *params[] = {&copy};
     return status ? status : aura_cuda_rows_launch(rows, call, e->name, e->run, how, params);
 }

@@ -256,6 +256,18 @@ __device__ __forceinline__ void lose_everything()
     asm volatile("trap;");
 }
 
+/* Where something is in shared memory, as a number; and what is at such a place. */
+__device__ __forceinline__ uint32_t shared_place(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+template <class T>
+__device__ __forceinline__ T shared_at(uint32_t place)
+{
+    return *(const T *)__cvta_shared_to_generic(place);
+}
+
 /* The shared memory whose size the launch says. */
 __device__ __forceinline__ uint8_t *dynamic_shared()
 {

@@ -130,6 +130,17 @@ static inline uint8_t *dynamic_shared()
     return emulate_shared;
 }
 
+static inline uint32_t shared_place(const void *p)
+{
+    return (uint32_t)((const uint8_t *)p - emulate_shared);
+}
+
+template <class T>
+static inline T shared_at(uint32_t place)
+{
+    return *(const T *)(emulate_shared + place);
+}
+
 /* One step of one lane: lane (g, t) has rows g and g + 8 of A and of the result, column g of B, columns 2 t and 2 t + 1 of the
  * result; of the summed axis, words t and t + 4. */
 template <class A, class B>

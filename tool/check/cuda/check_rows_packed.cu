@@ -33,7 +33,8 @@ static void run_score(struct rows_case &c, const struct problem &p, const struct
     }
 }
 
-static void run_value(struct rows_case &c, const struct problem &p, const struct arrays &x, float threshold)
+/* unit: what weights and the threshold are multiplied with. */
+static void run_value(struct rows_case &c, const struct problem &p, const struct arrays &x, float threshold, float unit = 1)
 {
     const struct scene &s = c.s;
     const size_t stride = p.tokens + 1;
@@ -42,6 +43,9 @@ static void run_value(struct rows_case &c, const struct problem &p, const struct
         w[i] = i % stride == p.tokens || i % 11 == 5 ? NAN
              : i % 7 == 3                            ? threshold
                                                      : (float)random_uniform(&c.seed) * 0.4f - 0.05f;
+    threshold *= unit;
+    for (float &weight : w)
+        weight *= unit;
     typed weights(w, p.q_dtype);
     output out((size_t)p.q_heads * p.v_dim, p.out_dtype);
     aura_value_args a = AURA_VALUE_ARGS_INIT;
@@ -88,6 +92,7 @@ static void check_score_and_value()
             const arrays x(c, p);
             run_score(c, p, x);
             run_value(c, p, x, 0.1f);
+            run_value(c, p, x, 0.1f, 1e-7f); /* as of tokens without number */
         }
     for (uint32_t dim : {1u, 7u, 9u, 63u, 130u}) { /* any dim of values */
         struct problem p = {4, dim % 2 ? 3u : 6u, 64, dim, 4, 2, 70, 70, 71};
