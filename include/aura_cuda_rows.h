@@ -77,6 +77,17 @@ AURA_API aura_status aura_cuda_flash_attn_vec(aura_cuda_rows *rows, const aura_f
 AURA_API aura_status aura_cuda_flash_attn_vec_reduce(aura_cuda_rows *rows, const aura_flash_attn_vec_reduce_args *args,
                                                      struct CUstream_st *stream);
 
+/* As aura_tq_encode(): the same bytes. But a row that cannot be encoded stays as it was and the others are written;
+ * aura_cuda_rows_finish() then fails with AURA_BAD_VALUE and names row token * kv_heads + head. Fails as aura_tq_encode() does
+ * otherwise, and with AURA_DEVICE. */
+AURA_API aura_status aura_cuda_tq_encode(aura_cuda_rows *rows, const aura_tq_encode_args *args, struct CUstream_st *stream);
+
+/* As aura_tq_dequant(): the same bits. Fails as it does, and with AURA_DEVICE. */
+AURA_API aura_status aura_cuda_tq_dequant(aura_cuda_rows *rows, const aura_tq_dequant_args *args, struct CUstream_st *stream);
+
+/* As aura_kv_copy(): the same bits, but for those of NaN. Fails as it does, and with AURA_DEVICE. */
+AURA_API aura_status aura_cuda_kv_copy(aura_cuda_rows *rows, const aura_kv_copy_args *args, struct CUstream_st *stream);
+
 #ifdef __cplusplus
 }
 #endif

@@ -353,6 +353,7 @@ enum { AURA_N_KINDS = 32 };
 /* X(name, ...): all over rows. */
 #define AURA_CUDA_ROWS(X)                                                                                     \
     X(rows_rotate_cuda, 0) X(rows_encode_cuda, 0) X(rows_dequant_cuda, 0) X(rows_merge_any_cuda, 0)           \
+    X(rows_tq_encode_cuda, 0) X(rows_tq_dequant_cuda, 0) X(rows_kv_copy_cuda, 0)                              \
     AURA_CUDA_ROWS_ANY(X) AURA_CUDA_ROWS_TILES(X) AURA_CUDA_ROWS_PASS2(X) AURA_CUDA_ROWS_REDUCE(X)
 
 /* X(name, ...): all of them. */

@@ -1,4 +1,4 @@
-/* Rows: rotate, undo, encode. A warp takes a row at a time, with the operations and the order of ref.c: the bits are the CPU's. */
+/* Rows: rotate, undo, encode, also as TQ. A warp takes a row at a time, with the operations and the order of ref.c: the bits are the CPU's. */
 #include "rows.cuh"
 
 #include <string.h>
@@ -162,11 +162,11 @@ struct row_codec {
     }
 };
 
-/* Loads a row into y; false where a coordinate cannot be encoded. */
-__device__ __forceinline__ bool load_good_row(float *y, const struct dev_row_encode &a, size_t row)
+/* Loads a row of `dim` numbers into y; false where a coordinate cannot be encoded. */
+__device__ __forceinline__ bool load_good_row(float *y, const struct dev_row_encode &a, size_t row, uint32_t dim)
 {
     bool bad = false;
-    for (uint32_t d = threadIdx.x % 32; d < a.dim; d += 32) {
+    for (uint32_t d = threadIdx.x % 32; d < dim; d += 32) {
         y[d] = load_element(a.in, a.in_dtype, (int64_t)(row * a.in_stride + d));
         bad |= !(fabsf(a.rotation.balance ? __fmul_rn(y[d], a.rotation.balance[d]) : y[d]) <= 0x1p40f);
     }
@@ -188,13 +188,11 @@ __device__ __forceinline__ void store_codes(uint8_t *packed, uint8_t *codes, con
     }
 }
 
-/* Returns false where the row was not encoded. */
-__device__ __forceinline__ bool encode_one(const struct dev_row_encode &a, const float *tables, float *y, size_t row)
+/* The vector in y, rotated: its codes to `packed`; codes: space. Returns false, and nothing is written, where its scale does not fit
+ * its type. */
+__device__ __forceinline__ bool encode_vector(const struct dev_row_encode &a, const float *tables, const float *y, uint8_t *codes,
+                                              uint8_t *packed, float &scale)
 {
-    if (!load_good_row(y, a, row))
-        return false;
-    __syncwarp();
-    rotate_row(y, y + a.dim, a.rotation);
     struct row_codec c = {a, y, tables, tables + 256, 0, 0, 0};
     float largest = 0, dot, size2;
     for (uint32_t d = threadIdx.x % 32; d < a.dim; d += 32)
@@ -205,10 +203,23 @@ __device__ __forceinline__ bool encode_one(const struct dev_row_encode &a, const
     c.norm = __fsqrt_rn(c.norm2), c.largest = largest;
     const float factor = c.gain(c.best_fit());
     c.fit(factor, &dot, &size2);
-    const float scale = c.scale(dot, size2);
+    scale = c.scale(dot, size2);
     if (a.scale_dtype == AURA_F16 && is_beyond(scale, AURA_F16))
         return false;
-    store_codes(a.packed + row * a.packed_stride, (uint8_t *)(y + a.dim), c, factor);
+    store_codes(packed, codes, c, factor);
+    return true;
+}
+
+/* Returns false where the row was not encoded. */
+__device__ __forceinline__ bool encode_one(const struct dev_row_encode &a, const float *tables, float *y, size_t row)
+{
+    float scale;
+    if (!load_good_row(y, a, row, a.dim))
+        return false;
+    __syncwarp();
+    rotate_row(y, y + a.dim, a.rotation);
+    if (!encode_vector(a, tables, y, (uint8_t *)(y + a.dim), a.packed + row * a.packed_stride, scale))
+        return false;
     if (threadIdx.x % 32 == 0)
         store_element(a.scales, a.scale_dtype, (int64_t)row, scale);
     return true;
@@ -230,12 +241,10 @@ extern "C" __global__ void __launch_bounds__(32 * CODEC_WARPS)
     }
 }
 
-static void describe_codec(struct dev_row_encode *d, const aura_encode_args *a)
+static void describe_codec(struct dev_row_encode *d, const struct aura_codec_plan &plan, uint32_t dim)
 {
-    struct aura_codec_plan plan;
-    aura_codec_plan_init(&plan, a->codebook, a->dim, a->rule, a->search);
-    d->dim = a->dim, d->bits = plan.bits, d->row_bytes = plan.row_bytes, d->uniform = plan.uniform, d->rule = (uint32_t)plan.rule;
-    d->tiny = a->tiny > 0 ? a->tiny : plan.tiny, d->keep_tiny = a->tiny > 0;
+    d->dim = dim, d->bits = plan.bits, d->row_bytes = plan.row_bytes, d->uniform = plan.uniform, d->rule = (uint32_t)plan.rule;
+    d->tiny = plan.tiny, d->keep_tiny = (uint32_t)plan.keep_tiny;
     d->n_fits = plan.n_fits, d->sigma = plan.sigma, d->top = plan.top;
     memcpy(d->fits, plan.fits, sizeof d->fits);
     memcpy(d->centroid, plan.centroid, sizeof d->centroid);
@@ -253,8 +262,11 @@ extern "C" aura_status aura_cuda_encode(aura_cuda_rows *rows, const aura_encode_
         (a->rotation && (status = aura_check_rotation_shape(call, a->rotation, a->dim))) || a->rows == 0)
         return status;
     struct dev_row_encode d;
+    struct aura_codec_plan plan;
     memset(&d, 0, sizeof d);
-    describe_codec(&d, a);
+    aura_codec_plan_init(&plan, a->codebook, a->dim, a->rule, a->search);
+    describe_codec(&d, plan, a->dim);
+    d.tiny = a->tiny > 0 ? a->tiny : plan.tiny, d.keep_tiny = a->tiny > 0;
     d.in = a->in, d.packed = (uint8_t *)a->packed, d.scales = a->scales, d.rows = a->rows, d.status = rows->status;
     d.in_dtype = (uint32_t)a->in_dtype, d.scale_dtype = (uint32_t)a->scale_dtype;
     d.in_stride = aura_or(a->in_stride, a->dim), d.packed_stride = aura_or(a->packed_stride, d.row_bytes);
@@ -263,4 +275,77 @@ extern "C" aura_status aura_cuda_encode(aura_cuda_rows *rows, const aura_encode_
                                stream};
     void *params[] = {&d};
     return aura_cuda_rows_launch(rows, name, "rows_encode_cuda", (const void *)aura_rows_encode_cuda, how, params);
+}
+
+/* ---- TQ -------------------------------------------------------------------------------------------------------------- */
+
+/* Rows of tokens times heads, each of one or two parts with a norm of its own. codec: of a part. */
+struct dev_tq_encode {
+    struct dev_row_encode codec;
+    uint64_t tokens, capacity, first; /* slot of token 0; slots go round */
+    uint32_t kv_heads, parts;
+};
+
+/* Returns false where the row was not encoded. */
+__device__ __forceinline__ bool encode_tq(const struct dev_tq_encode &a, const float *tables, float *y, uint64_t row)
+{
+    const uint32_t dim = a.parts * AURA_TQ_PART;
+    const uint64_t slot = a.first + row / a.kv_heads, to = row % a.kv_heads * a.capacity + (slot < a.capacity ? slot : slot - a.capacity);
+    if (!load_good_row(y, a.codec, row, dim))
+        return false;
+    __syncwarp();
+    rotate_row(y, y + dim, a.codec.rotation);
+    for (uint32_t part = 0; part < a.parts; part++) {
+        const uint64_t at = to * a.parts + part;
+        float rms;
+        encode_vector(a.codec, tables, y + part * AURA_TQ_PART, (uint8_t *)(y + dim), a.codec.packed + at * a.codec.row_bytes, rms);
+        if (threadIdx.x % 32 == 0)
+            ((float *)a.codec.scales)[at] = a.parts == 1 ? __fmul_rn(16, rms) : rms;
+        __syncwarp();
+    }
+    return true;
+}
+
+extern "C" __global__ void __launch_bounds__(32 * CODEC_WARPS)
+    aura_rows_tq_encode_cuda(const __grid_constant__ struct dev_tq_encode a)
+{
+    float *tables = (float *)dynamic_shared();
+    const uint32_t warp = threadIdx.x / 32;
+    for (uint32_t i = threadIdx.x; i < 256; i += blockDim.x)
+        tables[i] = a.codec.centroid[i], tables[256 + i] = a.codec.threshold[i];
+    __syncthreads();
+    float *y = tables + 512 + warp * 2 * a.parts * AURA_TQ_PART;
+    for (uint64_t row = (uint64_t)blockIdx.x * CODEC_WARPS + warp; row < a.codec.rows; row += (uint64_t)gridDim.x * CODEC_WARPS) {
+        if (!encode_tq(a, tables, y, row) && threadIdx.x % 32 == 0)
+            note_row(&a.codec.status->bad_values, &a.codec.status->bad_values_before, row);
+        __syncwarp();
+    }
+}
+
+extern "C" aura_status aura_cuda_tq_encode(aura_cuda_rows *rows, const aura_tq_encode_args *a, struct CUstream_st *stream)
+{
+    const char *name = "aura_cuda_tq_encode";
+    aura_status status = check_rows_handle(rows, name);
+    if (status)
+        return status;
+    const struct aura_call call = {rows->ctx, name};
+    if ((status = aura_check_tq_encode(call, a)) || a->tokens == 0)
+        return status;
+    aura_rotation rotation = AURA_ROTATION_INIT;
+    struct aura_codec_plan plan;
+    struct dev_tq_encode d;
+    memset(&d, 0, sizeof d);
+    rotation.dim = a->dim, rotation.signs = aura_tq_signs(a->dim);
+    aura_tq_plan(&plan, a->dim, a->bits, a->scale_factor_d512);
+    describe_codec(&d.codec, plan, AURA_TQ_PART);
+    d.codec.in = a->in, d.codec.in_dtype = (uint32_t)a->in_dtype, d.codec.in_stride = a->dim;
+    d.codec.packed = (uint8_t *)a->packed, d.codec.scales = a->norms, d.codec.scale_dtype = AURA_F32;
+    d.codec.rows = (size_t)a->tokens * a->kv_heads, d.codec.status = rows->status;
+    d.codec.rotation = aura_cuda_rotation_of(&rotation, 0);
+    d.tokens = a->tokens, d.capacity = a->capacity, d.first = a->sliding ? a->write_pos % a->capacity : a->write_pos;
+    d.kv_heads = a->kv_heads, d.parts = a->dim / AURA_TQ_PART;
+    const struct launch how = {dim3(blocks_for(rows, d.codec.rows)), 32 * CODEC_WARPS,
+                               (512 + CODEC_WARPS * 2 * a->dim) * sizeof(float), stream};
+    void *params[] = {&d};
+    return aura_cuda_rows_launch(rows, name, "rows_tq_encode_cuda", (const void *)aura_rows_tq_encode_cuda, how, params);
 }

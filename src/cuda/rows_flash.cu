@@ -126,23 +126,6 @@ extern "C" aura_status aura_cuda_flash_sdpa(aura_cuda_rows *rows, const aura_fla
 
 /* ---- mlx-native --------------------------------------------------------------------------------------------------- */
 
-static struct dev_rows_side vec_side(const aura_cuda_rows *rows, const aura_vec_side *s, uint32_t dim, uint64_t capacity, float sf)
-{
-    const float *book = rows->tq + 256 * (s->bits == 4 ? 0 : s->bits == 5 ? 1 : s->bits == 6 ? 2 : 3);
-    struct dev_rows_side d;
-    memset(&d, 0, sizeof d);
-    d.rows = (const uint8_t *)s->rows, d.head_rows = (size_t)capacity, d.dim = dim, d.parts = 1, d.norm_factor = 1;
-    if (!s->bits) {
-        d.kind = s->dtype == AURA_F32 ? AURA_ROW_F32 : s->dtype == AURA_F16 ? AURA_ROW_F16 : AURA_ROW_BF16;
-        d.row_stride = dim * aura_dtype_bytes(s->dtype);
-        return d;
-    }
-    d.kind = s->bits == 4 ? 4 : 8, d.row_stride = dim * d.kind / 8;
-    d.norms = s->norms, d.norm_dtype = d.book_dtype = AURA_F32, d.book = book;
-    d.parts = dim / 256, d.norm_factor = aura_tq_norm_factor(dim, sf);
-    return d;
-}
-
 /* The tokens of a call: what it sees, in chunks that units take in turn. */
 static struct dev_tokens vec_tokens(const aura_flash_attn_vec_args *a, uint32_t units)
 {

@@ -2,6 +2,8 @@
 #ifndef AURA_CUDA_ROWS_SIDE_CUH
 #define AURA_CUDA_ROWS_SIDE_CUH
 
+#include <string.h>
+
 #include "rows.cuh"
 
 struct dev_rows_side {
@@ -28,6 +30,24 @@ static inline struct dev_rows_side packed_side(const aura_packed *p, uint32_t di
                               1,
                               1.f};
     return s;
+}
+
+/* A side of mlx-native. */
+static inline struct dev_rows_side vec_side(const aura_cuda_rows *rows, const aura_vec_side *s, uint32_t dim, uint64_t capacity, float sf)
+{
+    const float *book = rows->tq + 256 * (s->bits == 4 ? 0 : s->bits == 5 ? 1 : s->bits == 6 ? 2 : 3);
+    struct dev_rows_side d;
+    memset(&d, 0, sizeof d);
+    d.rows = (const uint8_t *)s->rows, d.head_rows = (size_t)capacity, d.dim = dim, d.parts = 1, d.norm_factor = 1;
+    if (!s->bits) {
+        d.kind = s->dtype == AURA_F32 ? AURA_ROW_F32 : s->dtype == AURA_F16 ? AURA_ROW_F16 : AURA_ROW_BF16;
+        d.row_stride = dim * aura_dtype_bytes(s->dtype);
+        return d;
+    }
+    d.kind = s->bits == 4 ? 4 : 8, d.row_stride = dim * d.kind / 8;
+    d.norms = s->norms, d.norm_dtype = d.book_dtype = AURA_F32, d.book = book;
+    d.parts = dim / 256, d.norm_factor = aura_tq_norm_factor(dim, sf);
+    return d;
 }
 
 #ifdef __CUDACC__

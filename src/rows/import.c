@@ -286,8 +286,10 @@ static aura_status export_side(struct aura_call call, const aura_cache *cache, c
     tq.norms = to->norms;
     tq.scale_factor_d512 = a->scale_factor_d512;
     plain.cache_dtype = to->dtype;
-    if (only_check)
-        return to->bits ? aura_check_tq_encode(call, &tq) : aura_check_kv_copy(call, &plain);
+    if (only_check) {
+        const aura_status status = to->bits ? aura_check_tq_encode(call, &tq) : aura_check_kv_copy(call, &plain);
+        return to->bits && !status ? aura_check_tq_numbers(call, &tq) : status;
+    }
     return to->bits ? aura_tq_encode(call.ctx, &tq) : aura_kv_copy(call.ctx, &plain);
 }
 

@@ -19,8 +19,6 @@ static const uint8_t tq_signs[64] = {
     0x58, 0x2f, 0x94, 0xe1, 0xb6, 0x3d, 0x0a, 0x7c, 0xc5, 0x61, 0xd8, 0x4f, 0xa3, 0x97, 0x1e, 0x85,
 };
 
-enum { PART = 256 }; /* coordinates that share a norm */
-
 const uint8_t *aura_tq_signs(uint32_t dim)
 {
     return dim == 256 || dim == 512 ? tq_signs : NULL;
@@ -69,15 +67,14 @@ static aura_status check_slots(struct aura_call call, uint64_t tokens, uint64_t 
     return AURA_OK;
 }
 
-/* The plan that encodes a part of a row as 4-bit or 8-bit codes. HB stores one byte for a code of any width: it is an 8-bit
- * code of a short table. */
-static void tq_plan(struct aura_codec_plan *plan, uint32_t dim, uint32_t bits, float sf)
+/* HB stores one byte for a code of any width: it is an 8-bit code of a short table. */
+void aura_tq_plan(struct aura_codec_plan *plan, uint32_t dim, uint32_t bits, float sf)
 {
     aura_codebook book;
     aura_codebook_get(AURA_TABLE_TQ, bits, &book);
-    aura_codec_plan_init(plan, &book, PART, AURA_SCALE_RAW, 0);
+    aura_codec_plan_init(plan, &book, AURA_TQ_PART, AURA_SCALE_RAW, 0);
     plan->bits = bits == 4 ? 4 : 8;
-    plan->row_bytes = PART * plan->bits / 8;
+    plan->row_bytes = AURA_TQ_PART * plan->bits / 8;
     plan->tiny = dim == 256 ? 1e-10f : 16 * 1e-10f; /* the limit is on the stored norm: a length, or an RMS */
     plan->keep_tiny = 1;
     plan->fits[0] = dim == 256 ? 1 : scale_factor(sf);
@@ -95,11 +92,16 @@ aura_status aura_check_tq_encode(struct aura_call call, const aura_tq_encode_arg
     size_t element = aura_dtype_bytes(a->in_dtype);
     struct aura_extent in = {"in", a->in, element, a->dim, a->dim, aura_times((size_t)a->tokens, a->kv_heads)};
     struct aura_extent packed = {"packed", a->packed, 1, width, width, slots};
-    struct aura_extent norms = {"norms", a->norms, sizeof(float), a->dim / PART, a->dim / PART, slots};
+    struct aura_extent norms = {"norms", a->norms, sizeof(float), a->dim / AURA_TQ_PART, a->dim / AURA_TQ_PART, slots};
     if ((status = aura_check_rows(call, &in)) || (status = aura_check_rows(call, &packed)) ||
         (status = aura_check_rows(call, &norms)) || (status = aura_check_apart(call, &packed, &in)) ||
         (status = aura_check_apart(call, &norms, &in)) || (status = aura_check_apart(call, &norms, &packed)))
         return status;
+    return AURA_OK;
+}
+
+aura_status aura_check_tq_numbers(struct aura_call call, const aura_tq_encode_args *a)
+{
     for (size_t i = 0; i < a->tokens * a->kv_heads * a->dim; i++) {
         float x = aura_load(a->in, a->in_dtype, i);
         if (!(fabsf(x) <= 0x1p40f))
@@ -120,10 +122,10 @@ static void encode_token(void *user, size_t t)
 {
     const struct encode_work *w = user;
     const aura_tq_encode_args *a = w->args;
-    uint32_t parts = a->dim / PART;
+    uint32_t parts = a->dim / AURA_TQ_PART;
     uint64_t slot = a->sliding ? (a->write_pos % a->capacity + t) % a->capacity : a->write_pos + t;
     for (size_t head = 0; head < a->kv_heads; head++) {
-        float y[2 * PART], rms[2];
+        float y[2 * AURA_TQ_PART], rms[2];
         size_t row = head * a->capacity + slot;
         aura_load_row(y, a->in, a->in_dtype, (t * a->kv_heads + head) * a->dim, a->dim);
         w->ctx->kernels.rotate[0](y, y, &w->rotation, 1);
@@ -138,39 +140,47 @@ aura_status aura_tq_encode(const aura_ctx *ctx, const aura_tq_encode_args *a)
 {
     struct aura_call call = {ctx, "aura_tq_encode"};
     aura_status status = aura_check_tq_encode(call, a);
-    if (status)
+    if (status || (status = aura_check_tq_numbers(call, a)))
         return status;
     struct encode_work w = {.ctx = ctx, .args = a};
     uint64_t mode = aura_fpmode_enter();
     aura_rotation_plan_init(&w.rotation, a->dim, tq_signs, NULL, 0);
-    tq_plan(&w.codec, a->dim, a->bits, a->scale_factor_d512);
+    aura_tq_plan(&w.codec, a->dim, a->bits, a->scale_factor_d512);
     aura_fpmode_leave(mode);
     aura_run_rows(ctx, 12. * (double)a->tokens * a->kv_heads * a->dim, (size_t)a->tokens, encode_token, &w);
     return AURA_OK;
 }
 
-aura_status aura_tq_dequant(const aura_ctx *ctx, const aura_tq_dequant_args *a)
+aura_status aura_check_tq_dequant(struct aura_call call, const aura_tq_dequant_args *a)
 {
-    struct aura_call call = {ctx, "aura_tq_dequant"};
     aura_status status;
     if ((status = aura_check_call(call, a, sizeof *a)) ||
         (status = check_shape(call, a->dim, a->bits, a->kv_heads, a->scale_factor_d512)))
         return status;
     if (a->slot >= a->capacity)
-        return aura_fail(ctx, AURA_BAD_ARGUMENT, "%s: slot %llu of %llu", call.name, (unsigned long long)a->slot,
+        return aura_fail(call.ctx, AURA_BAD_ARGUMENT, "%s: slot %llu of %llu", call.name, (unsigned long long)a->slot,
                          (unsigned long long)a->capacity);
     size_t slots = aura_times(a->kv_heads, (size_t)a->capacity), width = a->bits == 4 ? a->dim / 2 : a->dim;
     struct aura_extent packed = {"packed", a->packed, 1, width, width, slots};
-    struct aura_extent norms = {"norms", a->norms, sizeof(float), a->dim / PART, a->dim / PART, slots};
+    struct aura_extent norms = {"norms", a->norms, sizeof(float), a->dim / AURA_TQ_PART, a->dim / AURA_TQ_PART, slots};
     struct aura_extent out = {"out", a->out, sizeof(float), a->dim, a->dim, a->kv_heads};
     if ((status = aura_check_rows(call, &packed)) || (status = aura_check_rows(call, &norms)) ||
         (status = aura_check_rows(call, &out)) || (status = aura_check_apart(call, &out, &packed)) ||
         (status = aura_check_apart(call, &out, &norms)))
         return status;
+    return AURA_OK;
+}
+
+aura_status aura_tq_dequant(const aura_ctx *ctx, const aura_tq_dequant_args *a)
+{
+    const struct aura_call call = {ctx, "aura_tq_dequant"};
+    const aura_status status = aura_check_tq_dequant(call, a);
+    if (status)
+        return status;
     struct aura_codec_plan codec;
-    uint32_t parts = a->dim / PART;
+    uint32_t parts = a->dim / AURA_TQ_PART;
     uint64_t mode = aura_fpmode_enter();
-    tq_plan(&codec, a->dim, a->bits, a->scale_factor_d512);
+    aura_tq_plan(&codec, a->dim, a->bits, a->scale_factor_d512);
     for (size_t head = 0; head < a->kv_heads; head++) {
         size_t row = head * a->capacity + a->slot;
         float scale[2];

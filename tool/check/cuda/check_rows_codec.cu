@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include <algorithm>
+
 static const aura_dtype types[] = {AURA_F32, AURA_F16, AURA_BF16};
 
 /* A rotation whose matrix and balance are on the device, and the same on the host. */
@@ -243,8 +245,125 @@ static void check_dequant()
         }
 }
 
+/* ---- caches of mlx-native ------------------------------------------------------------------------------------------- */
+
+/* Bytes on both sides, which begin as the same ones. */
+struct both_bytes {
+    std::vector<uint8_t> host;
+    device_array device;
+    explicit both_bytes(size_t n) : host(n, 0xff), device(n)
+    {
+    }
+    void compare(struct rows_case &c, const char *what) const
+    {
+        const struct scene &s = c.s;
+        std::vector<uint8_t> got(host.size());
+        TRY_CUDA(cudaMemcpy(got.data(), device.p, got.size(), cudaMemcpyDeviceToHost));
+        const size_t at = (size_t)(std::mismatch(got.begin(), got.end(), host.begin()).first - got.begin());
+        if (at < got.size() && failures == c.before)
+            complain(s, "%s: byte %zu is %u, on the CPU %u", what, at, got[at], host[at]);
+    }
+};
+
+/* Tokens into a cache, round its end where it slides, and a slot of it as numbers: beside the CPU's functions. */
+static void tq_cache(struct rows_case &c, uint32_t dim, uint32_t bits, bool sliding, aura_dtype dtype, float sf)
+{
+    enum { HEADS = 3, CAPACITY = 7, TOKENS = 5 };
+    const struct scene &s = c.s;
+    std::vector<float> x(TOKENS * HEADS * dim);
+    for (size_t row = 0; row < TOKENS * HEADS; row++)
+        fill_vector(&x[row * dim], dim, (enum vector_kind)(dtype == AURA_F32 ? row % N_VECTOR_KINDS : NORMAL), &c.seed);
+    typed from(x, dtype);
+    both_bytes packed((size_t)HEADS * CAPACITY * dim * (bits == 4 ? 4 : 8) / 8), norms((size_t)HEADS * CAPACITY * (dim / 256) * 4);
+    aura_tq_encode_args a = AURA_TQ_ENCODE_ARGS_INIT, b;
+    a.dim = dim, a.bits = bits, a.kv_heads = HEADS, a.tokens = TOKENS, a.capacity = CAPACITY, a.write_pos = sliding ? 7004 : 2;
+    a.sliding = sliding, a.in_dtype = dtype, a.scale_factor_d512 = sf, b = a;
+    a.in = from.bytes.data(), a.packed = packed.host.data(), a.norms = (float *)norms.host.data();
+    b.in = from.put(), b.packed = packed.device.p, b.norms = (float *)norms.device.p;
+    TRY(aura_tq_encode(c.ctx, &a));
+    TRY(aura_cuda_tq_encode(c.rows, &b, NULL));
+    c.expect(AURA_OK, "tq_encode");
+    packed.compare(c, "codes of TQ"), norms.compare(c, "norms of TQ");
+    std::vector<float> want(HEADS * dim);
+    output out(want.size(), AURA_F32);
+    aura_tq_dequant_args d = AURA_TQ_DEQUANT_ARGS_INIT, e;
+    d.dim = dim, d.bits = bits, d.kv_heads = HEADS, d.capacity = CAPACITY, d.slot = sliding ? 6 : 3, d.scale_factor_d512 = sf, e = d;
+    d.packed = packed.host.data(), d.norms = (float *)norms.host.data(), d.out = want.data();
+    e.packed = packed.device.p, e.norms = (float *)norms.device.p, e.out = (float *)out.device.p;
+    TRY(aura_tq_dequant(c.ctx, &d));
+    TRY(aura_cuda_tq_dequant(c.rows, &e, NULL));
+    c.expect(AURA_OK, "tq_dequant");
+    const std::vector<float> got = out.get(c);
+    for (size_t i = 0; i < want.size(); i++)
+        c.compare(got[i], want[i], 0, "tq_dequant", i);
+}
+
+static void copy_cache(struct rows_case &c, aura_dtype in, aura_dtype to, bool sliding, bool token_major)
+{
+    enum { HEADS = 2, DIM = 5, CAPACITY = 6, TOKENS = 4 };
+    const struct scene &s = c.s;
+    std::vector<float> x(TOKENS * HEADS * DIM);
+    for (size_t i = 0; i < x.size(); i++)
+        x[i] = i % 9 == 4 ? INFINITY : i % 9 == 7 ? 1e6f : c.normal();
+    typed from(x, in);
+    both_bytes cache((size_t)HEADS * DIM * CAPACITY * (to == AURA_F32 ? 4 : 2));
+    aura_kv_copy_args a = AURA_KV_COPY_ARGS_INIT, b;
+    a.heads = HEADS, a.dim = DIM, a.tokens = TOKENS, a.capacity = CAPACITY, a.write_pos = sliding ? 6004 : 1, a.sliding = sliding;
+    a.token_major = token_major, a.in_dtype = in, a.cache_dtype = to, b = a;
+    a.in = from.bytes.data(), a.cache = cache.host.data(), b.in = from.put(), b.cache = cache.device.p;
+    TRY(aura_kv_copy(c.ctx, &a));
+    TRY(aura_cuda_kv_copy(c.rows, &b, NULL));
+    c.expect(AURA_OK, "kv_copy");
+    cache.compare(c, "kv_copy");
+}
+
+/* Rows that cannot be encoded stay as they were; what the CPU refuses is refused. */
+static void refuse_tq(struct rows_case &c)
+{
+    const struct scene &s = c.s;
+    std::vector<float> x(3 * 256, 0.5f);
+    x[256 + 9] = NAN, x[700] = -0x1.1p40f;
+    typed from(x, AURA_F32);
+    device_array packed(3 * 128);
+    output norms(3, AURA_F32);
+    aura_tq_encode_args a = AURA_TQ_ENCODE_ARGS_INIT;
+    a.dim = 256, a.bits = 4, a.kv_heads = 1, a.tokens = a.capacity = 3;
+    a.in = from.put(), a.packed = packed.p, a.norms = (float *)norms.device.p;
+    TRY(aura_cuda_tq_encode(c.rows, &a, NULL));
+    c.expect(AURA_BAD_VALUE, "bad rows");
+    const std::vector<float> got = norms.get(c);
+    for (int row = 0; row < 3; row++)
+        if (isnan(got[row]) != (row > 0) && failures == c.before)
+            complain(s, "row %d has the norm %g", row, (double)got[row]);
+    a.capacity = 2;
+    aura_tq_dequant_args d = AURA_TQ_DEQUANT_ARGS_INIT;
+    d.dim = 128, d.bits = 4, d.kv_heads = 1, d.capacity = 3, d.packed = packed.p, d.norms = a.norms, d.out = (float *)from.device->p;
+    aura_kv_copy_args k = AURA_KV_COPY_ARGS_INIT;
+    k.heads = 1, k.dim = 4, k.tokens = k.capacity = 2, k.write_pos = 1, k.in = from.device->p, k.cache = packed.p;
+    if (aura_cuda_tq_encode(c.rows, &a, NULL) != AURA_BAD_ARGUMENT || aura_cuda_tq_dequant(c.rows, &d, NULL) != AURA_UNSUPPORTED ||
+        aura_cuda_kv_copy(c.rows, &k, NULL) != AURA_BAD_ARGUMENT || aura_cuda_kv_copy(NULL, &k, NULL) != AURA_BAD_ARGUMENT)
+        complain(s, "a call that does not fit is taken");
+    a.tokens = k.tokens = 0;
+    TRY(aura_cuda_tq_encode(c.rows, &a, NULL));
+    TRY(aura_cuda_kv_copy(c.rows, &k, NULL));
+}
+
+static void check_tq()
+{
+    rows_case c("tq_encode, tq_dequant, kv_copy");
+    int turn = 0;
+    for (uint32_t dim : {256u, 512u})
+        for (uint32_t bits : {4u, 5u, 6u, 8u})
+            for (int sliding = 0; sliding < 2; sliding++, turn++)
+                tq_cache(c, dim, bits, sliding, types[turn % 3], turn % 4 == 3 ? 1.7f : 0);
+    for (int way = 0; way < 9; way++)
+        copy_cache(c, types[way % 3], types[way / 3], way % 2, way / 2 % 2);
+    refuse_tq(c);
+}
+
 void check_rows_codec()
 {
+    check_tq();
     check_rotations();
     check_encode();
     check_bad_values();
