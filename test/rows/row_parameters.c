@@ -347,8 +347,48 @@ static void no_tokens_give_zeros(void)
     EXPECT(aura_flash_attn_vec(ctx, &a) == AURA_BAD_ARGUMENT, "ring_start beyond the ring");
 }
 
+/* ---- what differs from the public kernels (doc/families.md) ------------------------------------------------------------ */
+
+static void sums_that_no_attention_has(void)
+{
+    static const struct {
+        float l;
+        int good;
+    } cases[] = {{-2, 0}, {3e38f, 0}, {1.6e38f, 1}, {1, 1}};
+    float o[64], m = 0, out[64];
+    aura_flash_pass2_args a = AURA_FLASH_PASS2_ARGS_INIT;
+    for (int i = 0; i < 64; i++)
+        o[i] = 1;
+    a.o = o, a.m = &m, a.out = out, a.dim = 64, a.q_heads = a.num_blocks = 1;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        a.l = &cases[i].l;
+        const aura_status status = aura_flash_pass2(ctx, &a);
+        EXPECT(status == (cases[i].good ? AURA_OK : AURA_NOT_FINITE) && isnan(out[5]) == !cases[i].good, "l %g: %s, %g",
+               (double)cases[i].l, aura_status_text(status), (double)out[5]);
+    }
+}
+
+static void scale_0_and_scores_near_the_lowest(void)
+{
+    float q[64] = {2e19f, 1}, k[2 * 64] = {0, 1}, v[2 * 64], out[64], plain[64];
+    aura_flash_attn_vec_args a = AURA_FLASH_ATTN_VEC_ARGS_INIT;
+    for (int i = 0; i < 2 * 64; i++)
+        v[i] = i < 64 ? 7 : 3;
+    a.k.rows = k, a.v.rows = v, a.k.dtype = a.v.dtype = AURA_F32, a.dim = 64, a.q_heads = a.kv_heads = 1, a.tokens = a.capacity = 2;
+    a.q = q, a.out = plain, a.scale = 0.125f;
+    expect_ok(aura_flash_attn_vec(ctx, &a), "scale 1 / 8");
+    a.scale = 0, a.out = out;
+    expect_ok(aura_flash_attn_vec(ctx, &a), "scale 0");
+    EXPECT(!memcmp(out, plain, sizeof out) && out[0] > 5.1f, "scale 0 is not 1 / sqrt(dim): %g", (double)out[0]);
+    k[0] = k[64] = -1.5e19f, a.scale = 1, a.tokens = 1;
+    expect_ok(aura_flash_attn_vec(ctx, &a), "a score of -3e38");
+    EXPECT(out[0] == 7, "a score of -3e38 is not seen: %g", (double)out[0]);
+}
+
 static void tests(void)
 {
+    RUN(sums_that_no_attention_has);
+    RUN(scale_0_and_scores_near_the_lowest);
     RUN(threads_change_no_bit);
     RUN(bad_rows_are_named_whoever_finds_them);
     RUN(rows_wider_than_their_codes);
