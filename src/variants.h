@@ -299,6 +299,8 @@ enum { AURA_N_KINDS = 32 };
 
 /* The same for slots: keys and values of up to that dim. */
 #define AURA_CUDA_SLOTS(X) X(slots_any_d128_cuda, 128) X(slots_any_d256_cuda, 256) X(slots_any_d512_cuda, 512)
+#define AURA_CUDA_SLOTS_SEARCH(X) \
+    X(slots_search_d128_cuda, 128) X(slots_search_d256_cuda, 256) X(slots_search_d512_cuda, 512)
 
 /* X(name, dim): attention of many queries with wgmma, keys and values of this dim. */
 #define AURA_CUDA_PREFILL(X) \
@@ -358,7 +360,7 @@ enum { AURA_N_KINDS = 32 };
 
 /* X(name, ...): all of them. */
 #define AURA_CUDA_KERNELS(X)                                                                                  \
-    AURA_CUDA_SLOTS(X) X(slots_seen_cuda, 0)                                                                  \
+    AURA_CUDA_SLOTS(X) AURA_CUDA_SLOTS_SEARCH(X) X(slots_seen_cuda, 0)                                        \
     AURA_CUDA_APPEND(X) AURA_CUDA_PROMPT(X) AURA_CUDA_SEARCH(X)                                              \
     X(truncate_any_cuda, 0) X(write_any_cuda, 0) X(seen_any_cuda, 0) X(pad_any_cuda, 0)                      \
     AURA_CUDA_ATTEND(X) AURA_CUDA_GENERAL(X) AURA_CUDA_PREFILL(X)                                             \

@@ -165,7 +165,7 @@ __device__ __forceinline__ bool is_bad_token(const struct dev_append &a, uint32_
 }
 
 /* Encodes a token into its slot: as an append does in a cache whose tokens are encoded at once, to a sequence that ends there. */
-template <int M>
+template <int M, bool SEARCH>
 __device__ __forceinline__ void write_slot(const struct dev_append &a, uint32_t token, uint32_t slot, bool first)
 {
     if (threadIdx.x == 0) {
@@ -173,7 +173,7 @@ __device__ __forceinline__ void write_slot(const struct dev_append &a, uint32_t 
         space<M>()->state.closed = first ? slot : ~slot; /* what closing needs is loaded once */
     }
     __syncthreads();
-    append_tokens<M, false>(a, {0, slot, slot, 0, slot + 1});
+    append_tokens<M, SEARCH>(a, {0, slot, slot, 0, slot + 1});
     __syncthreads();
 }
 
@@ -203,7 +203,7 @@ __device__ __forceinline__ void write_reference(const struct dev_append &a, uint
 }
 
 /* A block is a KV head of a token. That of the first token of a tile writes all of the tile, in turn: their codes share words. */
-template <int M>
+template <int M, bool SEARCH>
 __device__ __forceinline__ void slots_body(const struct dev_slots &s)
 {
     const uint32_t job = blockIdx.y, width = s.references ? 1 : AURA_TILE;
@@ -227,7 +227,7 @@ __device__ __forceinline__ void slots_body(const struct dev_slots &s)
         if (s.references)
             write_reference<M>(s.a, i - job, (uint32_t)to);
         else
-            write_slot<M>(s.a, i - job, (uint32_t)to, first);
+            write_slot<M, SEARCH>(s.a, i - job, (uint32_t)to, first);
         first = false;
     }
 }
@@ -236,9 +236,17 @@ __device__ __forceinline__ void slots_body(const struct dev_slots &s)
     extern "C" __global__ void __launch_bounds__(APPEND_THREADS, (dim) <= 128 ? 4 : 2) \
         aura_##name(const __grid_constant__ struct dev_slots s)                        \
     {                                                                                  \
-        slots_body<dim>(s);                                                            \
+        slots_body<dim, false>(s);                                                     \
     }
 AURA_CUDA_SLOTS(STAMP)
+#undef STAMP
+
+#define STAMP(name, dim)                                                                                                  \
+    extern "C" __global__ void __launch_bounds__(APPEND_THREADS, 1) aura_##name(const __grid_constant__ struct dev_slots s) \
+    {                                                                                                                     \
+        slots_body<dim, true>(s);                                                                                         \
+    }
+AURA_CUDA_SLOTS_SEARCH(STAMP)
 #undef STAMP
 
 /* ---- the call ------------------------------------------------------------------------------------------------------- */
@@ -277,14 +285,14 @@ static struct append_kernel choose(const struct dev_cache *d, bool slots)
 {
 #define ENTRY(name, dim) {#name, dim, (const void *)aura_##name, sizeof(append_space<dim>)},
     static const struct append_kernel appends[] = {AURA_CUDA_APPEND(ENTRY)}, writes[] = {AURA_CUDA_SLOTS(ENTRY)};
-    static const struct append_kernel searches[] = {AURA_CUDA_SEARCH(ENTRY)};
+    static const struct append_kernel searches[] = {AURA_CUDA_SEARCH(ENTRY)}, searched[] = {AURA_CUDA_SLOTS_SEARCH(ENTRY)};
 #undef ENTRY
-    const struct append_kernel *k = slots ? writes : is_searched(d) ? searches : appends;
+    const struct append_kernel *k = is_searched(d) ? slots ? searched : searches : slots ? writes : appends;
     while (k->dim < d->k_dim || k->dim < d->v_dim)
         k++;
     struct append_kernel one = *k;
     const uint32_t dim = d->k_dim > d->v_dim ? d->k_dim : d->v_dim;
-    if (!slots && is_searched(d))
+    if (is_searched(d))
         one.shared_bytes += search_block_bytes(dim) + d->search_warps * search_warp_bytes(dim, feeds_trellis(*d));
     return one;
 }

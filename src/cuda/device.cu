@@ -256,12 +256,9 @@ aura_status aura_cuda_check_kind(const aura_ctx *ctx, const char *call, const au
         return aura_backend_fail(ctx, AURA_UNSUPPORTED, "%s: q_heads is 0; the device has to know it when the cache is made", call);
     if (config->flags & AURA_LEARN)
         return aura_backend_fail(ctx, AURA_UNSUPPORTED, "%s: AURA_LEARN; the device does not learn", call);
-    const bool k_trellis = aura_is_trellis((uint32_t)config->format.k), v_trellis = aura_is_trellis((uint32_t)config->format.v);
     if (!has_kind(config->format.k) || !has_kind(config->format.v))
         return aura_backend_fail(ctx, AURA_UNSUPPORTED, "%s: format k %d, v %d; the device has no kernels for it", call,
                                  (int)config->format.k, (int)config->format.v);
-    if (config->slots && (k_trellis || v_trellis || config->k_metric || config->v_metric))
-        return aura_backend_fail(ctx, AURA_UNSUPPORTED, "%s: slots with trellis codes or a metric", call);
     if (!is_stored_as_it_is(config->k_dim) || !is_stored_as_it_is(config->v_dim ? config->v_dim : config->k_dim))
         return aura_backend_fail(ctx, AURA_UNSUPPORTED, "%s: k_dim %u, v_dim %u; the device has no dims that are stored with zeros",
                                  call, config->k_dim, config->v_dim);

@@ -126,6 +126,7 @@ std::vector<float> as_float(const std::vector<uint8_t> &bytes, aura_dtype dtype)
 /* Keys with channels that stand out and an offset that drifts from page to page. */
 std::vector<float> some_tokens(uint64_t seed, uint32_t tokens, uint32_t heads, uint32_t dim, bool keys);
 std::vector<float> some_numbers(uint64_t seed, size_t n);
+std::vector<float> some_metric(uint64_t seed, uint32_t heads, uint32_t dim); /* as aura_config has it, of one side */
 
 bool same_bytes(const aura_cache *a, aura_seq sa, const aura_cache *b, aura_seq sb);
 

@@ -173,7 +173,7 @@ std::string read_all(const struct scratch_file &from)
 }
 
 /* Of each head: some directions that count much, and all a little. */
-static std::vector<float> some_metric(uint64_t seed, uint32_t heads, uint32_t dim)
+std::vector<float> some_metric(uint64_t seed, uint32_t heads, uint32_t dim)
 {
     enum { DIRECTIONS = 6 };
     std::vector<float> triangles, x = some_numbers(seed, (size_t)heads * DIRECTIONS * dim);

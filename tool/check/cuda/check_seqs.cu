@@ -217,23 +217,12 @@ static void run_snapshot(struct scene s)
     end_case(s, before, "files equal");
 }
 
-/* Slots take neither a metric nor trellis codes. A cache with balanced values is another than one without; one with a metric is
- * not, as its bytes mean the same: only its sequence is missing. */
+/* A cache with balanced values is another than one without; one with a metric is not, as its bytes mean the same: only its sequence is
+ * missing. */
 static void refuse_feedback(const struct scene &s, const struct filled &f, struct device_side &d, aura_cuda_seq to)
 {
     const aura_config &c = s.config;
     std::vector<float> metric(c.kv_heads * c.k_dim * (c.k_dim + 1) / 2), balance(c.kv_heads * c.k_dim, 1.f);
-    for (int i = 0; i < 3; i++) {
-        aura_cuda_config config = device_config(s, f);
-        aura_cuda_cache *refused = NULL;
-        if (i == 0)
-            config.cache.k_metric = metric.data();
-        else
-            (i == 1 ? config.cache.format.k : config.cache.format.v) = (aura_kind)AURA_TRELLIS_3;
-        config.cache.slots = 64;
-        if (aura_cuda_cache_create(f.ctx, &config, &refused) != AURA_UNSUPPORTED || !strstr(aura_last_error(), "slots with"))
-            complain(s, "create with feedback %d: %s", i, aura_last_error());
-    }
     for (int metrics = 0; metrics < 2; metrics++) {
         aura_config shape = s.config;
         aura_cache *cpu;

@@ -15,6 +15,7 @@ struct slot_caches {
     aura_cuda_cache *gpu = NULL;
     aura_cuda_workspace *workspace = NULL;
     aura_config config = AURA_CONFIG_INIT;
+    std::vector<float> k_metric, v_metric;
     ~slot_caches()
     {
         aura_cuda_workspace_destroy(workspace);
@@ -28,6 +29,11 @@ static void make_slots(const struct scene &s, struct slot_caches &x, size_t budg
 {
     x.config = s.config;
     x.config.slots = SLOTS;
+    if (s.metric && aura_is_packed((uint32_t)x.config.format.k))
+        x.k_metric = some_metric(s.seed + 50, x.config.kv_heads, x.config.k_dim), x.config.k_metric = x.k_metric.data();
+    if (s.metric && aura_is_packed((uint32_t)x.config.format.v))
+        x.v_metric = some_metric(s.seed + 51, x.config.kv_heads, x.config.v_dim ? x.config.v_dim : x.config.k_dim),
+        x.config.v_metric = x.v_metric.data();
     TRY(aura_ctx_create(NULL, &x.ctx));
     TRY(aura_cache_create(x.ctx, &x.config, &x.cpu));
     aura_cuda_config gpu = AURA_CUDA_CONFIG_INIT;
@@ -144,8 +150,8 @@ static void compare_attention(const struct scene &s, struct slot_caches &x, cons
     }
 }
 
-/* Slots in any order, several of a tile in a call, over again; references; pages that are cleared. */
-static void run_writes(struct scene s)
+/* Slots in any order, so many of them, several of a tile in a call, over again; references; pages that are cleared. */
+static void run_writes(struct scene s, size_t tokens = SLOTS - 40)
 {
     struct slot_caches x;
     const int before = failures;
@@ -161,7 +167,7 @@ static void run_writes(struct scene s)
     for (uint64_t i = 0; i < SLOTS; i++)
         most.push_back(i * 7919 % SLOTS); /* a permutation: SLOTS is no multiple of it */
     some.assign(most.begin() + 100, most.begin() + 160);
-    most.resize(SLOTS - 40);
+    most.resize(tokens);
     if (x.gpu->dev.has_reference) {
         const std::vector<float> k = some_tokens(9, 2, x.config.kv_heads, x.config.k_dim, true);
         const uint64_t pages[] = {3, 1};
@@ -336,6 +342,14 @@ void check_slots()
     struct scene plain = scene_of(4, 4, 64, 2, 2, {});
     plain.config.flags = AURA_NO_REFERENCE, plain.name += " no reference";
     run_writes(plain);
+    /* Codes that are searched for, which takes an emulated device long: trellis codes, a metric, both. */
+    static const uint32_t searched[][5] = {{13, 12, 64, 0, 300}, {4, 3, 80, 1, 300}, {14, 5, 128, 1, 90}, {12, 4, 256, 0, 50},
+                                           {4, 11, 512, 1, 40}};
+    for (const uint32_t *p : searched) {
+        struct scene s = scene_of(p[0], p[1], p[2], 2, 1, {});
+        s.metric = p[3], s.name += s.metric ? " metric" : " searched";
+        run_writes(s, p[4]);
+    }
     run_wrong();
     run_graph();
 }
