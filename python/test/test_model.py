@@ -72,6 +72,7 @@ def triangle(matrices):
     return matrices[:, below[0], below[1]]
 
 
+@torch.no_grad()
 def test_profile_of_the_tool():
     """calibrate() of a text finds what `aura calibrate` does, and with that k4v4 diverges less on another.
 
