@@ -95,9 +95,10 @@ static bool keeps_tiles(const aura_cuda_cache *c, const aura_cuda_attend_args *a
     return c->dev.kept_tiles && !a->from && aura_window_of_call(a->window, c->facts.config->window) <= UINT32_MAX;
 }
 
-/* The rule: a general kernel where there is no other, and where tiles are kept: fused kernels walk over one range of tiles. Kernels for many rows cost some 60 us more to begin with (H200), and are
- * worth it over long sequences only, which the caller knows; and a batch-invariant cache has one kernel for long and short ones. Of
- * what is left, the kernel whose blocks hold the rows with the least to spare, or, where none does, that with most. */
+/* The rule: a general kernel where there is no other, and where tiles are kept, as fused kernels walk over one range of tiles.
+ * Kernels for many rows cost some 60 us more to begin with (H200), and are worth it over long sequences only, which the caller
+ * knows; and a batch-invariant cache has one kernel for long and short ones. Of what is left, the kernel whose blocks hold the
+ * rows with the least to spare, or, where none does, that with most. */
 enum { WIDE_ROWS = 17 };
 
 static struct wanted wanted_of(const aura_cuda_cache *c, const aura_cuda_attend_args *a)

@@ -1,4 +1,5 @@
-/* Rows: rotate, undo, encode, also as TQ. A warp takes a row at a time, with the operations and the order of ref.c: the bits are the CPU's. */
+/* Rows: rotate, undo, encode, also as TQ. A warp takes a row at a time, with the operations and the order of ref.c: the bits are
+ * the CPU's. */
 #include "rows.cuh"
 
 #include <string.h>
@@ -188,8 +189,8 @@ __device__ __forceinline__ void store_codes(uint8_t *packed, uint8_t *codes, con
     }
 }
 
-/* The vector in y, rotated: its codes to `packed`; codes: space. Returns false, and nothing is written, where its scale does not fit
- * its type. */
+/* The vector in y, rotated: its codes to `packed`; codes: space. Returns false, and nothing is written, where its scale does not
+ * fit its type. */
 __device__ __forceinline__ bool encode_vector(const struct dev_row_encode &a, const float *tables, const float *y, uint8_t *codes,
                                               uint8_t *packed, float &scale)
 {
@@ -290,7 +291,8 @@ struct dev_tq_encode {
 __device__ __forceinline__ bool encode_tq(const struct dev_tq_encode &a, const float *tables, float *y, uint64_t row)
 {
     const uint32_t dim = a.parts * AURA_TQ_PART;
-    const uint64_t slot = a.first + row / a.kv_heads, to = row % a.kv_heads * a.capacity + (slot < a.capacity ? slot : slot - a.capacity);
+    const uint64_t slot = a.first + row / a.kv_heads, around = slot < a.capacity ? slot : slot - a.capacity;
+    const uint64_t to = row % a.kv_heads * a.capacity + around;
     if (!load_good_row(y, a.codec, row, dim))
         return false;
     __syncwarp();

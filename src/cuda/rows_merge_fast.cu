@@ -2,7 +2,8 @@
 #include "rotate.cuh"
 #include "rows_merge.cuh"
 
-/* E numbers of a type from element `at` on, a multiple of E, as they are in memory. All loads begin before the first number is used. */
+/* E numbers of a type from element `at` on, a multiple of E, as they are in memory. All loads begin before the first number is
+ * used. */
 template <int E, int DTYPE>
 struct raw_numbers {
     static constexpr int SIZE = DTYPE == AURA_F32 ? 4 : 2;

@@ -33,7 +33,8 @@ static inline struct dev_rows_side packed_side(const aura_packed *p, uint32_t di
 }
 
 /* A side of mlx-native. */
-static inline struct dev_rows_side vec_side(const aura_cuda_rows *rows, const aura_vec_side *s, uint32_t dim, uint64_t capacity, float sf)
+static inline struct dev_rows_side vec_side(const aura_cuda_rows *rows, const aura_vec_side *s, uint32_t dim, uint64_t capacity,
+                                            float sf)
 {
     const float *book = rows->tq + 256 * (s->bits == 4 ? 0 : s->bits == 5 ? 1 : s->bits == 6 ? 2 : 3);
     struct dev_rows_side d;

@@ -53,8 +53,8 @@ struct two_parts {
 };
 
 /* Levels of codes, in shared memory. Up to 4 bits an entry is of a pair of codes, above of one. Entries are 256 bytes apart, and
- * those of 4 and 8 bits begin at a multiple of 64 KB: then one prmt makes an address of a byte of codes. What a lane reads is a copy
- * of its own, so that no two meet in a bank:
+ * those of 4 and 8 bits begin at a multiple of 64 KB: then one prmt makes an address of a byte of codes. What a lane reads is a
+ * copy of its own, so that no two meet in a bank:
  *
  *     keys     bytes 0 to 127: both parts of a pair, 16 copies; or of a code, 32 copies
  *     values   bytes 128 to 255: the high parts of a pair, 32 copies, the low ones 64 KB further; or both of a code

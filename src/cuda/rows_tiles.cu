@@ -239,8 +239,8 @@ struct tile_warp {
         }
     }
 
-    /* The logits of head t and tokens g and g + 8. Of numbers, both are rows of A; of codes, the parts of one are, and every token has
-     * products of its own. Two sums take turns either way, since a product waits for the one before. */
+    /* The logits of head t and tokens g and g + 8. Of numbers, both are rows of A; of codes, the parts of one are, and every token
+     * has products of its own. Two sums take turns either way, since a product waits for the one before. */
     __device__ __forceinline__ void score(float (&logit)[2], const struct tile_tokens &x) const
     {
         float d[2][4] = {}, sum[2];
@@ -519,14 +519,16 @@ struct tile_kernel {
 static const struct tile_kernel *find_kernel(const aura_cuda_rows *rows, const struct dev_rows_call &c, enum rows_mode mode)
 {
 #define ENTRY(name, mode, kind, dim, blocks) \
-    {#name, (const void *)aura_##name, mode, kind, dim, blocks, 32 * TILE_WARPS<kind, dim>, tile_space<mode, kind, kind, dim>::BYTES},
+    {#name, (const void *)aura_##name, mode, kind, dim, blocks, 32 * TILE_WARPS<kind, dim>, \
+     tile_space<mode, kind, kind, dim>::BYTES},
     static const struct tile_kernel list[] = {AURA_CUDA_ROWS_TILES(ENTRY)};
 #undef ENTRY
     const struct dev_rows_side &k = mode == ROWS_VALUE ? c.v : c.k, &v = mode == ROWS_SCORE ? c.k : c.v;
     if (!is_aligned(k) || !is_aligned(v))
         return NULL;
     for (const struct tile_kernel &e : list)
-        if (e.mode == mode && (size_t)e.bytes <= rows->shared_limit && bits_of(k) == e.kind && bits_of(v) == e.kind && k.dim == e.dim && v.dim == e.dim)
+        if (e.mode == mode && (size_t)e.bytes <= rows->shared_limit && bits_of(k) == e.kind && bits_of(v) == e.kind &&
+            k.dim == e.dim && v.dim == e.dim)
             return &e;
     return NULL;
 }
@@ -534,7 +536,7 @@ static const struct tile_kernel *find_kernel(const aura_cuda_rows *rows, const s
 uint32_t aura_cuda_rows_blocks(const aura_cuda_rows *rows, const struct dev_rows_call &c, enum rows_mode mode, uint32_t *heads)
 {
     const struct tile_kernel *e = find_kernel(rows, c, mode);
-    *heads = e ? TILE_HEADS : ROWS_GROUP;
+    *heads = e ? (uint32_t)TILE_HEADS : (uint32_t)ROWS_GROUP;
     return e ? e->blocks : 0;
 }
 

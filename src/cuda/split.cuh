@@ -76,8 +76,8 @@ __device__ __forceinline__ void count_visits(const struct dev_attend &a, struct 
     s.visits = max(1u, (s.pinned_end ? 1 : 0) + s.open_visits + of_tiles);
 }
 
-/* The tiles of codes: of kept tokens, and of those from `begin` on. Kept tiles are always apart, also where the window reaches them:
- * with a fixed cut, a row then has the same bits however far its window reaches. */
+/* The tiles of codes: of kept tokens, and of those from `begin` on. Kept tiles are always apart, also where the window reaches
+ * them: with a fixed cut, a row then has the same bits however far its window reaches. */
 __device__ __forceinline__ void find_tiles(const struct dev_attend &a, struct reach &s, uint32_t pinned, uint32_t begin)
 {
     const uint32_t first = max(pinned, begin), end = (s.closed + AURA_TILE - 1) / AURA_TILE;

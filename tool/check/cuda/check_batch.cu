@@ -294,7 +294,8 @@ static void check_asked()
     cases[3].loud = true;
     cases[4].window = 210, cases[4].config.flags = AURA_NO_PINNED;
     cases[5].mask_keys = 64;
-    cases[8].config.window = 495, cases[8].config.max_queries = 640, cases[8].config.keep_first = 150; /* of some rows the window reaches the kept tokens */
+    /* Of some rows the window reaches the kept tokens. */
+    cases[8].config.window = 495, cases[8].config.max_queries = 640, cases[8].config.keep_first = 150;
     cases[9].config.window = 300, cases[9].config.max_queries = 900, cases[9].config.keep_first = 333;
     for (struct scene &s : cases) {
         s.config.rollback = std::max<uint32_t>(s.config.rollback, 32);

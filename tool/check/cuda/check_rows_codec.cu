@@ -287,7 +287,8 @@ static void tq_cache(struct rows_case &c, uint32_t dim, uint32_t bits, bool slid
     std::vector<float> want(HEADS * dim);
     output out(want.size(), AURA_F32);
     aura_tq_dequant_args d = AURA_TQ_DEQUANT_ARGS_INIT, e;
-    d.dim = dim, d.bits = bits, d.kv_heads = HEADS, d.capacity = CAPACITY, d.slot = sliding ? 6 : 3, d.scale_factor_d512 = sf, e = d;
+    d.dim = dim, d.bits = bits, d.kv_heads = HEADS, d.capacity = CAPACITY, d.slot = sliding ? 6 : 3;
+    d.scale_factor_d512 = sf, e = d;
     d.packed = packed.host.data(), d.norms = (float *)norms.host.data(), d.out = want.data();
     e.packed = packed.device.p, e.norms = (float *)norms.device.p, e.out = (float *)out.device.p;
     TRY(aura_tq_dequant(c.ctx, &d));
@@ -337,7 +338,8 @@ static void refuse_tq(struct rows_case &c)
             complain(s, "row %d has the norm %g", row, (double)got[row]);
     a.capacity = 2;
     aura_tq_dequant_args d = AURA_TQ_DEQUANT_ARGS_INIT;
-    d.dim = 128, d.bits = 4, d.kv_heads = 1, d.capacity = 3, d.packed = packed.p, d.norms = a.norms, d.out = (float *)from.device->p;
+    d.dim = 128, d.bits = 4, d.kv_heads = 1, d.capacity = 3, d.packed = packed.p, d.norms = a.norms;
+    d.out = (float *)from.device->p;
     aura_kv_copy_args k = AURA_KV_COPY_ARGS_INIT;
     k.heads = 1, k.dim = 4, k.tokens = k.capacity = 2, k.write_pos = 1, k.in = from.device->p, k.cache = packed.p;
     if (aura_cuda_tq_encode(c.rows, &a, NULL) != AURA_BAD_ARGUMENT || aura_cuda_tq_dequant(c.rows, &d, NULL) != AURA_UNSUPPORTED ||

@@ -217,8 +217,8 @@ static void run_snapshot(struct scene s)
     end_case(s, before, "files equal");
 }
 
-/* A cache with balanced values is another than one without; one with a metric is not, as its bytes mean the same: only its sequence is
- * missing. */
+/* A cache with balanced values is another than one without; one with a metric is not, as its bytes mean the same: only its sequence
+ * is missing. */
 static void refuse_feedback(const struct scene &s, const struct filled &f, struct device_side &d, aura_cuda_seq to)
 {
     const aura_config &c = s.config;
