@@ -103,10 +103,18 @@ __device__ __forceinline__ void merge_row_of(const struct dev_merge &a)
         return;
     struct raw_numbers<E, DTYPE> x[TOGETHER];
     const auto load = [&](size_t first) {
+        const size_t from = (row * a.parts + first) * (32 * E) + lane * E;
+        const uint32_t n = first + TOGETHER <= a.parts ? TOGETHER : (uint32_t)(a.parts - first);
+        if (n == TOGETHER) { /* places that are known when compiling, and nothing to ask */
+#pragma unroll
+            for (uint32_t k = 0; k < TOGETHER; k++)
+                x[k].load(a.o, from + k * (32 * E));
+            return;
+        }
 #pragma unroll
         for (uint32_t k = 0; k < TOGETHER; k++)
-            if (first + k < a.parts)
-                x[k].load(a.o, (row * a.parts + first + k) * (32 * E) + lane * E);
+            if (k < n)
+                x[k].load(a.o, from + k * (32 * E));
     };
     load(0);
     struct of_part part = part_at(a, row, lane);
@@ -127,12 +135,10 @@ __device__ __forceinline__ void merge_row_of(const struct dev_merge &a)
                 load(first + i);
 #pragma unroll
             for (uint32_t k = 0; k < TOGETHER; k++) {
-                const float weight = __shfl_sync(~0u, w, (int)(i + k) % 32);
-                if (i + k >= n || weight < 0)
-                    continue;
+                const float weight = __shfl_sync(~0u, w, (int)(i + k) % 32); /* of no part, below 0 as well */
 #pragma unroll
                 for (int e = 0; e < E; e++)
-                    acc[e] = fmaf(weight, x[k].at(e), acc[e]);
+                    acc[e] = weight < 0 ? acc[e] : fmaf(weight, x[k].at(e), acc[e]);
             }
         }
     }
