@@ -75,10 +75,11 @@ enum { UNPACK_TOKENS = 128, UNPACK_THREADS = 128, UNPACK_GROUP = 64 };
 
 /* What a warp knows. A product takes a[0 ... 3] of a set: channels 0 and 1 of the first token, of the second;
  * channels 2 and 3. */
-template <int W_, bool VALUES_>
+template <int W_, bool VALUES_, int EASY_>
 struct unpacking {
     static constexpr int W = W_, DIM = 32 * W_, RUNS = W_ < 4 ? W_ : 4; /* RUNS: whose sums there are at a time */
     static constexpr bool VALUES = VALUES_;
+    static constexpr int EASY = EASY_; /* 0, or what numbers become, where nothing has to be asked: see unpack_side() */
     uint32_t group;        /* the first token, in the image */
     bool mixed;            /* not all of the group are codes */
     bool aligned;          /* eight numbers are one store */
@@ -247,7 +248,7 @@ __device__ __forceinline__ void rows_of_set(uint32_t (&a)[4], const U &w, const 
 {
     const float inverse_unit = U::VALUES ? u.im.v.inverse_unit : u.im.k.inverse_unit;
     rows_of_codes(a, w, u, run, set);
-    if (!w.mixed)
+    if (U::EASY || !w.mixed)
         return;
 #pragma unroll
     for (int second = 0; second < 2; second++) {
@@ -324,7 +325,7 @@ __device__ __forceinline__ void store_runs(const U &w, const struct dev_unpack &
 #pragma unroll
     for (int second = 0; second < 2; second++) {
         const uint32_t at = b.image.first + w.token[second];
-        row[second] = at >= b.from && at < b.to ? (uint16_t *)to.data + unpacked_at(u, to, b, at) + first : NULL;
+        row[second] = U::EASY || (at >= b.from && at < b.to) ? (uint16_t *)to.data + unpacked_at(u, to, b, at) + first : NULL;
     }
 #pragma unroll
     for (int run = 0; run < U::RUNS; run++) {
@@ -336,8 +337,8 @@ __device__ __forceinline__ void store_runs(const U &w, const struct dev_unpack &
 #pragma unroll
             for (int i = 0; i < 8; i++)
                 x[i] = w.sum[run][i / 4][i / 2 % 2][2 * second + i % 2] * factor[i];
-            const uint4 eight = eight_of(x, to.dtype);
-            if (row[second] && w.aligned)
+            const uint4 eight = eight_of(x, U::EASY ? U::EASY : to.dtype);
+            if (U::EASY || (row[second] && w.aligned))
                 *(uint4 *)(row[second] + 32 * run) = eight;
             else if (row[second])
                 store_apart(row[second] + 32 * run, eight);
@@ -405,15 +406,12 @@ __device__ __forceinline__ void unpack_values(U &w, const struct dev_unpack &u, 
     }
 }
 
-/* A side of this dim. */
-template <int DIM, bool VALUES>
-__device__ __forceinline__ void unpack_side(const struct dev_unpack &u, const struct unpack_block &b, uint32_t group)
+template <int DIM, bool VALUES, int EASY>
+__device__ __forceinline__ void unpack_group(const struct dev_unpack &u, const struct unpack_block &b, uint32_t group,
+                                             bool mixed, bool aligned)
 {
-    struct unpacking<DIM / 32, VALUES> w;
-    const struct dev_view &to = VALUES ? u.v : u.k;
-    w.group = group;
-    w.aligned = (uintptr_t)to.data % 16 == 0 && to.seq % 8 == 0 && to.token % 8 == 0 && to.head % 8 == 0;
-    w.mixed = b.image.first + group < b.image.from || b.image.first + group + UNPACK_GROUP > b.image.to;
+    struct unpacking<DIM / 32, VALUES, EASY> w;
+    w.group = group, w.mixed = mixed, w.aligned = aligned;
 #pragma unroll
     for (int i = 0; i < 4; i++)
         w.matrix[i / 2][i % 2] = matrix_pair(i / 2, i % 2, u.rotated);
@@ -421,6 +419,23 @@ __device__ __forceinline__ void unpack_side(const struct dev_unpack &u, const st
         unpack_values(w, u, b);
     else
         unpack_keys(w, u, b);
+}
+
+/* A side of this dim. Nearly all groups are codes, wanted whole and stored to aligned rows: code for these alone asks nothing for
+ * each set of channels, so that what a warp executes is short and has no branches to fetch. */
+template <int DIM, bool VALUES>
+__device__ __forceinline__ void unpack_side(const struct dev_unpack &u, const struct unpack_block &b, uint32_t group)
+{
+    const struct dev_view &to = VALUES ? u.v : u.k;
+    const uint32_t first = b.image.first + group, end = first + UNPACK_GROUP;
+    const bool mixed = first < b.image.from || end > b.image.to, whole = first >= b.from && end <= b.to;
+    const bool aligned = (uintptr_t)to.data % 16 == 0 && to.seq % 8 == 0 && to.token % 8 == 0 && to.head % 8 == 0;
+    if (!mixed && whole && aligned && to.dtype == AURA_F16)
+        unpack_group<DIM, VALUES, AURA_F16>(u, b, group, false, true);
+    else if (!mixed && whole && aligned)
+        unpack_group<DIM, VALUES, AURA_BF16>(u, b, group, false, true);
+    else
+        unpack_group<DIM, VALUES, 0>(u, b, group, mixed, aligned);
 }
 
 /* MOST: the largest dim. Of four warps, two have keys and two values. */
