@@ -273,9 +273,15 @@ job_neon() {
     for isa in $(isas qemu-aarch64 -cpu max $out/neon/aura | grep -vx ref); do # the definition is plain C: test programs run it here
         check $out/check-arm-$isa.json qemu-aarch64 -cpu max $out/neon/aura check --no-times --isa $isa --strict
     done
-    # Counted, not timed: one run is like another. Rows that share the decoding of a tile take less each.
-    try 'instructions are counted' sh -c 'BUILD=$1 tool/bench/arm/count.sh dotprod k4v4 >$1/counts && BUILD=$1 tool/bench/arm/count.sh dotprod k4v4 |
-        cmp - $1/counts && awk "\$3 == 1 { one = \$7 } \$3 == 4 { four = \$7 } END { exit !(four > 1000 && 2 * four < one) }" $1/counts' sh $out/neon
+    # Counted, not timed: one run is like another. Rows that share the decoding of a tile take less each, 16 less than 4, and trellis
+    # codes at most 1.5 times as much as others.
+    try 'instructions are counted' sh -c 'BUILD=$1 tool/bench/arm/count.sh i8mm "k4v4 kt4vt4" "1 4 16" >$1/counts &&
+        BUILD=$1 tool/bench/arm/count.sh i8mm k4v4 4 | tail -n 1 | grep -Fxf - $1/counts' sh $out/neon
+    counted 'rows share what is decoded' k4v4 1 '3 * sum[4] < 2 * one && sum[16] < sum[4] && sum[4] > 1000'
+    counted 'reading trellis codes' kt4vt4 4 'one > 1000 && one <= 1.5 * sum[4]'
+    # A kernel that asks at run time what its kind is has the code of all kinds, and takes twice as long.
+    try 'kinds are constants of kernels' sh -c 'for isa in neon dotprod i8mm; do
+        ! aarch64-linux-gnu-nm $(find $1 -path "*cpu/$isa.c.o") | grep -E "aura_is_(trellis|split|wide)|aura_bits_of" || exit 1; done' sh $out/neon
 }
 
 # The files may be of any compiler in any dialect: the bytes are the same.
@@ -379,6 +385,11 @@ one_not_run() {
 }
 
 job_plant-x86() { test/plant.sh avx2 avxvnni avx512 avx512vnni amx; }
+# counted WHAT FORMAT ROWS CONDITION: awk's condition on `one`, the instructions of that format and so many rows, and sum[rows] of k4v4.
+counted() {
+    try "instructions: $1" awk -v format=$2 -v rows=$3 '$2 == format && $3 == rows { one = $7 } $2 == "k4v4" { sum[$3] = $7 }
+        END { exit !('"$4"') }' $out/neon/counts
+}
 job_plant-neon() { test/plant.sh neon dotprod i8mm; }
 
 # ---- the tool's commands --------------------------------------------------------------------------------------------

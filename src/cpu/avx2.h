@@ -300,6 +300,8 @@ AURA_INLINE ivec ivec_sar(ivec v, const int n)
 {
     return ivec_of(_mm256_srai_epi32(v.lo, n), _mm256_srai_epi32(v.hi, n));
 }
+/* 32 bits of lanes from bit n on, n from 1 to 3, of which `after` has those that `here` has not. */
+AURA_INLINE ivec ivec_shr2(ivec here, ivec after, const int n) { return ivec_xor(ivec_shr(here, n), ivec_shl(after, 32 - n)); }
 /* Right, each lane by its own count. */
 AURA_INLINE ivec ivec_shrv(ivec v, ivec n) { return ivec_of(_mm256_srlv_epi32(v.lo, n.lo), _mm256_srlv_epi32(v.hi, n.hi)); }
 AURA_INLINE ivec ivec_both(ivec a, ivec b) { return ivec_of(_mm256_and_si256(a.lo, b.lo), _mm256_and_si256(a.hi, b.hi)); }
@@ -331,29 +333,37 @@ AURA_INLINE ivec ivec_add8(ivec v, int x)
     return x ? ivec_of(_mm256_add_epi8(v.lo, all), _mm256_add_epi8(v.hi, all)) : v;
 }
 enum { LOOKUP_BITS = 4 };
-/* A table of 16 bytes, and the entry for each byte, of which only the low 4 bits count. */
+/* A table of 16 bytes, and the entry for the 4 bits of each byte from bit `shift`, 0 or 4, on. */
 AURA_INLINE ivec ivec_table(const int8_t *p)
 {
     __m256i twice = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)p));
     return ivec_of(twice, twice);
 }
-AURA_INLINE ivec ivec_lookup(ivec table, ivec codes)
+AURA_INLINE ivec ivec_lookup(ivec table, ivec codes, const int shift)
 {
     __m256i low = _mm256_set1_epi8(15);
+    codes = ivec_shr(codes, shift);
     return ivec_of(_mm256_shuffle_epi8(table.lo, _mm256_and_si256(codes.lo, low)),
                    _mm256_shuffle_epi8(table.hi, _mm256_and_si256(codes.hi, low)));
 }
 /* The same of two tables for nibble k / 4 of each byte: of the second where bit k ^ 4 of that byte of `which` is set. */
-AURA_INLINE void ivec_tables(ivec table[4], ivec first, ivec second) { table[0] = table[2] = first, table[1] = table[3] = second; }
+typedef struct {
+    ivec first, second;
+} tables;
+AURA_INLINE tables ivec_tables(ivec first, ivec second)
+{
+    const tables both = {first, second};
+    return both;
+}
 AURA_INLINE __m256i lookup2_half(__m256i first, __m256i second, __m256i codes, __m256i which, const int k)
 {
     const __m256i nibble = k < 4 ? codes : _mm256_srli_epi32(codes, 4), low = _mm256_and_si256(nibble, _mm256_set1_epi8(0x0f));
     return _mm256_blendv_epi8(_mm256_shuffle_epi8(first, low), _mm256_shuffle_epi8(second, low),
                               _mm256_slli_epi32(which, 7 - (k ^ 4)));
 }
-AURA_INLINE ivec ivec_lookup2(const ivec table[4], ivec codes, ivec which, const int k)
+AURA_INLINE ivec ivec_lookup2(tables both, ivec codes, ivec which, const int k)
 {
-    const __m256i first = table[k / 4 * 2].lo, second = table[k / 4 * 2 + 1].lo;
+    const __m256i first = both.first.lo, second = both.second.lo;
     return ivec_of(lookup2_half(first, second, codes.lo, which.lo, k), lookup2_half(first, second, codes.hi, which.hi, k));
 }
 /* Of each 32 bytes, byte 8 i + k goes to 4 k + i. */

@@ -14,20 +14,26 @@ AURA_TARGET("avx512f,avx512bw,avx512dq,avx512vl,bmi2")
 #include "avx512.h"
 
 enum { LOOKUP_BITS = 4 };
-/* Entry of a table for each byte, of which only the low 4 bits count. */
-AURA_INLINE ivec ivec_lookup(ivec table, ivec codes)
+/* Entry of a table for the 4 bits of each byte from bit `shift`, 0 or 4, on. */
+AURA_INLINE ivec ivec_lookup(ivec table, ivec codes, const int shift)
 {
-    return _mm512_shuffle_epi8(table, ivec_and(codes, 0x0f0f0f0f));
+    return _mm512_shuffle_epi8(table, ivec_and(ivec_shr(codes, shift), 0x0f0f0f0f));
 }
 
 /* The same of two tables for nibble k / 4 of each byte: of the second where bit k ^ 4 of that byte of `which` is set. */
-AURA_INLINE void ivec_tables(ivec table[4], ivec first, ivec second) { table[0] = table[2] = first, table[1] = table[3] = second; }
-AURA_INLINE ivec ivec_lookup2(const ivec table[4], ivec codes, ivec which, const int k)
+typedef struct {
+    ivec first, second;
+} tables;
+AURA_INLINE tables ivec_tables(ivec first, ivec second)
+{
+    const tables both = {first, second};
+    return both;
+}
+AURA_INLINE ivec ivec_lookup2(tables both, ivec codes, ivec which, const int k)
 {
     const ivec low = ivec_and(ivec_shr(codes, k / 4 * 4), 0x0f0f0f0f);
     const __mmask64 m = _mm512_test_epi8_mask(which, _mm512_set1_epi8((char)(1 << (k ^ 4))));
-    const ivec *of = table + k / 4 * 2;
-    return _mm512_mask_shuffle_epi8(_mm512_shuffle_epi8(of[0], low), m, of[1], low);
+    return _mm512_mask_shuffle_epi8(_mm512_shuffle_epi8(both.first, low), m, both.second, low);
 }
 
 /* Each lane of sum + its four products of unsigned u and signed s bytes. Two products of a full byte and a signed one

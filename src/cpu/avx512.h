@@ -185,6 +185,8 @@ AURA_INLINE int ties_found(ties t) { return t != 0xffff; }
 AURA_INLINE ivec ivec_shl(ivec v, const int n) { return _mm512_sll_epi32(v, _mm_cvtsi32_si128(n)); }
 AURA_INLINE ivec ivec_shr(ivec v, const int n) { return n ? _mm512_srl_epi32(v, _mm_cvtsi32_si128(n)) : v; }
 AURA_INLINE ivec ivec_sar(ivec v, const int n) { return _mm512_sra_epi32(v, _mm_cvtsi32_si128(n)); }
+/* 32 bits of lanes from bit n on, n from 1 to 3, of which `after` has those that `here` has not. */
+AURA_INLINE ivec ivec_shr2(ivec here, ivec after, const int n) { return ivec_xor(ivec_shr(here, n), ivec_shl(after, 32 - n)); }
 /* Right, each lane by its own count. */
 AURA_INLINE ivec ivec_shrv(ivec v, ivec n) { return _mm512_srlv_epi32(v, n); }
 AURA_INLINE ivec ivec_both(ivec a, ivec b) { return _mm512_and_si512(a, b); }

@@ -3,12 +3,6 @@
 #ifndef AURA_CPU_NEON_H
 #define AURA_CPU_NEON_H
 
-/* gcc 12 schedules before it assigns registers: all loads of an unrolled loop first, and then it spills what it loaded.
- * Without that, score_b4p1_dotprod goes to the stack 66 times instead of 473. */
-#if !defined(__clang__)
-#pragma GCC optimize("no-schedule-insns")
-#endif
-
 /* clang before 16 declares these only where the whole file is compiled for them; 34 is its name for int32x4_t. */
 #if defined(__clang__) && __clang_major__ < 16
 #define vdotq_s32(sum, a, b) \
@@ -379,6 +373,20 @@ AURA_INLINE ivec ivec_shr(ivec v, const int n)
 {
     return n ? ivec_of(v.val[0] >> n, v.val[1] >> n, v.val[2] >> n, v.val[3] >> n) : v;
 }
+/* 32 bits of lanes from bit n on, n from 1 to 3, of which `after` has those that `here` has not. */
+AURA_INLINE uint32x4_t shr2_quarter(uint32x4_t here, uint32x4_t after, const int n)
+{
+    switch (n) { /* a constant in the instruction */
+    case 1: return vsliq_n_u32(here >> 1, after, 31);
+    case 2: return vsliq_n_u32(here >> 2, after, 30);
+    default: return vsliq_n_u32(here >> 3, after, 29);
+    }
+}
+AURA_INLINE ivec ivec_shr2(ivec here, ivec after, const int n)
+{
+    return ivec_of(shr2_quarter(here.val[0], after.val[0], n), shr2_quarter(here.val[1], after.val[1], n),
+                   shr2_quarter(here.val[2], after.val[2], n), shr2_quarter(here.val[3], after.val[3], n));
+}
 AURA_INLINE uint32x4_t sar_quarter(uint32x4_t v, const int n)
 {
     return vreinterpretq_u32_s32(vreinterpretq_s32_u32(v) >> n);
@@ -442,36 +450,47 @@ AURA_INLINE ivec ivec_add8(ivec v, int x)
     return v;
 }
 enum { LOOKUP_BITS = 4 };
-/* A table of 16 bytes, and the entry for each byte, of which only the low 4 bits count. */
+/* A table of 16 bytes, and the entry for the 4 bits of each byte from bit `shift`, 0 or 4, on. */
 AURA_INLINE ivec ivec_table(const int8_t *p)
 {
     uint32x4_t all = vreinterpretq_u32_s8(vld1q_s8(p));
     return ivec_of(all, all, all, all);
 }
-AURA_INLINE uint32x4_t lookup_quarter(uint32x4_t table, uint32x4_t codes)
+AURA_INLINE uint8x16_t nibble_quarter(uint32x4_t codes, const int shift)
 {
-    uint8x16_t low = vandq_u8(vreinterpretq_u8_u32(codes), vdupq_n_u8(15));
-    return vreinterpretq_u32_u8(vqtbl1q_u8(vreinterpretq_u8_u32(table), low));
+    const uint8x16_t bytes = vreinterpretq_u8_u32(codes);
+    return shift ? bytes >> 4 : vandq_u8(bytes, vdupq_n_u8(15));
 }
-AURA_INLINE ivec ivec_lookup(ivec table, ivec codes)
+AURA_INLINE uint32x4_t lookup_quarter(uint32x4_t table, uint32x4_t codes, const int shift)
 {
-    return ivec_of(lookup_quarter(table.val[0], codes.val[0]), lookup_quarter(table.val[1], codes.val[1]),
-                   lookup_quarter(table.val[2], codes.val[2]), lookup_quarter(table.val[3], codes.val[3]));
+    return vreinterpretq_u32_u8(vqtbl1q_u8(vreinterpretq_u8_u32(table), nibble_quarter(codes, shift)));
+}
+AURA_INLINE ivec ivec_lookup(ivec table, ivec codes, const int shift)
+{
+    return ivec_of(lookup_quarter(table.val[0], codes.val[0], shift), lookup_quarter(table.val[1], codes.val[1], shift),
+                   lookup_quarter(table.val[2], codes.val[2], shift), lookup_quarter(table.val[3], codes.val[3], shift));
 }
 /* The same of two tables for nibble k / 4 of each byte: of the second where bit k ^ 4 of that byte of `which` is set. */
-AURA_INLINE void ivec_tables(ivec table[4], ivec first, ivec second) { table[0] = table[2] = first, table[1] = table[3] = second; }
-AURA_INLINE uint32x4_t lookup2_quarter(uint32x4_t first, uint32x4_t second, uint32x4_t codes)
+typedef struct {
+    uint32x4_t first, second;
+} tables;
+AURA_INLINE tables ivec_tables(ivec first, ivec second)
 {
-    const uint8x16x2_t both = {{vreinterpretq_u8_u32(first), vreinterpretq_u8_u32(second)}};
-    return vreinterpretq_u32_u8(vqtbl2q_u8(both, vreinterpretq_u8_u32(codes)));
+    const tables t = {first.val[0], second.val[0]};
+    return t;
 }
-AURA_INLINE ivec ivec_lookup2(const ivec table[4], ivec codes, ivec which, const int k)
+AURA_INLINE uint32x4_t lookup2_quarter(tables t, uint32x4_t codes, uint32x4_t which, const int k)
 {
-    const uint32x4_t first = table[k / 4 * 2].val[0], second = table[k / 4 * 2 + 1].val[0];
-    which = k < 4 ? ivec_shr(which, k) : ivec_shl(which, 8 - k); /* to bit 4 */
-    codes = ivec_join(ivec_shr(codes, k / 4 * 4), 0x0f0f0f0f, which, 0x10101010);
-    return ivec_of(lookup2_quarter(first, second, codes.val[0]), lookup2_quarter(first, second, codes.val[1]),
-                   lookup2_quarter(first, second, codes.val[2]), lookup2_quarter(first, second, codes.val[3]));
+    const uint8x16x2_t both = {{vreinterpretq_u8_u32(t.first), vreinterpretq_u8_u32(t.second)}};
+    const uint8x16_t bits = vreinterpretq_u8_u32(which), two = vandq_u8(k % 4 ? bits >> k % 4 : bits, vdupq_n_u8(0x11));
+    const uint8x16_t index = k < 4 ? vbslq_u8(vdupq_n_u8(15), vreinterpretq_u8_u32(codes), two)
+                                   : vsliq_n_u8(nibble_quarter(codes, 4), two, 4);
+    return vreinterpretq_u32_u8(vqtbl2q_u8(both, index));
+}
+AURA_INLINE ivec ivec_lookup2(tables t, ivec codes, ivec which, const int k)
+{
+    return ivec_of(lookup2_quarter(t, codes.val[0], which.val[0], k), lookup2_quarter(t, codes.val[1], which.val[1], k),
+                   lookup2_quarter(t, codes.val[2], which.val[2], k), lookup2_quarter(t, codes.val[3], which.val[3], k));
 }
 /* Of each 32 bytes, byte 8 i + k goes to 4 k + i. */
 AURA_INLINE uint16x8_t turn_quarter(uint32x4_t v)

@@ -3,7 +3,7 @@
  * The naive loop decodes a code and multiplies it by one query. Here a quad of 16 or 32 tokens is decoded once, and one
  * instruction (or a few) adds its four products to the sums of each query: no horizontal sums, as a lane is a token.
  *
- * Needs: tile.tmpl.h; score_sums and what is with it, of sums.tmpl.h or sums16.tmpl.h; ivec_plus, ivec_set1; vec_from_int,
+ * Needs: tile.tmpl.h; score_sums and what is with it, of one of the files sums*.tmpl.h; ivec_plus, ivec_set1; vec_from_int,
  *        vec_load_f16, vec_set1, vec_mul, vec_add, vec_store; AURA_ISA. */
 
 /* logit of 16 * vecs tokens from t on; rows, vecs, kind and planes are constants. */
@@ -12,7 +12,7 @@ AURA_INLINE void score_part(float *logit, const struct aura_query *q, const stru
                             const int kind, const int planes)
 {
     const struct aura_side *s = tile->side;
-    ivec sum[8][TILE_VECS];
+    ivec sum[TILE_MOST][TILE_VECS];
     vec scale[TILE_VECS];
     score_sums(sum, ready, tile, levels, t, rows, kind, planes);
     AURA_UNROLL
@@ -44,24 +44,25 @@ AURA_INLINE void score_block(float *logit, const struct aura_query *q, const str
             score_part(logit + i * n * AURA_TILE, q, &ready, levels, tile + i, factor, bias + i * n, t, rows, kind, planes);
 }
 
-/* Blocks of as many queries as stay in registers: each decodes the tiles for itself, which costs less than to keep them
- * decoded. */
+/* Blocks of as many queries as share a pass over the tiles; `rows` is a constant. Says how many queries are done. */
+AURA_INLINE size_t score_blocks(float *logit, const struct aura_query *q, const struct aura_tile *tile, const float *factor,
+                                const float *bias, size_t n, size_t done, size_t tiles, const int rows, const int kind,
+                                const int planes)
+{
+    for (; tile_takes(rows, planes) && n - done >= (size_t)rows; done += (size_t)rows)
+        score_block(logit + done * AURA_TILE, q + done, tile, factor + done, bias + done, n, tiles, rows, kind, planes);
+    return done;
+}
+
 AURA_INLINE void score_rows(float *logit, const struct aura_query *q, const struct aura_tile *tile, const float *factor,
                             const float *bias, size_t n, size_t tiles, const int kind, const int planes)
 {
-    const int many = tile_rows(planes), few = tile_rows(planes) < 4 ? tile_rows(planes) : 4;
-    size_t g = 0;
-    for (; g + (size_t)many <= n && many > few; g += (size_t)many)
-        score_block(logit + g * AURA_TILE, q + g, tile, factor + g, bias + g, n, tiles, many, kind, planes);
-    for (; g + (size_t)few <= n; g += (size_t)few)
-        score_block(logit + g * AURA_TILE, q + g, tile, factor + g, bias + g, n, tiles, few, kind, planes);
-    logit += g * AURA_TILE;
-    if (few > 3 && n - g == 3)
-        score_block(logit, q + g, tile, factor + g, bias + g, n, tiles, 3, kind, planes);
-    if (few > 2 && n - g == 2)
-        score_block(logit, q + g, tile, factor + g, bias + g, n, tiles, 2, kind, planes);
-    if (n - g == 1)
-        score_block(logit, q + g, tile, factor + g, bias + g, n, tiles, 1, kind, planes);
+    size_t done = score_blocks(logit, q, tile, factor, bias, n, 0, tiles, 16, kind, planes);
+    done = score_blocks(logit, q, tile, factor, bias, n, done, tiles, 8, kind, planes);
+    done = score_blocks(logit, q, tile, factor, bias, n, done, tiles, 4, kind, planes);
+    done = score_blocks(logit, q, tile, factor, bias, n, done, tiles, 3, kind, planes);
+    done = score_blocks(logit, q, tile, factor, bias, n, done, tiles, 2, kind, planes);
+    score_blocks(logit, q, tile, factor, bias, n, done, tiles, 1, kind, planes);
 }
 
 #define AURA_STAMP(stage, shape, kind, isa)                                                                            \

@@ -8,8 +8,8 @@
  *        unsigned keys; WEIGHTS_SIGNED, 1 where ivec_dot_value takes signed weights; TILE_VECS, vectors side by side; TILE_ROWS,
  *        queries together with one plane, half as many with two; TILE_SUMS, vectors of sums that stay in registers. */
 
-/* Queries that share a pass over a tile. */
-AURA_INLINE int tile_rows(const int planes) { return TILE_ROWS / planes; }
+/* Whether that many queries share a pass over a tile. */
+AURA_INLINE int tile_takes(const int rows, const int planes) { return rows * planes <= TILE_ROWS; }
 
 /* What is added to the bytes of a key's quad before the product. Bytes of tables are within -64 to 63, codes that are split
  * are positive. */
@@ -52,7 +52,7 @@ AURA_INLINE void ready_weights(struct ready_weights *ready, const struct aura_we
 }
 
 /* sum[g][v] = products of 16 * TILE_VECS tokens from t on, offset included; rows, kind and planes are constants. */
-AURA_INLINE void score_sums(ivec out[8][TILE_VECS], const struct ready_queries *ready, const struct aura_tile *tile,
+AURA_INLINE void score_sums(ivec out[TILE_MOST][TILE_VECS], const struct ready_queries *ready, const struct aura_tile *tile,
                             struct levels levels, uint32_t t, const int rows, const int kind, const int planes)
 {
     const struct aura_side *s = tile->side;
@@ -99,7 +99,7 @@ AURA_INLINE void score_sums(ivec out[8][TILE_VECS], const struct ready_queries *
 
 /* out[g][v] = products of tile n, channels d .. d + 16 * vecs; rows, vecs, kind and planes are constants. Where weights must be
  * signed bytes, 128 is taken off each, and 128 times the sum of the levels is added at the end. */
-AURA_INLINE void value_sums(ivec out[8][TILE_VECS], const struct ready_weights *ready, size_t n, const struct aura_tile *tile,
+AURA_INLINE void value_sums(ivec out[TILE_MOST][TILE_VECS], const struct ready_weights *ready, size_t n, const struct aura_tile *tile,
                             struct levels levels, uint32_t d, const int rows, const int vecs, const int kind, const int planes)
 {
     const struct aura_side *s = tile->side;

@@ -10,11 +10,11 @@
  * Needs: tile.tmpl.h; ivec_zero, ivec_plus, ivec_plus16, ivec_pairs, ivec_dot16, ivec_even, ivec_odd, ivec_store, ivec_total;
  *        TILE_VECS, TILE_ROWS as there. */
 
-/* Queries that share a pass over a tile. */
-AURA_INLINE int tile_rows(const int planes)
+/* Whether that many queries share a pass over a tile. */
+AURA_INLINE int tile_takes(const int rows, const int planes)
 {
     (void)planes;
-    return TILE_ROWS;
+    return rows <= TILE_ROWS;
 }
 
 /* The levels of 2 bits, +-15 and +-50, are multiples of 5: what is multiplied is a fifth of them. */
@@ -122,7 +122,7 @@ AURA_INLINE void ready_weights(struct ready_weights *ready, const struct aura_we
 
 /* sum[g][v] += products of quads k to k + quads - 1 in bytes. four[g], the bytes of query or weight, begins `apart` bytes after
  * that of the query before; k, quads and what is a matter of shape are constants. */
-AURA_INLINE void sums_add8(ivec sum[8][TILE_VECS], const ivec x[4][TILE_VECS], const void *four, size_t apart, const int k,
+AURA_INLINE void sums_add8(ivec sum[TILE_MOST][TILE_VECS], const ivec x[4][TILE_VECS], const void *four, size_t apart, const int k,
                            const int rows, const int vecs, const int quads, const int values)
 {
     AURA_UNROLL
@@ -143,7 +143,7 @@ AURA_INLINE void sums_add8(ivec sum[8][TILE_VECS], const ivec x[4][TILE_VECS], c
 
 /* sum[g][v] += products of quad k in 16-bit numbers, and plain[v] += the quad, in 16 bits: first of its even and then of its odd
  * bytes, as both at once would take too many registers. pair[g] begins `apart` words after that of the query before. */
-AURA_INLINE void sums_add16(ivec sum[8][TILE_VECS], ivec plain[TILE_VECS], const ivec x[TILE_VECS], const uint32_t *pair,
+AURA_INLINE void sums_add16(ivec sum[TILE_MOST][TILE_VECS], ivec plain[TILE_VECS], const ivec x[TILE_VECS], const uint32_t *pair,
                             size_t apart, const int k, const int rows, const int vecs, const int sign)
 {
     AURA_UNROLL
@@ -165,7 +165,7 @@ AURA_INLINE void sums_add16(ivec sum[8][TILE_VECS], ivec plain[TILE_VECS], const
 }
 
 /* sum[g][v] = products of 16 * TILE_VECS tokens from t on, offset included; rows, kind and planes are constants. */
-AURA_INLINE void score_sums(ivec sum[8][TILE_VECS], const struct ready_queries *ready, const struct aura_tile *tile,
+AURA_INLINE void score_sums(ivec sum[TILE_MOST][TILE_VECS], const struct ready_queries *ready, const struct aura_tile *tile,
                             struct levels levels, uint32_t t, const int rows, const int kind, const int planes)
 {
     const struct aura_side *s = tile->side;
@@ -199,7 +199,7 @@ AURA_INLINE void score_sums(ivec sum[8][TILE_VECS], const struct ready_queries *
 }
 
 /* sum[g][v] = products of tile n, channels d .. d + 16 * vecs; rows, vecs, kind and planes are constants. */
-AURA_INLINE void value_sums(ivec sum[8][TILE_VECS], const struct ready_weights *ready, size_t n, const struct aura_tile *tile,
+AURA_INLINE void value_sums(ivec sum[TILE_MOST][TILE_VECS], const struct ready_weights *ready, size_t n, const struct aura_tile *tile,
                             struct levels levels, uint32_t d, const int rows, const int vecs, const int kind, const int planes)
 {
     const struct aura_side *s = tile->side;

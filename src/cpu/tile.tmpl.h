@@ -8,15 +8,17 @@
  * are the subset, for all 32 codes of a lane out of four words of single bits, bits 2 and 3 are of the code. The neighbours of a
  * channel are shifted bits of its own lane for keys, and the words of the next lanes for values.
  *
- * Needs: ivec_load, ivec_shl, ivec_shr, ivec_and, ivec_both, ivec_xor, ivec_join, ivec_select, ivec_add8, ivec_table, ivec_tables,
+ * Needs: ivec_load, ivec_shl, ivec_shr, ivec_shr2, ivec_and, ivec_both, ivec_xor, ivec_join, ivec_select, ivec_add8, ivec_table, ivec_tables,
  *        ivec_lookup, ivec_lookup2, ivec_set1, ivec_zero, ivec_turn, ivec_store; LOOKUP_BITS, the bits of a
  *        byte that ivec_lookup looks at: 6 where its table is a whole vector, else 4. */
+
+enum { TILE_MOST = 16 }; /* queries that share a pass over a tile, at most */
 
 /* What a lookup finds for the low bits of a byte and, with 2 bits, for the two above them: a nibble is two codes, and none of
  * them has to be moved. */
 struct levels {
     ivec low, high;
-    ivec two[4]; /* t4: 32 levels, as ivec_lookup2 wants them */
+    tables two; /* t4: 32 levels, as ivec_lookup2 wants them */
 };
 
 /* The levels, with `offset` added to each; kind is a constant. */
@@ -34,58 +36,67 @@ AURA_INLINE struct levels tile_levels(const int8_t *level, int offset, const int
             all[i] = (int8_t)(2 * (i % (1 << kind)) + 1 - (1 << kind));
         l.low = ivec_load(all);
     }
-    l.high = kind == 2 ? ivec_lookup(l.low, ivec_load(above)) : l.low;
-    if (kind == AURA_TRELLIS_4)
-        ivec_tables(l.two, l.low, ivec_add8(ivec_table(level + 16), offset));
-    else
-        l.two[0] = l.two[1] = l.two[2] = l.two[3] = l.low;
+    l.high = kind == 2 ? ivec_lookup(l.low, ivec_load(above), 0) : l.low;
+    l.two = ivec_tables(l.low, kind == AURA_TRELLIS_4 ? ivec_add8(ivec_table(level + 16), offset) : l.low);
     return l;
 }
 
-/* A run of trellis codes of 16 lanes: quad k has its nibbles in part 2 (k % 2) + k / 2 % 2, shifted by k / 4 * 4; the last part is
- * bit 3 of t4, in bit k ^ 4. Of the other kinds: nothing. */
+/* A run of trellis codes of 16 lanes: quad k has its nibbles in part 2 (k % 2) + k / 2 % 2, shifted by k / 4 * 4; bit 3 of t4 is in
+ * bit k ^ 4 of `last`. Of the other kinds: nothing. */
 struct nibbles {
-    ivec part[5];
+    ivec subset[2]; /* of quads 0, 2, 4, 6 and of the others, two bits each */
+    ivec part[4], last;
 };
 
-/* u[i]: bit 0 of the codes of the channel i further along the path. */
-AURA_INLINE struct nibbles tile_nibbles(const ivec u[4], const uint32_t *low, size_t lanes, const int kind)
+/* Parts j and 2 + j: those of quads 2 j, 2 j + 1, 2 j + 4 and 2 j + 5. */
+AURA_INLINE void tile_parts(struct nibbles *n, const uint32_t *low, size_t lanes, const int j, const int kind)
 {
-    const ivec z1 = ivec_xor(ivec_xor(u[0], u[1]), u[3]), z0 = u[2];
-    const ivec subset[2] = {ivec_select(0x55555555, z0, ivec_shl(z1, 1)), ivec_select(0x55555555, ivec_shr(z0, 1), z1)};
-    struct nibbles n;
+    if (!aura_is_trellis(kind))
+        return;
     AURA_UNROLL
     for (int w = 0; w < 2; w++) {
-        ivec more = ivec_load(low + (size_t)(kind == AURA_TRELLIS_2 ? 1 : 1 + w) * lanes);
-        n.part[2 * w] = ivec_select(0x33333333, subset[w], ivec_shl(more, kind == AURA_TRELLIS_2 ? 2 - w : 2));
-        n.part[2 * w + 1] = ivec_select(0x33333333, ivec_shr(subset[w], 2), kind == AURA_TRELLIS_2 ? ivec_shr(more, w) : more);
+        const ivec more = ivec_load(low + (size_t)(kind == AURA_TRELLIS_2 ? 1 : 1 + w) * lanes);
+        const int up = 2 - 2 * j - (kind == AURA_TRELLIS_2 ? w : 0); /* bits to the left */
+        n->part[2 * w + j] = ivec_select(0x33333333, ivec_shr(n->subset[w], 2 * j), up > 0 ? ivec_shl(more, up) : ivec_shr(more, -up));
     }
-    n.part[4] = kind == AURA_TRELLIS_4 ? ivec_load(low + 3 * lanes) : ivec_zero();
+}
+
+/* u[i]: bit 0 of the codes of the channel i further along the path. Without parts. */
+AURA_INLINE struct nibbles tile_subsets(const ivec u[4], const uint32_t *low, size_t lanes, const int kind)
+{
+    const ivec z1 = ivec_xor(ivec_xor(u[0], u[1]), u[3]), z0 = u[2];
+    struct nibbles n;
+    n.subset[0] = ivec_select(0x55555555, z0, ivec_shl(z1, 1)), n.subset[1] = ivec_select(0x55555555, ivec_shr(z0, 1), z1);
+    n.part[0] = n.part[1] = n.part[2] = n.part[3] = ivec_zero();
+    n.last = kind == AURA_TRELLIS_4 ? ivec_load(low + 3 * lanes) : ivec_zero();
+    return n;
+}
+AURA_INLINE struct nibbles tile_no_nibbles(void)
+{
+    struct nibbles n;
+    n.subset[0] = n.subset[1] = n.part[0] = n.part[1] = n.part[2] = n.part[3] = n.last = ivec_zero();
     return n;
 }
 
-/* Of a run of keys. `next`: the words of the run after it, or NULL. */
-AURA_INLINE struct nibbles tile_key_nibbles(const uint32_t *low, const uint32_t *next, const int kind)
+/* Of a run of keys, without parts. `next`: the words of the run after it, or zeros. */
+AURA_INLINE struct nibbles tile_key_subsets(const uint32_t *low, const uint32_t *next, const int kind)
 {
-    struct nibbles none;
-    if (!aura_is_trellis(kind)) {
-        none.part[0] = none.part[1] = none.part[2] = none.part[3] = none.part[4] = ivec_zero();
-        return none;
-    }
-    const ivec here = ivec_load(low), after = next ? ivec_load(next) : ivec_zero();
+    if (!aura_is_trellis(kind))
+        return tile_no_nibbles();
+    const ivec here = ivec_load(low), after = ivec_load(next);
     ivec u[4] = {here, here, here, here};
     AURA_UNROLL
     for (int i = 1; i < 4; i++)
-        u[i] = ivec_xor(ivec_shr(here, i), ivec_shl(after, 32 - i));
-    return tile_nibbles(u, low, AURA_TILE, kind);
+        u[i] = ivec_shr2(here, after, i);
+    return tile_subsets(u, low, AURA_TILE, kind);
 }
 
-/* Of 16 channels of values; left: how many there are from the first of them on. */
-AURA_INLINE struct nibbles tile_value_nibbles(const uint32_t *low, size_t lanes, uint32_t left, const int kind)
+/* Of 16 channels of values, without parts; left: how many there are from the first of them on. */
+AURA_INLINE struct nibbles tile_value_subsets(const uint32_t *low, size_t lanes, uint32_t left, const int kind)
 {
     static const uint32_t keep[19] = {~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, ~0u, 0, 0, 0};
     if (!aura_is_trellis(kind))
-        return tile_key_nibbles(low, NULL, kind);
+        return tile_no_nibbles();
     ivec u[4];
     AURA_UNROLL
     for (int i = 0; i < 4; i++)
@@ -94,7 +105,13 @@ AURA_INLINE struct nibbles tile_value_nibbles(const uint32_t *low, size_t lanes,
         AURA_UNROLL
         for (int i = 1; i < 4; i++)
             u[i] = ivec_both(u[i], ivec_load(keep + i));
-    return tile_nibbles(u, low, lanes, kind);
+    return tile_subsets(u, low, lanes, kind);
+}
+AURA_INLINE struct nibbles tile_value_nibbles(const uint32_t *low, size_t lanes, uint32_t left, const int kind)
+{
+    struct nibbles n = tile_value_subsets(low, lanes, left, kind);
+    tile_parts(&n, low, lanes, 0, kind), tile_parts(&n, low, lanes, 1, kind);
+    return n;
 }
 
 /* What codes of 5 and 6 bits have above the lower four, at bit 4 of each byte of quad k, among bits of other quads. */
@@ -114,22 +131,22 @@ AURA_INLINE ivec tile_quad(const uint32_t *low, const uint32_t *high, size_t lan
     if (aura_is_trellis(kind)) {
         const ivec n = nibbles->part[2 * (k % 2) + k / 2 % 2];
         if (kind == AURA_TRELLIS_4)
-            return ivec_lookup2(levels.two, n, nibbles->part[4], k);
-        return ivec_lookup(levels.low, ivec_shr(n, k / 4 * 4));
+            return ivec_lookup2(levels.two, n, nibbles->last, k);
+        return ivec_lookup(levels.low, n, k / 4 * 4);
     }
     if (kind == 8)
         return ivec_load(low + (size_t)k * lanes);
     if (kind == 2)
-        return ivec_lookup(k % 2 ? levels.high : levels.low, ivec_shr(ivec_load(low + (size_t)(k / 4) * lanes), k % 4 / 2 * 4));
+        return ivec_lookup(k % 2 ? levels.high : levels.low, ivec_load(low + (size_t)(k / 4) * lanes), k % 4 / 2 * 4);
     if (kind == 3 && k >= 6) { /* nibbles of the spare bits: both quads at once */
         ivec bit0 = ivec_shr(ivec_load(low), 3), bit1 = ivec_shr(ivec_load(low + lanes), 2);
         ivec bit2 = ivec_shr(ivec_load(low + 2 * lanes), 1);
-        return ivec_lookup(levels.low, ivec_shr(ivec_select(0x11111111, bit0, ivec_select(0x22222222, bit1, bit2)), nibble));
+        return ivec_lookup(levels.low, ivec_select(0x11111111, bit0, ivec_select(0x22222222, bit1, bit2)), nibble);
     }
-    ivec four = ivec_shr(ivec_load(low + (size_t)(k / 2) * lanes), nibble);
+    const ivec four = ivec_load(low + (size_t)(k / 2) * lanes);
     if (kind <= 4)
-        return ivec_lookup(levels.low, four);
-    return ivec_join(four, 0x0f0f0f0f, tile_high(high, lanes, k, kind), kind == 5 ? 0x10101010 : 0x30303030);
+        return ivec_lookup(levels.low, four, nibble);
+    return ivec_join(ivec_shr(four, nibble), 0x0f0f0f0f, tile_high(high, lanes, k, kind), kind == 5 ? 0x10101010 : 0x30303030);
 }
 
 /* Where the low and the high words of a run begin. */
@@ -154,7 +171,7 @@ AURA_INLINE ivec tile_value_quad(const uint32_t *words, struct run at, const str
 {
     if (aura_is_split(kind) && tile_has_levels(kind)) {
         const ivec four = ivec_shr(ivec_load(words + at.low + (size_t)(k / 2) * s->lanes), 4 * (k % 2));
-        return ivec_lookup(levels.low, ivec_select(0x0f0f0f0f, four, tile_high(words + at.high, s->lanes, k, kind)));
+        return ivec_lookup(levels.low, ivec_select(0x0f0f0f0f, four, tile_high(words + at.high, s->lanes, k, kind)), 0);
     }
     return tile_quad(words + at.low, words + at.high, s->lanes, nibbles, levels, k, kind);
 }
@@ -168,11 +185,22 @@ AURA_INLINE ivec tile_key_quad(const struct aura_tile *tile, struct run at, size
     return kind == 8 ? ivec_add8(x, offset) : x;
 }
 
-/* The nibbles of a run of keys, 16 tokens from `lane` on. */
+/* Of a run of keys, 16 tokens from `lane` on. */
+AURA_INLINE const uint32_t *tile_run_low(const struct aura_tile *tile, struct run at, size_t lane)
+{
+    return tile->words + at.low + lane;
+}
+AURA_INLINE const uint32_t *tile_run_next(const struct aura_tile *tile, struct run at, uint32_t run, size_t lane, const int kind)
+{
+    static const uint32_t none[AURA_LANES];
+    return run + 1 < tile->side->runs ? tile_run_low(tile, at, lane) + (size_t)aura_bits_of(kind) * AURA_TILE : none;
+}
 AURA_INLINE struct nibbles tile_run_nibbles(const struct aura_tile *tile, struct run at, uint32_t run, size_t lane, const int kind)
 {
-    const uint32_t *low = tile->words + at.low + lane;
-    return tile_key_nibbles(low, run + 1 < tile->side->runs ? low + (size_t)aura_bits_of(kind) * AURA_TILE : NULL, kind);
+    const uint32_t *low = tile_run_low(tile, at, lane);
+    struct nibbles n = tile_key_subsets(low, tile_run_next(tile, at, run, lane, kind), kind);
+    tile_parts(&n, low, AURA_TILE, 0, kind), tile_parts(&n, low, AURA_TILE, 1, kind);
+    return n;
 }
 
 /* Queries in the order in which codes of keys lie. */

@@ -1,5 +1,5 @@
 #!/bin/bash
-# tool/bench/arm/count.sh ['ISA...' ['FORMAT...']]: how many instructions the stages of attention take on ARM, per row and tile of 32
+# tool/bench/arm/count.sh ['ISA...' ['FORMAT...' ['ROWS...']]]: how many instructions the stages of attention take on ARM, per row and tile of 32
 # tokens, D 128.
 # Counted under emulation, which says nothing about time: not what an instruction takes, nor which run side by side.
 # BUILD=DIR: where there is a library for ARM; without it, build/arm is made.
@@ -25,7 +25,7 @@ count() {
 printf '%-8s %-8s %4s %7s %8s %7s %7s\n' isa format rows score softmax value sum
 for isa in ${1:-neon dotprod i8mm}; do
     for format in ${2:-k2v2 k3v3 k4v4 k5v5 k6v6 k8v8 kt2vt2 kt3vt3 kt4vt4}; do
-        for rows in 1 4 16; do
+        for rows in ${3:-1 4 8 16 64}; do
             score=$(count $isa score $format $rows) softmax=$(count $isa softmax $format $rows)
             value=$(count $isa value $format $rows)
             printf '%-8s %-8s %4d %7d %8d %7d %7d\n' $isa $format $rows $score $softmax $value $((score + softmax + value))

@@ -8,7 +8,7 @@
 #include "../../../src/rules.h"
 #include "../../../src/stages.h"
 
-enum { DIM = 128, MOST = 32, WORDS = AURA_TILE * DIM / 4 + 64 };
+enum { DIM = 128, MOST = 64, WORDS = AURA_TILE * DIM / 4 + 64 };
 
 static struct {
     _Alignas(64) uint32_t words[AURA_TILES][WORDS];
