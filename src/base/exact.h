@@ -28,9 +28,9 @@
 #else
 #pragma GCC optimize("fp-contract=off")
 #if defined(__aarch64__)
-/* gcc 12 schedules before it assigns registers: all loads of an unrolled loop first, and then it spills what it loaded. This is here
- * and not beside the kernels because gcc inlines no function that was compiled with other options: what a kind is would be asked for
- * at run time, and everything for trellis codes and wide ones be part of every kernel. */
+/* gcc 12 schedules before it assigns registers: all loads of an unrolled loop first, and then it spills what it loaded.
+ * This is here and not beside the kernels because gcc inlines no function that was compiled with other options: what a
+ * kind is would be asked for at run time, and everything for trellis codes and wide ones be part of every kernel. */
 #pragma GCC optimize("no-schedule-insns")
 #endif
 #define AURA_TARGET(set) AURA_PRAGMA(GCC push_options) AURA_PRAGMA(GCC target(set))

@@ -19,16 +19,12 @@ AURA_INLINE uint32x4_t dot_quarter(uint32x4_t sum, uint32x4_t a, uint32x4_t b)
 {
     return vreinterpretq_u32_s32(vdotq_s32(vreinterpretq_s32_u32(sum), vreinterpretq_s8_u32(a), vreinterpretq_s8_u32(b)));
 }
-/* sum + products of keys and query bytes, of values and weights. */
+/* sum + products of keys and query bytes; of values and weights. */
 AURA_INLINE ivec ivec_dot_key(ivec sum, ivec keys, ivec query, const int wide)
 {
     (void)wide;
     return ivec_of(dot_quarter(sum.val[0], keys.val[0], query.val[0]), dot_quarter(sum.val[1], keys.val[1], query.val[1]),
                    dot_quarter(sum.val[2], keys.val[2], query.val[2]), dot_quarter(sum.val[3], keys.val[3], query.val[3]));
-}
-AURA_INLINE ivec ivec_dot_value(ivec sum, ivec values, ivec weights, const int wide)
-{
-    return ivec_dot_key(sum, values, weights, wide);
 }
 
 AURA_INLINE ivec ivec_dot_value_lane(ivec sum, ivec values, fours weights, const int lane)

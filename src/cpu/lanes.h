@@ -40,12 +40,18 @@ AURA_INLINE void pair_store(uint8_t *to, uint32x4_t even, uint32x4_t odd)
 {
     vst1q_u8(to, vreinterpretq_u8_u32(even)), vst1q_u8(to + 16, vreinterpretq_u8_u32(odd));
 }
-AURA_INLINE void pair_load(ivec pair[2], const uint8_t *p)
+typedef struct {
+    ivec a, b;
+} ivec2;
+AURA_INLINE ivec2 pair_load(const uint8_t *p)
 {
+    ivec2 pair;
     AURA_UNROLL
     for (int i = 0; i < 4; i++)
-        pair[0].val[i] = load_quarter(p + 32 * i), pair[1].val[i] = load_quarter(p + 32 * i + 16);
+        pair.a.val[i] = load_quarter(p + 32 * i), pair.b.val[i] = load_quarter(p + 32 * i + 16);
+    return pair;
 }
+
 /* What was stored at p is not kept in registers: gcc would do that with more vectors than there are registers. */
 AURA_INLINE void lane_written(const uint8_t *p) { __asm__("" : : "r"(p) : "memory"); }
 /* The same address, of which gcc does not know that: what it made of the words there before, it makes again. */

@@ -99,8 +99,9 @@ AURA_INLINE void score_sums(ivec out[TILE_MOST][TILE_VECS], const struct ready_q
 
 /* out[g][v] = products of tile n, channels d .. d + 16 * vecs; rows, vecs, kind and planes are constants. Where weights must be
  * signed bytes, 128 is taken off each, and 128 times the sum of the levels is added at the end. */
-AURA_INLINE void value_sums(ivec out[TILE_MOST][TILE_VECS], const struct ready_weights *ready, size_t n, const struct aura_tile *tile,
-                            struct levels levels, uint32_t d, const int rows, const int vecs, const int kind, const int planes)
+AURA_INLINE void value_sums(ivec out[TILE_MOST][TILE_VECS], const struct ready_weights *ready, size_t n,
+                            const struct aura_tile *tile, struct levels levels, uint32_t d, const int rows, const int vecs,
+                            const int kind, const int planes)
 {
     const struct aura_side *s = tile->side;
     const struct aura_weight *w = ready->w + n * ready->apart;

@@ -199,8 +199,9 @@ AURA_INLINE void score_sums(ivec sum[TILE_MOST][TILE_VECS], const struct ready_q
 }
 
 /* sum[g][v] = products of tile n, channels d .. d + 16 * vecs; rows, vecs, kind and planes are constants. */
-AURA_INLINE void value_sums(ivec sum[TILE_MOST][TILE_VECS], const struct ready_weights *ready, size_t n, const struct aura_tile *tile,
-                            struct levels levels, uint32_t d, const int rows, const int vecs, const int kind, const int planes)
+AURA_INLINE void value_sums(ivec sum[TILE_MOST][TILE_VECS], const struct ready_weights *ready, size_t n,
+                            const struct aura_tile *tile, struct levels levels, uint32_t d, const int rows, const int vecs,
+                            const int kind, const int planes)
 {
     const struct aura_side *s = tile->side;
     const struct aura_weight *w = ready->w + n * ready->apart;

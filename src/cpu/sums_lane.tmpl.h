@@ -1,14 +1,16 @@
-/* The sums of score, value and reference, for an instruction set whose product takes four bytes out of a vector of 16 for all lanes.
+/* The sums of score, value and reference, for an instruction set whose product takes four bytes out of a vector of
+ * 16 for all lanes.
  *
- * Few rows: a quad is multiplied as it comes out of the tile, and 16 bytes of a query or of weights are loaded for four quads. With
- * trellis codes the quads of 16 lanes go to memory first, as there are not registers enough for sums beside what makes quads.
- * From 8 rows on, or planes of rows: quads of 16 lanes are unpacked to memory once for all of them, and multiplied 8 rows at a time,
- * whose sums and factors are in registers then.
+ * Few rows: a quad is multiplied as it comes out of the tile, and 16 bytes of a query or of weights are loaded for
+ * four quads. With trellis codes the quads of 16 lanes go to memory first, as there are not registers enough for sums
+ * beside what makes quads. From 8 rows on, or planes of rows: quads of 16 lanes are unpacked to memory once for all of
+ * them, and multiplied 8 rows at a time, whose sums and factors are in registers then.
  *
- * Needs: tile.tmpl.h; ivec_zero, ivec_plus, ivec_shl, ivec_load, ivec_store, ivec_total, ivec_dot_key; fours_load, ivec_dot_key_lane,
- *        ivec_dot_value_lane, lane_written, rows_store, rows_multiply; WEIGHTS_SIGNED, 1 where values take signed weights; LANE_ROWS, rows of
- *        rows_multiply; LANE_CHUNK, bytes of one row that lie together there; LANE_TRELLIS, from how many rows on trellis codes go
- *        there, LANE_ROWS or less. */
+ * Needs: tile.tmpl.h; ivec_zero, ivec_plus, ivec_shl, ivec_load, ivec_store, ivec_total, ivec_dot_key; fours_load,
+ *        ivec_dot_key_lane, ivec_dot_value_lane, pair_load, pair_store, lane_written,
+ *        lane_again, rows_store, rows_multiply; WEIGHTS_SIGNED, 1
+ *        where values take signed weights; LANE_ROWS, rows of rows_multiply; LANE_CHUNK, bytes of one row that lie
+ *        together there; LANE_TRELLIS, from how many rows on trellis codes go there, LANE_ROWS or less. */
 
 enum { LANE_MOST = 2 * LANE_ROWS }; /* rows, or planes of rows, that share what is unpacked */
 
@@ -223,15 +225,16 @@ AURA_INLINE void score_sums_few(ivec out[TILE_MOST][TILE_VECS], const struct rea
         AURA_UNROLL
         for (int four = 0; four < 2; four++) {
             fours y[4];
-            ivec pair[2];
+            ivec2 pair = {ivec_zero(), ivec_zero()};
             AURA_UNROLL
             for (int i = 0; i < many; i++)
                 y[i] = fours_load(plane + (size_t)(i / planes) * ready->apart + i % planes * AURA_TILE_DIM + 16 * four, 0);
             AURA_UNROLL
             for (int k = 4 * four; k < 4 * four + 4; k++) {
                 if (aura_is_trellis(kind) && k % 2 == 0)
-                    pair_load(pair, from + 64 * k);
-                const ivec quad = aura_is_trellis(kind) ? pair[k % 2] : tile_key_quad(tile, at, t, &none, levels, 0, k, kind);
+                    pair = pair_load(from + 64 * k);
+                const ivec there = k % 2 ? pair.b : pair.a;
+                const ivec quad = aura_is_trellis(kind) ? there : tile_key_quad(tile, at, t, &none, levels, 0, k, kind);
                 AURA_UNROLL
                 for (int i = 0; i < many; i++)
                     sum[i][k % chains] = ivec_dot_key_lane(sum[i][k % chains], quad, y[i], k % 4);
@@ -270,15 +273,16 @@ AURA_INLINE void value_sums_few(ivec out[TILE_MOST][TILE_VECS], const struct rea
     AURA_UNROLL
     for (int four = 0; four < 2; four++) {
         fours y[4];
-        ivec pair[2];
+        ivec2 pair = {ivec_zero(), ivec_zero()};
         AURA_UNROLL
         for (int i = 0; i < many; i++)
             y[i] = fours_load(w[i / planes].plane[i % planes] + 16 * four, WEIGHTS_SIGNED ? 0x80808080 : 0);
         AURA_UNROLL
         for (int k = 4 * four; k < 4 * four + 4; k++) {
             if (aura_is_trellis(kind) && k % 2 == 0)
-                pair_load(pair, x + 64 * k);
-            const ivec quad = aura_is_trellis(kind) ? pair[k % 2] : tile_value_quad(words, at, s, &none, levels, k, kind);
+                pair = pair_load(x + 64 * k);
+            const ivec there = k % 2 ? pair.b : pair.a;
+            const ivec quad = aura_is_trellis(kind) ? there : tile_value_quad(words, at, s, &none, levels, k, kind);
             if (WEIGHTS_SIGNED && !aura_is_trellis(kind))
                 plain = ivec_dot_value_lane(plain, quad, one, 0);
             AURA_UNROLL
@@ -307,8 +311,8 @@ AURA_INLINE void score_sums(ivec sum[TILE_MOST][TILE_VECS], const struct ready_q
         score_sums_few(sum, ready, tile, levels, t, rows, kind, planes);
 }
 
-/* sum[g][0] = products of tile n, channels d .. d + 16; rows, kind and planes are constants. Where weights must be signed bytes, 128
- * is taken off each, and 128 times the sum of the levels is added at the end. */
+/* sum[g][0] = products of tile n, channels d .. d + 16; rows, kind and planes are constants. Where weights must be
+ * signed bytes, 128 is taken off each, and 128 times the sum of the levels is added at the end. */
 AURA_INLINE void value_sums(ivec sum[TILE_MOST][TILE_VECS], const struct ready_weights *ready, size_t n,
                             const struct aura_tile *tile, struct levels levels, uint32_t d, const int rows, const int vecs,
                             const int kind, const int planes)

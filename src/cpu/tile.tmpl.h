@@ -8,9 +8,9 @@
  * are the subset, for all 32 codes of a lane out of four words of single bits, bits 2 and 3 are of the code. The neighbours of a
  * channel are shifted bits of its own lane for keys, and the words of the next lanes for values.
  *
- * Needs: ivec_load, ivec_shl, ivec_shr, ivec_shr2, ivec_and, ivec_both, ivec_xor, ivec_join, ivec_select, ivec_add8, ivec_table, ivec_tables,
- *        ivec_lookup, ivec_lookup2, ivec_set1, ivec_zero, ivec_turn, ivec_store; LOOKUP_BITS, the bits of a
- *        byte that ivec_lookup looks at: 6 where its table is a whole vector, else 4. */
+ * Needs: ivec_load, ivec_shl, ivec_shr, ivec_shr2, ivec_and, ivec_both, ivec_xor, ivec_join, ivec_select, ivec_add8,
+ *        ivec_table, ivec_tables, ivec_lookup, ivec_lookup2, ivec_set1, ivec_zero, ivec_turn, ivec_store; LOOKUP_BITS, the bits of
+ *        a byte that ivec_lookup looks at: 6 where its table is a whole vector, else 4. */
 
 enum { TILE_MOST = 16 }; /* queries that share a pass over a tile, at most */
 
@@ -57,7 +57,8 @@ AURA_INLINE void tile_parts(struct nibbles *n, const uint32_t *low, size_t lanes
     for (int w = 0; w < 2; w++) {
         const ivec more = ivec_load(low + (size_t)(kind == AURA_TRELLIS_2 ? 1 : 1 + w) * lanes);
         const int up = 2 - 2 * j - (kind == AURA_TRELLIS_2 ? w : 0); /* bits to the left */
-        n->part[2 * w + j] = ivec_select(0x33333333, ivec_shr(n->subset[w], 2 * j), up > 0 ? ivec_shl(more, up) : ivec_shr(more, -up));
+        const ivec there = up > 0 ? ivec_shl(more, up) : ivec_shr(more, -up);
+        n->part[2 * w + j] = ivec_select(0x33333333, ivec_shr(n->subset[w], 2 * j), there);
     }
 }
 
