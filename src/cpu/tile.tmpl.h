@@ -144,10 +144,10 @@ AURA_INLINE ivec tile_quad(const uint32_t *low, const uint32_t *high, size_t lan
         ivec bit2 = ivec_shr(ivec_load(low + 2 * lanes), 1);
         return ivec_lookup(levels.low, ivec_select(0x11111111, bit0, ivec_select(0x22222222, bit1, bit2)), nibble);
     }
-    const ivec four = ivec_load(low + (size_t)(k / 2) * lanes);
+    const ivec pair = ivec_load(low + (size_t)(k / 2) * lanes), four = ivec_shr(pair, nibble);
     if (kind <= 4)
-        return ivec_lookup(levels.low, four, nibble);
-    return ivec_join(ivec_shr(four, nibble), 0x0f0f0f0f, tile_high(high, lanes, k, kind), kind == 5 ? 0x10101010 : 0x30303030);
+        return ivec_lookup(levels.low, pair, nibble);
+    return ivec_join(four, 0x0f0f0f0f, tile_high(high, lanes, k, kind), kind == 5 ? 0x10101010 : 0x30303030);
 }
 
 /* Where the low and the high words of a run begin. */
