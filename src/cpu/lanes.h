@@ -6,7 +6,6 @@
 /* clang makes one instruction of the two. */
 #if defined(__clang__) && __clang_major__ < 16
 #define vdotq_laneq_s32(sum, a, b, lane) vdotq_s32(sum, a, vreinterpretq_s8_s32(vdupq_laneq_s32(vreinterpretq_s32_s8(b), lane)))
-#define vsudotq_laneq_s32(sum, a, b, lane) vusdotq_s32(sum, vreinterpretq_u8_s32(vdupq_laneq_s32(vreinterpretq_s32_u8(b), lane)), a)
 #define vmmlaq_s32(sum, a, b) \
     ((int32x4_t)__builtin_neon_vmmlaq_v((int8x16_t)(sum), (int8x16_t)(a), (int8x16_t)(b), 34))
 #define vusmmlaq_s32(sum, a, b) \
