@@ -235,20 +235,31 @@ enum { AURA_N_KINDS = 32 };
 #define AURA_CUDA_KINDS(X, ...) X(3, __VA_ARGS__) X(4, __VA_ARGS__) X(5, __VA_ARGS__) X(6, __VA_ARGS__) X(8, __VA_ARGS__)
 #define AURA_CUDA_DIMS(X, ...) X(64, __VA_ARGS__) X(128, __VA_ARGS__) X(256, __VA_ARGS__)
 
+/* X(shape, kind of keys, kind of values, ...): what else it has some for, of dim 128 on both sides and one plane. */
+#define AURA_CUDA_PAIRS(X, ...) AURA_CUDA_FEW_BITS(X, __VA_ARGS__) AURA_CUDA_TRELLIS_PAIRS(X, __VA_ARGS__)
+#define AURA_CUDA_FEW_BITS(X, ...) X(b2, 2, 2, __VA_ARGS__) X(b3b2, 3, 2, __VA_ARGS__) X(b4b2, 4, 2, __VA_ARGS__)
+#define AURA_CUDA_TRELLIS_PAIRS(X, ...)                   \
+    X(t2, AURA_TRELLIS_2, AURA_TRELLIS_2, __VA_ARGS__)    \
+    X(t3, AURA_TRELLIS_3, AURA_TRELLIS_3, __VA_ARGS__)    \
+    X(t4, AURA_TRELLIS_4, AURA_TRELLIS_4, __VA_ARGS__)
+
 /* X(kind, ...): all widths that the device encodes and that its general kernels read: it refuses a cache of another. */
 #define AURA_CUDA_BITS(X, ...) X(2, __VA_ARGS__) AURA_CUDA_KINDS(X, __VA_ARGS__)
 #define AURA_CUDA_TRELLIS(X, ...) X(AURA_TRELLIS_2, __VA_ARGS__) X(AURA_TRELLIS_3, __VA_ARGS__) X(AURA_TRELLIS_4, __VA_ARGS__)
 #define AURA_CUDA_CODES(X, ...) AURA_CUDA_BITS(X, __VA_ARGS__) AURA_CUDA_TRELLIS(X, __VA_ARGS__)
 
-/* X(name, kind, dim, planes, rows of a lane, panels): a block has 4 * rows of a lane * panels rows; a panel is 8 columns of
- * the mma. Up to 5 bits there is one plane too, which aura_planes_of() chooses. */
+/* X(name, kind of keys, kind of values, dim, planes, rows of a lane, panels): a block has 4 * rows of a lane * panels rows; a
+ * panel is 8 columns of the mma. Up to 5 bits there is one plane too, which aura_planes_of() chooses. */
 #define AURA_CUDA_ATTEND(X) \
-    AURA_CUDA_ATTEND_B3(X) AURA_CUDA_ATTEND_B4(X) AURA_CUDA_ATTEND_B5(X) AURA_CUDA_ATTEND_B6(X) AURA_CUDA_ATTEND_B8(X)
+    AURA_CUDA_ATTEND_B3(X) AURA_CUDA_ATTEND_B4(X) AURA_CUDA_ATTEND_B5(X) AURA_CUDA_ATTEND_B6(X) AURA_CUDA_ATTEND_B8(X) \
+    AURA_CUDA_ATTEND_FEW(X) AURA_CUDA_ATTEND_TRELLIS(X)
 #define AURA_CUDA_ATTEND_B3(X) AURA_CUDA_ONE_PLANE(X, 3) AURA_CUDA_TWO_PLANES(X, 3)
 #define AURA_CUDA_ATTEND_B4(X) AURA_CUDA_ONE_PLANE(X, 4) AURA_CUDA_TWO_PLANES(X, 4)
 #define AURA_CUDA_ATTEND_B5(X) AURA_CUDA_ONE_PLANE(X, 5) AURA_CUDA_TWO_PLANES(X, 5)
 #define AURA_CUDA_ATTEND_B6(X) AURA_CUDA_TWO_PLANES(X, 6)
 #define AURA_CUDA_ATTEND_B8(X) AURA_CUDA_TWO_PLANES(X, 8)
+#define AURA_CUDA_ATTEND_FEW(X) AURA_CUDA_FEW_BITS(AURA_CUDA_PAIR_ROWS, X)
+#define AURA_CUDA_ATTEND_TRELLIS(X) AURA_CUDA_TRELLIS_PAIRS(AURA_CUDA_PAIR_ROWS, X)
 #define AURA_CUDA_ONE_PLANE(X, kind)                   \
     AURA_CUDA_DIMS(AURA_CUDA_ROW, X, kind, 1, 4, 1, 1) \
     AURA_CUDA_DIMS(AURA_CUDA_ROW, X, kind, 1, 8, 2, 1) \
@@ -256,8 +267,12 @@ enum { AURA_N_KINDS = 32 };
 #define AURA_CUDA_TWO_PLANES(X, kind)                  \
     AURA_CUDA_DIMS(AURA_CUDA_ROW, X, kind, 2, 4, 1, 1) \
     AURA_CUDA_DIMS(AURA_CUDA_ROW, X, kind, 2, 8, 1, 2)
+#define AURA_CUDA_PAIR_ROWS(shape, k_kind, v_kind, X)                        \
+    X(attend_##shape##_d128_p1_r4_cuda, k_kind, v_kind, 128, 1, 1, 1)        \
+    X(attend_##shape##_d128_p1_r8_cuda, k_kind, v_kind, 128, 1, 2, 1)        \
+    X(attend_##shape##_d128_p1_r16_cuda, k_kind, v_kind, 128, 1, 2, 2)
 #define AURA_CUDA_ROW(dim, X, kind, planes, rows, lane_rows, columns) \
-    X(attend_b##kind##_d##dim##_p##planes##_r##rows##_cuda, kind, dim, planes, lane_rows, columns)
+    X(attend_b##kind##_d##dim##_p##planes##_r##rows##_cuda, kind, kind, dim, planes, lane_rows, columns)
 
 /* X(name, kind, dim, rows): the same for many rows, by warp groups of sm_90. */
 #define AURA_CUDA_WIDE(X) \

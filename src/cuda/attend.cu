@@ -8,7 +8,7 @@
 static const struct attend_kernel *each_kernel(size_t i)
 {
 #define LIST(kind, ...) fused_kernels_b##kind(), wide_kernels_b##kind(),
-    static const struct attend_kernels lists[] = {AURA_CUDA_KINDS(LIST)};
+    static const struct attend_kernels lists[] = {AURA_CUDA_KINDS(LIST) fused_kernels_few(), fused_kernels_trellis()};
 #undef LIST
     for (const struct attend_kernels &l : lists) {
         if (i < l.n)
@@ -48,8 +48,9 @@ static aura_status add_kernel(aura_cuda_cache *c, const char *call, struct atten
 /* What the fused kernels were compiled for: see struct shape. */
 static int has_fused_layout(const struct dev_cache *d)
 {
-    uint32_t side = d->k_kind * d->k_dim * 4, tile = 2 * side + 128;
-    return d->v_at == side && d->k_scale_at == 2 * side && d->v_scale_at == 2 * side + 64 && d->tile_bytes == tile &&
+    const uint32_t keys = aura_bits_of(d->k_kind) * d->k_dim * 4, both = keys + aura_bits_of(d->v_kind) * d->v_dim * 4;
+    const uint32_t tile = both + 128;
+    return d->v_at == keys && d->k_scale_at == both && d->v_scale_at == both + 64 && d->tile_bytes == tile &&
            d->reference_at == AURA_PAGE_TILES * tile && d->reference_scale_at == d->reference_at + d->k_dim;
 }
 
@@ -58,7 +59,8 @@ aura_status aura_cuda_prepare_attend(aura_cuda_cache *c, const char *call)
     const struct attend_kernel *k;
     aura_status status = AURA_OK;
     for (size_t i = 0; !status && (k = each_kernel(i)); i++)
-        if (k->kind == c->dev.k_kind && k->kind == c->dev.v_kind && k->dim == c->dev.k_dim && k->dim == c->dev.v_dim &&
+        if (k->kind == c->dev.k_kind && (k->v_kind ? k->v_kind : k->kind) == c->dev.v_kind && k->dim == c->dev.k_dim &&
+            k->dim == c->dev.v_dim &&
             has_fused_layout(&c->dev))
             status = add_kernel(c, call, *k);
     struct attend_kernel list[2];

@@ -210,25 +210,28 @@ __device__ __forceinline__ void attend_fused(const struct dev_attend &a)
 /* Warps of a block, and blocks on a multiprocessor: the most with which a warp can have two tiles in registers and spills
  * nothing inside the loop. Bytes in flight count as much as warps. Values that are asked for half a tile later leave room for
  * 16 warps, which take 90 us instead of 79.6 for k4v4, D 128, 8 x 32768. With 3 bits 16 warps just fit, and take 80.6 us
- * instead of 75.5 (H200, 2026-11-15). */
-constexpr int fused_warps(int kind, int dim, int rl, int nt)
+ * instead of 75.5 (H200, 2026-11-15). With 2 bits, 16 are as fast as 12: k2v2 53.0 and 53.6 us, kt2vt2 65.9 and 66.4; k3v2 takes
+ * 59.5 instead of 57.7, k4v2 68.5 instead of 65.4 (H200, 2026-11-18). */
+constexpr int fused_warps(int k_bits, int v_bits, int dim, int rl, int nt)
 {
-    return dim == 128 && nt == 1 && kind <= (rl == 1 ? 5 : 4) ? 12 : 8;
+    const int bits = k_bits > v_bits ? k_bits : v_bits;
+    return dim == 128 && nt == 1 && bits <= (rl == 1 ? 5 : 4) ? 12 : 8;
 }
 
-constexpr int fused_blocks(int kind, int dim, int rl, int nt)
+constexpr int fused_blocks(int bits, int dim, int rl, int nt)
 {
-    return dim == 64 && rl * nt == 1 && kind <= 4 ? 2 : 1;
+    return dim == 64 && rl * nt == 1 && bits <= 4 ? 2 : 1;
 }
 
-template <int KIND, int D, int PL, int RL, int NT>
+template <int K_KIND, int V_KIND, int D, int PL, int RL, int NT>
 struct fused {
-    static constexpr int BLOCKS = fused_blocks(KIND, D, RL, NT);
-    using S = shape<KIND, D, PL, RL, NT, fused_warps(KIND, D, RL, NT)>;
+    static constexpr int BLOCKS = fused_blocks(code<K_KIND>::bits, D, RL, NT);
+    using S = pair_shape<K_KIND, V_KIND, D, PL, RL, NT, fused_warps(code<K_KIND>::bits, code<V_KIND>::bits, D, RL, NT)>;
     static_assert(S::TILE_BYTES % 64 == 0 && D % 64 == 0, "the layout of a page");
     static constexpr attend_kernel entry(const char *name, const void *run)
     {
-        return {name, KIND, D, PL, (uint32_t)S::ROWS, (uint32_t)S::THREADS, run, (uint32_t)sizeof(attend_space<S>), BLOCKS};
+        return {name,  K_KIND, D, PL, (uint32_t)S::ROWS, (uint32_t)S::THREADS, run, (uint32_t)sizeof(attend_space<S>),
+                BLOCKS, 0,      0, V_KIND};
     }
 };
 

@@ -7,7 +7,7 @@
 #include "merge.cuh"
 #include "rotate.cuh"
 #include "split.cuh"
-#include "unpack.cuh"
+#include "unpack_trellis.cuh"
 
 /* A float of up to 2^22 plus WHOLE is rounded to a whole number, which is then in its lower bits. */
 #define WHOLE 12582912.f
@@ -15,15 +15,40 @@
 
 #define QUERY_HALF_TOP 1024.f /* largest coordinate of a query as two f16 */
 
-template <int KIND_, int D_, int PL_, int RL_, int NT_, int WARPS_>
-struct shape {
-    static constexpr int KIND = KIND_, D = D_, PL = PL_, RL = RL_, NT = NT_, WARPS = WARPS_, THREADS = 32 * WARPS;
+template <int K_KIND_, int V_KIND_, int D_, int PL_, int RL_, int NT_, int WARPS_>
+struct pair_shape {
+    static constexpr int K_KIND = K_KIND_, V_KIND = V_KIND_;
+    static constexpr int D = D_, PL = PL_, RL = RL_, NT = NT_, WARPS = WARPS_, THREADS = 32 * WARPS;
+    static constexpr int K_TABLES = fused_tables<K_KIND>, V_TABLES = fused_tables<V_KIND>;
     static constexpr int COLUMN_ROWS = 4 * RL, ROWS = COLUMN_ROWS * NT;
     static constexpr int STEPS = D / 32, PARTS = D / 32;
-    /* The layout of format.c for equal sides of this kind and dim; attend.cu compares. */
-    static constexpr uint32_t V_AT = KIND * D * 4, K_SCALE_AT = 2 * V_AT, V_SCALE_AT = K_SCALE_AT + 64, TILE_BYTES =
-        V_SCALE_AT + 64;
+    /* The layout of format.c for sides of these kinds and this dim; attend.cu compares. */
+    static constexpr uint32_t V_AT = code<K_KIND>::bits * D * 4, K_SCALE_AT = V_AT + code<V_KIND>::bits * D * 4,
+        V_SCALE_AT = K_SCALE_AT + 64, TILE_BYTES = V_SCALE_AT + 64;
     static constexpr uint32_t REFERENCE_AT = AURA_PAGE_TILES * TILE_BYTES, REFERENCE_SCALE_AT = REFERENCE_AT + D;
+};
+
+/* Both sides are of one kind. */
+template <int KIND_, int D, int PL, int RL, int NT, int WARPS>
+struct shape : pair_shape<KIND_, KIND_, D, PL, RL, NT, WARPS> {
+    static constexpr int KIND = KIND_;
+};
+
+/* Levels as both sides look them up. */
+template <class S>
+struct tables {
+    uint32_t k[8], v[S::K_KIND == S::V_KIND ? 1 : 8];
+
+    __device__ __forceinline__ void load(const struct dev_attend &a)
+    {
+        fused_table<S::K_KIND>(k, a.c.k_table);
+        if constexpr (S::K_KIND != S::V_KIND)
+            fused_table<S::V_KIND>(v, a.c.v_table);
+    }
+    __device__ __forceinline__ const uint32_t *of_values() const
+    {
+        return S::K_KIND == S::V_KIND ? k : v;
+    }
 };
 
 enum { PAGES_NEAR = 256 }; /* page numbers of a split that are kept in shared memory */
@@ -35,6 +60,7 @@ struct attend_space {
     row_info row[S::ROWS];
     alignas(16) uint8_t reference[S::WARPS][S::D + 16]; /* of the page that a warp comes to next, and its scale */
     uint32_t page[PAGES_NEAR], first_page;
+    staging<S::V_KIND> staged[S::WARPS]; /* values of the tile that a warp is at */
     struct split split; /* here rather than in registers, of which there are none to spare */
     merge_space<S::D, S::ROWS, S::WARPS> merge;
 };

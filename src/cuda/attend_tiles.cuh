@@ -10,8 +10,23 @@
  * with 1, 3 and 6 tiles (H200, 2026-11-15). */
 template <class S>
 struct in_flight {
-    uint4 k[keys<S::KIND, S::D>::n], v[values<S::KIND, S::D>::n];
+    uint4 k[keys<S::K_KIND, S::D>::n], v[values<S::V_KIND, S::D>::n];
     uint2 k_scale, v_scale; /* f16 of tokens 4 g ... 4 g + 3 */
+};
+
+/* The tile that a warp works on, as it is decoded from. Once it is taken, the next one can be asked for. */
+template <class S>
+struct at_hand {
+    typename keys<S::K_KIND, S::D>::ready k;
+    typename values<S::V_KIND, S::D>::ready v;
+    uint2 k_scale, v_scale;
+
+    __device__ __forceinline__ void take(const in_flight<S> &f, void *staged)
+    {
+        k.take(f.k);
+        v.take(f.v, staged);
+        k_scale = f.k_scale, v_scale = f.v_scale;
+    }
 };
 
 /* Page numbers are in shared memory; a split that has more than PAGES_NEAR pages reads the others from the table. */
@@ -41,7 +56,7 @@ __device__ __forceinline__ const uint8_t *next_tile_of(const uint8_t *at, const 
 template <class S>
 __device__ __forceinline__ void ask_keys(in_flight<S> &f, const uint8_t *from, uint32_t lane)
 {
-    using K = keys<S::KIND, S::D>;
+    using K = keys<S::K_KIND, S::D>;
     const int gl = lane / 4, t = lane % 4;
     const uint8_t *low = from + (K::lane_word(false, t) * 128 + gl * 16), *high = from + (K::lane_word(true, t) * 128 + gl * 16);
 #pragma unroll
@@ -53,13 +68,19 @@ __device__ __forceinline__ void ask_keys(in_flight<S> &f, const uint8_t *from, u
 template <class S>
 __device__ __forceinline__ void ask_values(in_flight<S> &f, const uint8_t *from, uint32_t lane)
 {
-    using V = values<S::KIND, S::D>;
+    using V = values<S::V_KIND, S::D>;
     const int gl = lane / 4, t = lane % 4;
-    const uint8_t *first = from + (V::lane_word(false, t) * (S::D * 4) + gl * 16);
-    const uint8_t *second = from + (V::lane_word(true, t) * (S::D * 4) + gl * 16);
+    if constexpr (code<S::V_KIND>::trellis) {
 #pragma unroll
-    for (int i = 0; i < V::n; i++)
-        f.v[i] = load_once((V::is_second(i) ? second : first) + S::V_AT + i / V::per_part * 128);
+        for (int i = 0; i < V::n; i++)
+            f.v[i] = load_once(from + lane * 16 + S::V_AT + i * (S::D * 4));
+    } else {
+        const uint8_t *first = from + (V::lane_word(false, t) * (S::D * 4) + gl * 16);
+        const uint8_t *second = from + (V::lane_word(true, t) * (S::D * 4) + gl * 16);
+#pragma unroll
+        for (int i = 0; i < V::n; i++)
+            f.v[i] = load_once((V::is_second(i) ? second : first) + S::V_AT + i / V::per_part * 128);
+    }
     f.v_scale = *(const uint2 *)(from + gl * 8 + S::V_SCALE_AT);
 }
 
@@ -82,10 +103,8 @@ __device__ __forceinline__ bool has_scale_above(uint2 scales, uint32_t limit)
 template <class S>
 __device__ __forceinline__ void load_query(uint32_t (&b)[2], const attend_space<S> &s, int row, int plane, int step)
 {
-    using K = keys<S::KIND, S::D>;
-    const int t = threadIdx.x % 4;
-    const uint2 x = *(const uint2 *)&s.q[row][plane][K::run_of(step, t) * 32 + K::octet_of(step, t) * 8];
-    in_octet_order<S::KIND>(b, x.x, x.y);
+    using K = keys<S::K_KIND, S::D>;
+    K::eight_of(b, s.q[row][plane], step, threadIdx.x % 4);
 }
 
 template <class S>
@@ -101,7 +120,7 @@ __device__ __forceinline__ void load_columns(columns<S> &c, const attend_space<S
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             const int sum = S::RL == 2 ? s.row[nt * S::COLUMN_ROWS + 2 * t + i].sum[0] : s.row[nt * S::COLUMN_ROWS + t].sum[i];
-            c.begin[nt][i] = c.begin[nt][i + 2] = (S::PL == 1 ? WHOLE_BITS : 0) - code<S::KIND>::offset * sum;
+            c.begin[nt][i] = c.begin[nt][i + 2] = (S::PL == 1 ? WHOLE_BITS : 0) - code<S::K_KIND>::offset * sum;
         }
 #pragma unroll
         for (int r = 0; r < S::RL; r++) {
@@ -134,10 +153,8 @@ __device__ __forceinline__ void page_bias(columns<S> &c, const attend_space<S> &
     int sum[S::NT][S::RL][4] = {}; /* [planes where RL is 2] */
 #pragma unroll
     for (int step = 0; step < S::STEPS; step++) {
-        const int at = keys<S::KIND, S::D>::run_of(step, t) * 32 + keys<S::KIND, S::D>::octet_of(step, t) * 8;
-        const uint2 x = *(const uint2 *)(reference + at);
         uint32_t r[2];
-        in_octet_order<S::KIND>(r, x.x, x.y);
+        keys<S::K_KIND, S::D>::eight_of(r, reference, step, t);
 #pragma unroll
         for (int nt = 0; nt < S::NT; nt++) {
             mma_s8s8(sum[nt][0], r[0], r[0], r[1], r[1], c.q[nt][step][0], c.q[nt][step][1], sum[nt][0]);
@@ -170,10 +187,10 @@ __device__ __forceinline__ float sum_of(const int (&c)[4], int second, int r)
 
 /* One plane: logits of keys whose scale is above the limit of a row become those of two. */
 template <class S>
-__device__ __forceinline__ void score_both(float (&logit)[S::NT][S::RL][4], const in_flight<S> &f, const columns<S> &c,
-                                           const attend_space<S> &s, const struct dev_attend &a, const uint32_t (&table)[4])
+__device__ __forceinline__ void score_both(float (&logit)[S::NT][S::RL][4], const at_hand<S> &f, const columns<S> &c,
+                                           const attend_space<S> &s, const struct dev_attend &a, const tables<S> &table)
 {
-    using K = keys<S::KIND, S::D>;
+    using K = keys<S::K_KIND, S::D>;
     const int gl = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
     for (int pair = 0; pair < 2; pair++)
@@ -182,19 +199,20 @@ __device__ __forceinline__ void score_both(float (&logit)[S::NT][S::RL][4], cons
             int sum[4];
 #pragma unroll
             for (int step = 0; step < S::STEPS; step++)
-                mma_codes<S::KIND, false>(sum, K::decode(f.k, step, 2 * pair, t, table),
-                                          K::decode(f.k, step, 2 * pair + 1, t, table), c.q[nt][step], step ? sum : c.begin[nt]);
+                mma_codes<S::K_KIND, false, S::K_TABLES>(sum, K::decode(f.k.w, step, 2 * pair, t, table.k),
+                                          K::decode(f.k.w, step, 2 * pair + 1, t, table.k), c.q[nt][step],
+                                          step ? sum : c.begin[nt]);
             if (S::RL == 2) { /* no column has lower bytes */
 #pragma unroll
                 for (int i = 0; i < 4; i++)
                     sum[i] = (sum[i] - WHOLE_BITS) * 256 -
-                             code<S::KIND>::offset * s.row[nt * S::COLUMN_ROWS + 2 * t + i % 2].sum[1];
+                             code<S::K_KIND>::offset * s.row[nt * S::COLUMN_ROWS + 2 * t + i % 2].sum[1];
 #pragma unroll
                 for (int step = 0; step < S::STEPS; step++) {
                     uint32_t lower[2];
                     load_query<S>(lower, s, nt * S::COLUMN_ROWS + gl, 1, step);
-                    mma_codes<S::KIND, false>(sum, K::decode(f.k, step, 2 * pair, t, table),
-                                              K::decode(f.k, step, 2 * pair + 1, t, table), lower, sum);
+                    mma_codes<S::K_KIND, false, S::K_TABLES>(sum, K::decode(f.k.w, step, 2 * pair, t, table.k),
+                                              K::decode(f.k.w, step, 2 * pair + 1, t, table.k), lower, sum);
                 }
             }
 #pragma unroll
@@ -215,20 +233,20 @@ __device__ __forceinline__ void score_both(float (&logit)[S::NT][S::RL][4], cons
 }
 
 template <class S>
-__device__ __forceinline__ void score_tile(float (&logit)[S::NT][S::RL][4], const in_flight<S> &f, const columns<S> &c,
-                                           const uint32_t (&table)[4])
+__device__ __forceinline__ void score_tile(float (&logit)[S::NT][S::RL][4], const at_hand<S> &f, const columns<S> &c,
+                                           const tables<S> &table)
 {
-    using K = keys<S::KIND, S::D>;
+    using K = keys<S::K_KIND, S::D>;
     const int t = threadIdx.x % 4;
     int sum[S::NT][2][4];
 #pragma unroll
     for (int step = 0; step < S::STEPS; step++)
 #pragma unroll
         for (int pair = 0; pair < 2; pair++) {
-            eight x = K::decode(f.k, step, 2 * pair, t, table), y = K::decode(f.k, step, 2 * pair + 1, t, table);
+            eight x = K::decode(f.k.w, step, 2 * pair, t, table.k), y = K::decode(f.k.w, step, 2 * pair + 1, t, table.k);
 #pragma unroll
             for (int nt = 0; nt < S::NT; nt++)
-                mma_codes<S::KIND, false>(sum[nt][pair], x, y, c.q[nt][step], step ? sum[nt][pair] : c.begin[nt]);
+                mma_codes<S::K_KIND, false, S::K_TABLES>(sum[nt][pair], x, y, c.q[nt][step], step ? sum[nt][pair] : c.begin[nt]);
         }
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -264,7 +282,7 @@ __device__ __forceinline__ void trace_logits(const float (&logit)[S::NT][S::RL][
 /* Applies the options, and puts -inf where a row does not see a token or the token has no code. The number of the token
  * decides, not what is stored. The scale of a value without a code may be anything; it becomes 0. */
 template <class S>
-__device__ __forceinline__ void hide_columns(float (&logit)[S::NT][S::RL][4], in_flight<S> &f, const attend_space<S> &s,
+__device__ __forceinline__ void hide_columns(float (&logit)[S::NT][S::RL][4], at_hand<S> &f, const attend_space<S> &s,
                                              const struct dev_attend &a, const struct split &g, uint32_t first)
 {
     const int gl = threadIdx.x % 32 / 4;
@@ -296,7 +314,7 @@ __device__ __forceinline__ void hide_columns(float (&logit)[S::NT][S::RL][4], in
  * end_sums() takes them off after the last tile; they are at most twice as large as the levels, and with one plane a weight has
  * only 8 bits, so that nothing is lost. In between, o and offsets are in units of OUT_UNIT, because 2^149 is not a float. */
 template <class S>
-constexpr bool sums_are_bits = S::PL == 1 && code<S::KIND>::offset != 0;
+constexpr bool sums_are_bits = S::PL == 1 && code<S::V_KIND>::offset != 0;
 template <class S>
 constexpr float OUT_UNIT = sums_are_bits<S> ? 0x1p64f : 1;
 template <class S>
@@ -323,7 +341,7 @@ __device__ __forceinline__ void end_sums(running<S> &run)
     for (int nt = 0; nt < S::NT; nt++)
 #pragma unroll
         for (int r = 0; r < S::RL; r++) {
-            const float offsets = code<S::KIND>::offset * row_sum(run.offsets[nt][r]);
+            const float offsets = code<S::V_KIND>::offset * row_sum(run.offsets[nt][r]);
 #pragma unroll
             for (int j = 0; j < S::PARTS; j++)
 #pragma unroll
@@ -348,7 +366,7 @@ __device__ __forceinline__ uint32_t bytes_of(const float (&x)[4], uint32_t two)
 }
 
 template <class S>
-__device__ __forceinline__ void round_weights(weights<S> &w, const float (&p)[S::NT][S::RL][4], const in_flight<S> &f,
+__device__ __forceinline__ void round_weights(weights<S> &w, const float (&p)[S::NT][S::RL][4], const at_hand<S> &f,
                                               float step)
 {
     const float most = S::PL == 1 ? 255.f : 65280.f;
@@ -381,13 +399,13 @@ template <class S>
 __device__ __forceinline__ void value_begin(int (&begin)[4], const uint32_t (&byte)[2])
 {
     begin[0] = begin[1] = S::PL == 1 && !sums_are_bits<S> ? WHOLE_BITS : 0;
-    if (S::PL == 2 && code<S::KIND>::offset) {
+    if (S::PL == 2 && code<S::V_KIND>::offset) {
         uint32_t sum = __dp4a(byte[0], 0x01010101u, 0u) + (__dp4a(byte[1], 0x01010101u, 0u) << 16);
         sum += __shfl_xor_sync(~0u, sum, 4);
         sum += __shfl_xor_sync(~0u, sum, 8);
         sum += __shfl_xor_sync(~0u, sum, 16);
-        begin[0] -= code<S::KIND>::offset * (int)(sum & 0xffff);
-        begin[1] -= code<S::KIND>::offset * (int)(sum >> 16);
+        begin[0] -= code<S::V_KIND>::offset * (int)(sum & 0xffff);
+        begin[1] -= code<S::V_KIND>::offset * (int)(sum >> 16);
     }
     begin[2] = begin[0], begin[3] = begin[1];
 }
@@ -399,40 +417,42 @@ __device__ __forceinline__ float value_sum_of(const int (&c)[4], int second, int
 }
 
 template <class S>
-__device__ __forceinline__ void value_tile(running<S> &run, const weights<S> &w, const in_flight<S> &f,
-                                           const uint32_t (&table)[4])
+__device__ __forceinline__ void value_tile(running<S> &run, const weights<S> &w, const at_hand<S> &f,
+                                           const tables<S> &table)
 {
-    using V = values<S::KIND, S::D>;
-    const int gl = threadIdx.x % 32 / 4, t = threadIdx.x % 4, from = 8 * t + gl / 2;
+    using V = values<S::V_KIND, S::D>;
+    const int gl = threadIdx.x % 32 / 4, t = threadIdx.x % 4, from = 4 * V::quad_of(t) + gl / 2;
     uint32_t b[S::NT][2];
     int begin[S::NT][4];
 #pragma unroll
     for (int nt = 0; nt < S::NT; nt++) {
         uint32_t tokens[2];
 #pragma unroll
-        for (int four = 0; four < 2; four++) { /* of the eight tokens 8 t ..., lanes 2 t and 2 t + 1 have four each */
-            uint32_t even = __shfl_sync(~0u, w.byte[nt][0], from + 4 * four);
+        for (int four = 0; four < 2; four++) { /* of the octet, lanes of two quads have four tokens each */
+            uint32_t even = __shfl_sync(~0u, w.byte[nt][0], from + 4 * V::next_quad * four);
             tokens[four] = even;
             if (S::PL == 2 || S::RL == 2) {
-                uint32_t odd = __shfl_sync(~0u, w.byte[nt][1], from + 4 * four);
+                uint32_t odd = __shfl_sync(~0u, w.byte[nt][1], from + 4 * V::next_quad * four);
                 tokens[four] = gl % 2 ? odd : even;
             }
         }
-        in_octet_order<S::KIND>(b[nt], tokens[0], tokens[1]);
+        in_octet_order<S::V_KIND>(b[nt], tokens[0], tokens[1]);
         value_begin<S>(begin[nt], w.byte[nt]);
 #pragma unroll
         for (int r = 0; r < S::RL && sums_are_bits<S>; r++)
             run.offsets[nt][r] = fmaf(__uint_as_float(__dp4a(w.byte[nt][r], 0x01010101u, 0u)), w.factor[nt][r], run.offsets[nt][r]);
     }
 #pragma unroll
-    for (int j = 0; j < S::PARTS; j++)
+    for (int j = 0; j < S::PARTS; j++) {
+        const auto words = f.v[j];
+        const uint32_t *levels = table.of_values();
 #pragma unroll
         for (int pair = 0; pair < 2; pair++) {
-            eight x = V::decode(f.v, j, 2 * pair, t, table), y = V::decode(f.v, j, 2 * pair + 1, t, table);
+            const eight x = V::decode(words, 2 * pair, t, levels), y = V::decode(words, 2 * pair + 1, t, levels);
 #pragma unroll
             for (int nt = 0; nt < S::NT; nt++) {
                 int sum[4];
-                mma_codes<S::KIND, true>(sum, x, y, b[nt], begin[nt]);
+                mma_codes<S::V_KIND, true, S::V_TABLES>(sum, x, y, b[nt], begin[nt]);
 #pragma unroll
                 for (int r = 0; r < S::RL; r++)
 #pragma unroll
@@ -441,6 +461,7 @@ __device__ __forceinline__ void value_tile(running<S> &run, const weights<S> &w,
                             fmaf(value_sum_of<S>(sum, i, r), w.factor[nt][r], run.o[nt][r][j][2 * pair + i]);
             }
         }
+    }
 }
 
 /* Where a warp is: at tile `tile`, whose bytes are at `at`; its last one is before `end`. In tiles [plain, plain_end) every
@@ -482,14 +503,15 @@ __device__ __forceinline__ void leave_tile(columns<S> &c, attend_space<S> &s, co
 template <class S, bool EDGE>
 __device__ __forceinline__ void attend_run(attend_space<S> &s, const struct dev_attend &a, const struct split &g, running<S> &run,
                                            columns<S> &c, in_flight<S> &f, struct walk &at, uint32_t stop,
-                                           const uint32_t (&table)[4], uint32_t lane)
+                                           const tables<S> &table, uint32_t lane)
 {
     while (at.tile < stop) {
         float logit[S::NT][S::RL][4];
         weights<S> w;
         if (S::PL == 1 && has_scale_above(f.k_scale, c.limit))
             return;
-        in_flight<S> now = f;
+        at_hand<S> now;
+        now.take(f, &s.staged[threadIdx.x / 32]);
         const uint32_t tile = at.tile++;
         if (at.tile < at.end) {
             at.at = next_tile_of<S>(at.at, s, a, g, at.tile);
@@ -512,20 +534,22 @@ __device__ __forceinline__ void attend_run(attend_space<S> &s, const struct dev_
  * registers are free, and the loops above keep theirs. */
 template <class S>
 __device__ __forceinline__ void attend_both(attend_space<S> &s, const struct dev_attend &a, const struct split &g, running<S> &run,
-                                            columns<S> &c, in_flight<S> &f, struct walk &at, const uint32_t (&table)[4],
+                                            columns<S> &c, in_flight<S> &f, struct walk &at, const tables<S> &table,
                                             uint32_t lane)
 {
     float logit[S::NT][S::RL][4];
     weights<S> w;
-    score_tile<S>(logit, f, c, table);
-    score_both<S>(logit, f, c, s, a, table);
+    at_hand<S> now;
+    now.take(f, &s.staged[threadIdx.x / 32]);
+    score_tile<S>(logit, now, c, table);
+    score_both<S>(logit, now, c, s, a, table);
     if (a.trace)
         trace_logits<S>(logit, s, a, g, at.tile * AURA_TILE);
     if (a.options || at.tile < at.plain || at.tile >= at.plain_end)
-        hide_columns<S>(logit, f, s, a, g, at.tile * AURA_TILE);
+        hide_columns<S>(logit, now, s, a, g, at.tile * AURA_TILE);
     weigh<S>(logit, run);
-    round_weights<S>(w, logit, f, a.c.v_step);
-    value_tile<S>(run, w, f, table);
+    round_weights<S>(w, logit, now, a.c.v_step);
+    value_tile<S>(run, w, now, table);
     if (++at.tile < at.end) {
         at.at = next_tile_of<S>(at.at, s, a, g, at.tile);
         ask_keys<S>(f, at.at, lane);
@@ -552,14 +576,12 @@ __device__ __forceinline__ void attend_tiles(attend_space<S> &s, const struct de
 {
     columns<S> c;
     in_flight<S> f;
-    uint32_t table[4];
+    tables<S> table;
     const uint32_t lane = lane_number();
     struct walk at = {tile, end, 0, 0, tile_of<S>(s, a, g, tile)};
     ask_keys<S>(f, at.at, lane);
     ask_values<S>(f, at.at, lane);
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        table[i] = kept(a.c.k_table[i]); /* of both sides */
+    table.load(a);
     load_columns<S>(c, s);
     /* Codes that all rows see. The first row sees the fewest new tokens, the last row the fewest old ones. */
     const uint32_t rows = queries_of_job(a, g.job) * a.c.ratio; /* that are there */

@@ -185,6 +185,7 @@ struct attend_kernel {
     uint32_t blocks_per_sm;           /* at most; 0: as many as fit */
     uint32_t tile_rows;               /* not 0: it is one for many rows, of sm_90 (attend_wide.cuh); rows of 128 bytes of a tile */
     uint32_t no_options;              /* 1: it takes no softcap, ALiBi or mask */
+    uint32_t v_kind;                  /* of values; 0: the same as kind */
 };
 
 #ifdef __CUDACC__

@@ -14,6 +14,7 @@ struct attend_kernels {
 #define DECLARE(kind, ...) struct attend_kernels fused_kernels_b##kind(), wide_kernels_b##kind();
 AURA_CUDA_KINDS(DECLARE)
 #undef DECLARE
+struct attend_kernels fused_kernels_few(), fused_kernels_trellis();
 
 /* general.cu: the general kernels that take this cache, at most two; and where a warp has a tile of it in shared memory. */
 struct attend_kernels general_kernels(const struct dev_cache *cache, struct attend_kernel (&list)[2]);

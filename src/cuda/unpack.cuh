@@ -24,17 +24,18 @@ struct code {
     static constexpr int offset = KIND == 8 ? 0 : KIND == 5 ? 31 : KIND == 6 ? 63 : 64; /* level = byte - offset */
 };
 
-/* Eight values of one row: [half][register]. */
+/* Eight values of one row: [table][register]. */
 struct eight {
-    uint32_t r[2][2];
+    uint32_t r[4][2];
 };
 
 template <int KIND>
-__device__ __forceinline__ eight lookup(uint32_t nibbles, const uint32_t (&table)[4])
+__device__ __forceinline__ eight lookup(uint32_t nibbles, const uint32_t *table)
 {
+    const uint32_t next = KIND == 2 ? table[0] : table[1];
     eight e;
-    e.r[0][0] = prmt(table[0], table[1], nibbles);
-    e.r[0][1] = prmt(table[0], table[1], upper_half(nibbles));
+    e.r[0][0] = prmt(table[0], next, nibbles);
+    e.r[0][1] = prmt(table[0], next, upper_half(nibbles));
     if (KIND == 4) {
         uint32_t upper = nibbles ^ 0x88888888u;
         e.r[1][0] = prmt(table[2], table[3], upper);
@@ -173,13 +174,31 @@ __device__ __forceinline__ void trellis_channels(uint32_t (&byte)[2], const stru
     lookup_levels<BITS>(byte, nibbles, top, table);
 }
 
+/* Eight bytes in the order of an octet: from those of codes 0 to 3 and of codes 4 to 7. */
+template <int KIND>
+__device__ __forceinline__ void in_octet_order(uint32_t (&b)[2], uint32_t first, uint32_t second)
+{
+    b[0] = code<KIND>::natural ? first : prmt(first, second, 0x5140);
+    b[1] = code<KIND>::natural ? second : prmt(first, second, 0x7362);
+}
+
+/* 2 bits: of each byte of four words, those pairs of bits that are `right` and 4 more from its lowest. They are made before the
+ * next tile is asked for, so that its registers are free without copies: 25 instructions of a tile of k2v2 less. */
+__device__ __forceinline__ uint4 nibbles_of_pairs(const uint4 &w, int right)
+{
+    const uint32_t mask = 0x33333333u;
+    return make_uint4(kept(w.x >> right & mask), kept(w.y >> right & mask), kept(w.z >> right & mask),
+                      kept(w.w >> right & mask));
+}
+
 /* The keys of a tile as one lane holds them: n vectors of a word of tokens 4 g ... 4 g + 3. A mma step takes one octet of
  * eight channels: from dim 128 on the lane has whole runs t, t + 4 ...; with dim 64 half of run t % 2. */
 template <int KIND, int D>
 struct keys {
     static constexpr int steps = D / 32, runs = D / 32;
     static constexpr int lane_runs = runs >= 4 ? runs / 4 : 1;
-    static constexpr int n = KIND == 3 ? 3 * lane_runs
+    static constexpr int n = KIND == 2   ? (runs >= 4 ? 2 : 1) * lane_runs
+                             : KIND == 3 ? 3 * lane_runs
                              : KIND == 8 ? 2 * steps
                              : KIND == 4 ? steps
                                          : steps + (KIND == 6 && runs >= 4 ? 2 : 1) * lane_runs;
@@ -193,6 +212,20 @@ struct keys {
         return runs >= 4 ? step % 4 : 2 * (t / 2) + step;
     }
 
+    /* Eight of a row of bytes, a channel each, as the octet has them: two quads, with 2 bits next_quad apart. */
+    static __device__ __forceinline__ void eight_of(uint32_t (&b)[2], const void *row, int step, int t)
+    {
+        constexpr int next_quad = KIND == 2 ? 2 : 1;
+        const int octet = octet_of(step, t), quad = KIND == 2 ? octet / 2 * 4 + octet % 2 : 2 * octet;
+        const uint32_t *at = (const uint32_t *)row + run_of(step, t) * 8 + quad;
+        if (next_quad == 1) {
+            const uint2 x = *(const uint2 *)at;
+            in_octet_order<KIND>(b, x.x, x.y);
+        } else {
+            in_octet_order<KIND>(b, at[0], at[next_quad]);
+        }
+    }
+
     /* Vector i is word lane_word + step_word of the tile: a part that depends on the lane, and one that is known when compiling. */
     static __device__ constexpr bool is_high(int i)
     {
@@ -201,6 +234,8 @@ struct keys {
     static __device__ __forceinline__ int lane_word(bool high, int t)
     {
         const int run = runs >= 4 ? t : t % 2, half = runs >= 4 ? 0 : t / 2;
+        if (KIND == 2)
+            return run * 2 + half;
         if (KIND == 3)
             return run * 3;
         if (KIND == 8)
@@ -212,6 +247,8 @@ struct keys {
     static __device__ constexpr int step_word(int i)
     {
         const int j = i - steps;
+        if (KIND == 2)
+            return 8 * (i / 2) + i % 2;
         if (KIND == 3)
             return 12 * (i / 3) + i % 3;
         if (KIND == 8)
@@ -221,12 +258,30 @@ struct keys {
         return KIND == 5 ? 4 * j : 8 * (j / 2) + j % 2;
     }
 
+    /* The words as decode() takes them. */
+    static constexpr int n_ready = KIND == 2 ? 2 * n : n; /* with 2 bits, nibbles */
+    struct ready {
+        uint4 w[n_ready];
+        __device__ __forceinline__ void take(const uint4 (&words)[n])
+        {
+#pragma unroll
+            for (int i = 0; i < n; i++) {
+                if (KIND == 2)
+                    w[2 * i] = nibbles_of_pairs(words[i], 0), w[2 * i + 1] = nibbles_of_pairs(words[i], 2);
+                else
+                    w[i] = words[i];
+            }
+        }
+    };
+
     /* Octet of `step`, token i of the four. */
-    static __device__ __forceinline__ eight decode(const uint4 (&w)[n], int step, int i, int t, const uint32_t (&table)[4])
+    static __device__ __forceinline__ eight decode(const uint4 (&w)[n_ready], int step, int i, int t, const uint32_t *table)
     {
         eight e;
         const int v = step % 4;
-        if (KIND == 8) {
+        if (KIND == 2) {
+            e = lookup<2>(part(w[step], i), table);
+        } else if (KIND == 8) {
             e.r[0][0] = part(w[2 * step], i);
             e.r[0][1] = part(w[2 * step + 1], i);
         } else if (KIND == 4) {
@@ -253,7 +308,14 @@ struct keys {
 /* The values of a tile: vectors of a word of channels 32 j + 4 g ... + 3. */
 template <int KIND, int D>
 struct values {
-    static constexpr int parts = D / 32, per_part = KIND == 3 || KIND == 4 ? 1 : 2, n = parts * per_part;
+    static constexpr int parts = D / 32, per_part = KIND <= 4 ? 1 : 2, n = parts * per_part;
+
+    /* Octet t of the tile's run is quads quad_of(t) and next_quad after it. */
+    static constexpr int next_quad = KIND == 2 ? 2 : 1;
+    static __device__ __forceinline__ int quad_of(int t)
+    {
+        return KIND == 2 ? t / 2 * 4 + t % 2 : 2 * t;
+    }
 
     /* Vector i is word lane_word of the tile, part i / per_part of the channels. With 3 bits, lanes of the fourth octet have
      * no word of their own: decode() counts on the first. */
@@ -266,18 +328,41 @@ struct values {
         if (KIND == 8)
             return 2 * t + second;
         if (!second)
-            return KIND == 3 ? t % 3 : t;
+            return KIND == 2 ? t / 2 : KIND == 3 ? t % 3 : t;
         return KIND == 5 ? 4 : 4 + t / 2;
     }
 
+    /* Part j of the words, as decode() takes it. */
+    struct ready {
+        uint4 w[n];
+        __device__ __forceinline__ void take(const uint4 (&words)[n], void *)
+        {
+#pragma unroll
+            for (int i = 0; i < n; i++)
+                w[i] = KIND == 2 ? nibbles_of_pairs(words[i], 2 * (threadIdx.x % 2)) : words[i];
+        }
+        __device__ __forceinline__ const uint4 *operator[](int j) const
+        {
+            return &w[j * per_part];
+        }
+    };
+
     /* Channel i of the four of part j. */
-    static __device__ __forceinline__ eight decode(const uint4 (&w)[n], int j, int i, int t, const uint32_t (&table)[4])
+    static __device__ __forceinline__ eight decode(const uint4 (&w)[n], int j, int i, int t, const uint32_t *table)
+    {
+        return decode(&w[j * per_part], i, t, table);
+    }
+
+    /* Channel i of the four of a part. */
+    static __device__ __forceinline__ eight decode(const uint4 *w, int i, int t, const uint32_t *table)
     {
         eight e;
-        uint32_t x = part(w[j * per_part], i);
-        if (KIND == 8) {
+        uint32_t x = part(w[0], i);
+        if (KIND == 2) {
+            e = lookup<2>(x, table);
+        } else if (KIND == 8) {
             e.r[0][0] = x;
-            e.r[0][1] = part(w[j * per_part + 1], i);
+            e.r[0][1] = part(w[1], i);
         } else if (KIND == 4) {
             e = lookup<4>(x, table);
         } else if (KIND == 3) { /* the three words of a channel are in lanes 0 to 2, the first one in lane 3 too */
@@ -286,7 +371,7 @@ struct values {
             const uint32_t fourth = bits | __shfl_xor_sync(~0u, bits, 1) | __shfl_xor_sync(~0u, bits, 2);
             e = lookup<3>(t == 3 ? fourth : x & 0x77777777u, table);
         } else {
-            uint32_t high = part(w[j * per_part + 1], i);
+            uint32_t high = part(w[1], i);
             e = KIND == 5 ? join<5>(x, high >> 2 * t, 0) : join<6>(x, high >> 4 * (t % 2), 0);
         }
         return e;
@@ -294,12 +379,12 @@ struct values {
 };
 
 /* The products of two rows of A (tokens or channels) with a column of B. */
-template <int KIND, bool VALUES>
+template <int KIND, bool VALUES, int TABLES = code<KIND>::halves>
 __device__ __forceinline__ void mma_codes(int (&sum)[4], const eight &row, const eight &next, const uint32_t (&b)[2],
                                           const int *begin)
 {
 #pragma unroll
-    for (int h = 0; h < code<KIND>::halves; h++) {
+    for (int h = 0; h < TABLES; h++) {
         const int *c = h ? sum : begin;
         if (KIND == 8 && VALUES)
             mma_s8u8(sum, row.r[h][0], next.r[h][0], row.r[h][1], next.r[h][1], b[0], b[1], c);
@@ -310,14 +395,6 @@ __device__ __forceinline__ void mma_codes(int (&sum)[4], const eight &row, const
         else
             mma_u8s8(sum, row.r[h][0], next.r[h][0], row.r[h][1], next.r[h][1], b[0], b[1], c);
     }
-}
-
-/* Eight bytes in the order of an octet: from those of codes 0 to 3 and of codes 4 to 7. */
-template <int KIND>
-__device__ __forceinline__ void in_octet_order(uint32_t (&b)[2], uint32_t first, uint32_t second)
-{
-    b[0] = code<KIND>::natural ? first : prmt(first, second, 0x5140);
-    b[1] = code<KIND>::natural ? second : prmt(first, second, 0x7362);
 }
 
 #endif

@@ -28,6 +28,15 @@ __device__ __forceinline__ uint32_t upper_half(uint32_t x)
     return d;
 }
 
+/* The bits of x where the mask has one, else those of y: one instruction, where the compiler makes two of
+ * (x & mask) | (y & ~mask). */
+__device__ __forceinline__ uint32_t picked(uint32_t mask, uint32_t x, uint32_t y)
+{
+    uint32_t d;
+    asm("lop3.b32 %0, %1, %2, %3, 0xca;" : "=r"(d) : "r"(mask), "r"(x), "r"(y));
+    return d;
+}
+
 __device__ __forceinline__ float exp2_approx(float x)
 {
     float y;

@@ -18,6 +18,11 @@ static inline uint32_t upper_half(uint32_t x)
     return x >> 16;
 }
 
+static inline uint32_t picked(uint32_t mask, uint32_t x, uint32_t y)
+{
+    return (x & mask) | (y & ~mask);
+}
+
 static inline float exp2_approx(float x)
 {
     return exp2f(x);

@@ -266,10 +266,10 @@ static void named(struct scene s, const char *what)
 }
 
 /* What every fused format and dim goes through. */
-static void check_format(uint32_t kind, uint32_t dim)
+static void check_format(uint32_t kind, uint32_t v_kind, uint32_t dim, uint32_t most_planes)
 {
-    for (uint32_t planes = kind >= 6 ? 2 : 1; planes <= 2; planes++) {
-        struct scene s = scene_of(kind, kind, dim, 8, 2, {1000, 47, 3, 300, 0, 2100});
+    for (uint32_t planes = aura_planes_of(kind, 0); planes <= most_planes; planes++) {
+        struct scene s = scene_of(kind, v_kind, dim, 8, 2, {1000, 47, 3, 300, 0, 2100});
         s.planes = planes;
         s.name += planes == 1 ? " p1" : " p2";
         s.balance = true;
@@ -283,7 +283,7 @@ static void check_format(uint32_t kind, uint32_t dim)
         s.config.q_heads = 2, s.queries = 16, s.q_dtype = s.out_dtype = AURA_F16;
         named(s, "GQA 1, 16 queries, f16");
     }
-    struct scene s = scene_of(kind, kind, dim, 4, 2, {700, 33, 0, 1500});
+    struct scene s = scene_of(kind, v_kind, dim, 4, 2, {700, 33, 0, 1500});
     s.queries = 16, s.seed = kind * 100 + dim, s.counts = {16, 3, 16, 7}, s.window = 600, s.long_seqs = true;
     named(s, "GQA 2, 16, 3 and 7 queries, window 600, long");
     s.config.q_heads = 8, s.tokens = {900, 20}, s.counts.clear(), s.window = 0;
@@ -308,10 +308,17 @@ void check_formats()
 {
     for (uint32_t kind : {AURA_CUDA_KINDS(AURA_DIM_ITEM)})
         for (uint32_t dim : {AURA_CUDA_DIMS(AURA_DIM_ITEM)}) {
-            check_format(kind, dim);
+            check_format(kind, kind, dim, 2);
             if (aura_planes_of(kind, 0) == 1)
                 check_loud(scene_of(kind, kind, dim, 8, 2, {}));
         }
+#define PAIR(shape, k_kind, v_kind, ...) {k_kind, v_kind},
+    static const uint32_t pairs[][2] = {AURA_CUDA_PAIRS(PAIR)};
+#undef PAIR
+    for (const uint32_t(&p)[2] : pairs) {
+        check_format(p[0], p[1], 128, 1);
+        check_loud(scene_of(p[0], p[1], 128, 8, 2, {}));
+    }
 }
 
 /* Padding on the left, and queries that say what they see: by every family of kernels, as many sequences as a warp has lanes and
@@ -426,7 +433,7 @@ void check_general()
     }
     check_general_common();
     for (uint32_t kind : {2, 3, 4, 5}) {
-        check_loud(scene_of(kind, kind == 2 ? 2 : 8, 128, 8, 2, {}));
+        check_loud(scene_of(kind, kind == 2 ? 4 : 8, 128, 8, 2, {}));
         check_loud(scene_of(kind, kind == 2 ? 2 : 8, 80, 8, 2, {}));
     }
     struct scene s = scene_of(8, 8, 128, 8, 2, {700, 33});

@@ -287,7 +287,8 @@ static void check_asked()
                             scene_of(3, 3, 64, 8, 1, {900}),   scene_of(4, 2, 80, 3, 1, {640}), scene_of(6, 4, 128, 5, 1, {530}),
                             scene_of(AURA_KIND_F16, AURA_KIND_F16, 64, 4, 2, {300}),
                             scene_of(4, AURA_KIND_F32, 256, 1, 1, {270}), scene_of(4, 4, 128, 4, 1, {640}),
-                            scene_of(3, 4, 64, 4, 1, {900})};
+                            scene_of(3, 4, 64, 4, 1, {900}),   scene_of(4, 2, 128, 4, 1, {530}),
+                            scene_of(AURA_TRELLIS_3, AURA_TRELLIS_3, 128, 4, 1, {400})};
     cases[0].sinks = true;
     cases[1].window = 340, cases[1].softcap = 3;
     cases[2].alibi = true, cases[2].config.rollback = 96;

@@ -1,0 +1,211 @@
+/* Trellis codes of dim 128 for the fused kernels: keys<KIND, 128> and values<KIND, 128> of unpack.cuh for t2, t3 and t4.
+ *
+ * Subsets, z1 and z0, are found for whole words, 32 codes at once. Then bits and pairs of bits are moved together until a word has
+ * the indices of eight codes as nibbles: quads v and v + 4 of a run are octet v. Keys are in the right lane for that. Values come
+ * with four channels in a lane, all of their words, and their nibbles go through shared memory to the lanes that multiply them.
+ *
+ * Levels are 1, 2 or 4 tables of eight, whose products the mma adds up. */
+#ifndef AURA_CUDA_UNPACK_TRELLIS_CUH
+#define AURA_CUDA_UNPACK_TRELLIS_CUH
+
+#include "unpack.cuh"
+
+template <int KIND>
+constexpr int fused_tables = !code<KIND>::trellis ? code<KIND>::halves : code<KIND>::bits == 4 ? 4 : code<KIND>::bits - 1;
+
+/* The tables of a kind as its fused kernels look them up: with t4 the levels below 0, which mirror the others, come first. */
+template <int KIND>
+__device__ __forceinline__ void fused_table(uint32_t (&table)[8], const uint32_t *levels)
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        table[i] = kept(levels[i]);
+        if (KIND == AURA_TRELLIS_4) {
+            table[4 + i] = table[i];
+            table[i] = kept(0x80808080u - prmt(levels[3 - i], 0, 0x0123)); /* no byte borrows */
+        }
+    }
+}
+
+/* The nibbles of octets 0 to 3 of a run: word[0] is not looked at. And of t4 the top bits, bit k of byte i being of code 4k + i. */
+template <int BITS>
+struct trellis_nibbles {
+    static constexpr int words = BITS == 4 ? 5 : 4;
+    uint32_t word[words];
+
+    /* right: z.zero >> 1, of which every other bit is looked at. */
+    __device__ __forceinline__ trellis_nibbles(const struct subset_bits &z, uint32_t right, const uint32_t (&w)[BITS])
+    {
+        const uint32_t pairs = 0x33333333u, bits = 0x55555555u;
+        const uint32_t even = picked(bits, z.zero, z.one << 1), odd = picked(bits, right, z.one);
+        /* Pairs of bits, of t2 with an upper one of 0: of those of `odd`, this is in the place of the lower one. */
+        const uint32_t upper = BITS == 2 ? kept(w[1] & bits) : w[1], next = BITS == 2 ? kept(w[1] & ~bits) : w[2 % BITS];
+        word[0] = picked(pairs, even, upper << 2);
+        word[1] = picked(pairs, odd, next << (BITS == 2 ? 1 : 2));
+        word[2] = picked(pairs, even >> 2, upper);
+        word[3] = picked(pairs, odd >> 2, next >> (BITS == 2 ? 1 : 0));
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            word[i] = kept(word[i]); /* now, so that the words before are free */
+        if (BITS == 4) {
+            const uint32_t top = w[3 % BITS];
+            word[words - 1] = picked(0x0f0f0f0fu, top >> 4, top << 4);
+        }
+    }
+};
+
+/* Eight codes by their nibbles; top: of t4, their top bits as bit 3 of nibbles. Only one table has a byte that is not 0. */
+template <int BITS>
+__device__ __forceinline__ eight lookup_trellis(uint32_t nibbles, uint32_t top, const uint32_t *table)
+{
+    const uint32_t high = 0x88888888u;
+    eight e;
+#pragma unroll
+    for (int h = 0; h < fused_tables<AURA_TRELLIS_2 + BITS - 2>; h++) {
+        uint32_t x = h % 2 ? nibbles ^ high : nibbles;
+        if (BITS == 4)
+            x |= h < 2 ? top & high : ~top & high;
+        e.r[h][0] = prmt(table[2 * h], table[2 * h + 1], x);
+        e.r[h][1] = prmt(table[2 * h], table[2 * h + 1], upper_half(x));
+    }
+    return e;
+}
+
+/* Lane (g, t) has run t of tokens 4 g ... 4 g + 3. */
+template <int BITS>
+struct trellis_keys {
+    static constexpr int n = BITS;
+
+    static __device__ __forceinline__ int run_of(int, int t)
+    {
+        return t;
+    }
+
+    /* In a run of keys, byte i of quad k is channel 8 i + k. */
+    static __device__ __forceinline__ void eight_of(uint32_t (&b)[2], const void *row, int step, int t)
+    {
+        const uint2 *at = (const uint2 *)row + 4 * t; /* rows are 8 bytes aligned */
+        const uint32_t two = step | (4 + step) << 4;
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            b[i] = prmt(prmt(at[2 * i].x, at[2 * i].y, two), prmt(at[2 * i + 1].x, at[2 * i + 1].y, two), 0x5410);
+    }
+
+    static __device__ constexpr bool is_high(int)
+    {
+        return false;
+    }
+    static __device__ __forceinline__ int lane_word(bool, int t)
+    {
+        return t * BITS;
+    }
+    static __device__ constexpr int step_word(int i)
+    {
+        return i;
+    }
+
+    using nibbles_of_tokens = uint32_t[4][trellis_nibbles<BITS>::words];
+    struct ready {
+        nibbles_of_tokens w;
+
+        __device__ __forceinline__ void take(const uint4 (&words)[n])
+        {
+            const uint32_t there = threadIdx.x % 4 == 3 ? 0 : ~0u; /* after the last run there is nothing */
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                uint32_t word[BITS];
+#pragma unroll
+                for (int j = 0; j < BITS; j++)
+                    word[j] = part(words[j], i);
+                const uint32_t after = __shfl_sync(~0u, word[0], threadIdx.x % 32 + 1) & there;
+                const trellis_nibbles<BITS> nibbles(subsets_of_key(word[0], after), word[0] >> 3 | after << 29, word);
+#pragma unroll
+                for (int j = 0; j < nibbles.words; j++)
+                    w[i][j] = nibbles.word[j];
+            }
+        }
+    };
+
+    static __device__ __forceinline__ eight decode(const nibbles_of_tokens &w, int step, int i, int, const uint32_t *table)
+    {
+        return lookup_trellis<BITS>(w[i][step], BITS == 4 ? w[i][trellis_nibbles<BITS>::words - 1] << (3 - step) : 0, table);
+    }
+};
+
+/* Lane l loads all words of channels 4 l ... 4 l + 3, and decodes octet t of channels 32 j + 4 g ... */
+template <int BITS>
+struct trellis_values {
+    static constexpr int n = BITS, words = trellis_nibbles<BITS>::words;
+    static constexpr int next_quad = 4;
+    static __device__ __forceinline__ int quad_of(int t)
+    {
+        return t;
+    }
+
+    /* A warp's nibbles on their way: rows begin in different banks. */
+    struct staged {
+        uint4 word[words][32 + 2];
+    };
+
+    struct ready {
+        const staged *s;
+
+        __device__ __forceinline__ void take(const uint4 (&w)[n], void *space)
+        {
+            s = (const staged *)space;
+            const uint32_t lane = threadIdx.x % 32, there = lane == 31 ? 0 : ~0u;
+            uint32_t u[7] = {w[0].x, w[0].y, w[0].z, w[0].w};
+            uint4 out[words];
+#pragma unroll
+            for (int i = 0; i < 3; i++)
+                u[4 + i] = __shfl_sync(~0u, u[i], lane + 1) & there;
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                uint32_t word[BITS];
+#pragma unroll
+                for (int j = 0; j < BITS; j++)
+                    word[j] = part(w[j], i);
+                const struct subset_bits z = {u[i] ^ u[i + 1] ^ u[i + 3], u[i + 2]};
+                const trellis_nibbles<BITS> nibbles(z, z.zero >> 1, word);
+#pragma unroll
+                for (int j = 0; j < words; j++)
+                    (i == 0 ? out[j].x : i == 1 ? out[j].y : i == 2 ? out[j].z : out[j].w) = nibbles.word[j];
+            }
+            __syncwarp(); /* all have read those of the tile before */
+#pragma unroll
+            for (int j = 0; j < words; j++)
+                ((staged *)space)->word[j][lane] = out[j];
+            __syncwarp();
+        }
+
+        struct group {
+            uint4 nibbles, top;
+        };
+        __device__ __forceinline__ group operator[](int j) const
+        {
+            const int at = 8 * j + threadIdx.x % 32 / 4;
+            return {s->word[threadIdx.x % 4][at], s->word[words - 1][at]};
+        }
+    };
+
+    static __device__ __forceinline__ eight decode(const typename ready::group &x, int i, int t, const uint32_t *table)
+    {
+        return lookup_trellis<BITS>(part(x.nibbles, i), BITS == 4 ? part(x.top, i) << (3 - t) : 0, table);
+    }
+};
+
+/* The shared memory that a warp needs for that. */
+template <int KIND>
+struct staging {};
+template <> struct staging<AURA_TRELLIS_2> : trellis_values<2>::staged {};
+template <> struct staging<AURA_TRELLIS_3> : trellis_values<3>::staged {};
+template <> struct staging<AURA_TRELLIS_4> : trellis_values<4>::staged {};
+
+template <> struct keys<AURA_TRELLIS_2, 128> : trellis_keys<2> {};
+template <> struct keys<AURA_TRELLIS_3, 128> : trellis_keys<3> {};
+template <> struct keys<AURA_TRELLIS_4, 128> : trellis_keys<4> {};
+template <> struct values<AURA_TRELLIS_2, 128> : trellis_values<2> {};
+template <> struct values<AURA_TRELLIS_3, 128> : trellis_values<3> {};
+template <> struct values<AURA_TRELLIS_4, 128> : trellis_values<4> {};
+
+#endif
