@@ -1,5 +1,6 @@
 /* aura bench --device cuda: attention beside a plain read of the same bytes in the same run. CUDA events, medians; before every
  * run the second cache is filled by reading 512 MB, not by writing, which would leave it full of lines to be written back. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -208,12 +209,37 @@ static void bench_prefill(timer &t, aura_ctx *ctx, const shape_case &s)
     aura_cuda_cache_destroy(f.cache);
 }
 
+/* Metrics of heads, lower triangles, in which two channels have the less in common the further they are apart. */
+static std::vector<float> near_metric(uint32_t heads, uint32_t dim)
+{
+    std::vector<float> m;
+    for (uint32_t h = 0; h < heads; h++)
+        for (uint32_t i = 0; i < dim; i++)
+            for (uint32_t j = 0; j <= i; j++)
+                m.push_back(powf(0.7f, (float)(i - j)));
+    return m;
+}
+
+static void print_append(const char *format, bool metric, const double *us)
+{
+    if (out.as)
+        print_row(&out, "{\"cache\": \"%s\", \"dim\": 128, \"kv_heads\": 8, \"seqs\": 64, \"metric\": %d, \"append_us\": %.2f, "
+               "\"append_closing_us\": %.2f}", format, metric, us[0], us[1]);
+    else
+        printf("%-6s D128 append of a token to 64 sequences, 8 KV heads%s: %.1f us; %.1f us when a tile of each closes\n", format,
+               metric ? ", with a metric" : "", us[0], us[1]);
+    fflush(stdout);
+}
+
 /* Append of one token to 64 sequences with 8 KV heads: when no tile closes, and when all do. */
-static void bench_append(timer &t, aura_ctx *ctx)
+static void bench_append(timer &t, aura_ctx *ctx, const char *format, bool metric)
 {
     aura_config config = AURA_CONFIG_INIT;
     const uint32_t n = 64, length = 32 + 16 - 2; /* one more token and a tile is about to close */
+    const std::vector<float> near = near_metric(8, 128);
+    MUST(aura_format_parse(format, &config.format));
     config.k_dim = 128, config.q_heads = 32, config.kv_heads = 8, config.seed = 1;
+    config.k_metric = config.v_metric = metric ? near.data() : NULL;
     aura_cuda_config dc = AURA_CUDA_CONFIG_INIT;
     dc.cache = config;
     dc.cache.budget_bytes = (size_t)64 << 20;
@@ -260,12 +286,7 @@ static void bench_append(timer &t, aura_ctx *ctx)
         std::sort(all.begin(), all.end());
         us[closes] = all[10] * 1e3;
     }
-    if (out.as)
-        print_row(&out, "{\"cache\": \"k4v4\", \"dim\": 128, \"kv_heads\": 8, \"seqs\": 64, \"append_us\": %.2f, "
-               "\"append_closing_us\": %.2f}", us[0], us[1]);
-    else
-        printf("k4v4   D128 append of a token to 64 sequences, 8 KV heads: %.1f us; %.1f us when a tile of each closes\n", us[0],
-               us[1]);
+    print_append(format, metric, us);
     aura_cuda_cache_destroy(cache);
     cudaFree(dx), cudaFree(dids);
 }
@@ -363,6 +384,8 @@ static const shape_case table[] = {
     {"k4v4", 256, 32, 8, 8, 32768, 1, 0},  {"k4v4", 128, 64, 8, 8, 32768, 1, 0}, {"k4v4", 128, 8, 8, 8, 32768, 1, 0},
     {"k4v2", 128, 32, 8, 8, 32768, 1, 0},
     {"k2v2", 128, 32, 8, 8, 32768, 1, 0},  {"k8v4", 128, 32, 8, 8, 32768, 1, 0}, {"kf16v4", 128, 32, 8, 8, 32768, 1, 0},
+    {"k3v2", 128, 32, 8, 8, 32768, 1, 0},  {"kt2vt2", 128, 32, 8, 8, 32768, 1, 0}, {"kt3vt3", 128, 32, 8, 8, 32768, 1, 0},
+    {"kt4vt4", 128, 32, 8, 8, 32768, 1, 0},
 };
 
 static const shape_case several[] = {
@@ -417,8 +440,10 @@ extern "C" int cuda_bench(int argc, char **argv)
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         if (only == SIZE_MAX || only == i)
             bench_case(t, ctx, table[i], std::vector<uint32_t>(table[i].batch, table[i].tokens));
-    if (only == SIZE_MAX || only == 100)
-        bench_append(t, ctx);
+    for (const char *format : {"k4v4", "k3v3", "kt2vt2", "kt3vt3", "kt4vt4"})
+        for (bool metric : {false, true})
+            if (only == SIZE_MAX || only == 100)
+                bench_append(t, ctx, format, metric);
     for (size_t i = 0; i < sizeof several / sizeof *several; i++)
         if (only == SIZE_MAX || only == 300 || only == 301 + i)
             bench_case(t, ctx, several[i], std::vector<uint32_t>(several[i].batch, several[i].tokens));
