@@ -424,6 +424,7 @@ job_tool() {
     ends 0 'bench: codec' $aura bench --codec --k 8 --v 4 --dim 64 --kv-heads 1 --json
     holds 'bench: codec, JSON' '"format": "k8v4", .*"append_no_search_vectors_per_s": [1-9][0-9]*, "decode_gb_per_s": [0-9.]*, .*"pages_in_no_search_gb_per_s": [0-9.]*, '
     ends 2 'bench: codec and targets' $aura bench --codec --targets
+    ends 2 'bench: a part of nothing' $aura bench --part hot
     ends 2 'bench: no such planes' $aura bench --planes 3
     ends 2 'bench: prefill of f16' $aura bench --prefill --k f16
     ends 2 'bench: more queries than tokens' $aura bench --tokens 4 --queries 5

@@ -223,7 +223,7 @@ int bench_prefill(struct bench *b)
 /* ---- the command ----------------------------------------------------------------------------------------------------- */
 
 struct arguments {
-    const char *k, *v, *planes, *isa, *device, *html, *model, *depths, *caches;
+    const char *k, *v, *planes, *isa, *device, *html, *model, *depths, *caches, *part;
     uint32_t dim, heads, kv_heads, tokens, batch, queries, threads;
     int prefill, targets, codec, mpi, json, csv;
 };
@@ -244,6 +244,8 @@ static const struct option options[] = {
     ISA(isa, "as if the machine had no better than NAME"),
     FLAG(prefill, "--prefill", "many queries at once, beside the machine's int8 products"),
     FLAG(targets, "--targets", "what the cache is meant to reach here, and if it does"),
+    CHOICE(part, "--part", "read queries hot codec prefill threads", "NAME",
+           "of --targets, the only one: read, queries, hot, codec, prefill, threads"),
     FLAG(codec, "--codec", "append, decode, pages: one thread, all widths or --k --v"),
     FLAG(mpi, "--mpi", "under mpirun: one context over all ranks, up to --tokens"),
     CHOICE(device, "--device", "cpu cuda", "NAME", "cuda: the GPU, beside a plain read of the same bytes"),
@@ -332,13 +334,16 @@ static int run_bench(const struct command *self, int argc, char **argv)
         return usage_error(self, "rows takes no option but --json and --csv");
     if (c.mpi && (what || c.html || c.targets || c.prefill))
         return usage_error(self, "--mpi is for one shape: with --prefill, --targets, --html or rows it means nothing");
+    if (c.part && !c.targets)
+        return usage_error(self, "--part is of --targets");
     if (c.targets && (is_given(&c) || c.prefill))
         return usage_error(self, "--targets says itself what is measured");
     if (what)
         return bench_rows(for_programs(&c, &table), c.csv && !c.json);
     if (c.html && !(b.results = results_create()))
         return failed(self, "out of memory");
-    b.one = c.k || c.v, b.self = self, b.html = c.html, b.table = for_programs(&c, &table), b.csv = c.csv && !c.json;
+    b.one = c.k || c.v, b.self = self, b.html = c.html, b.part = c.part;
+    b.table = for_programs(&c, &table), b.csv = c.csv && !c.json;
     c.threads = c.mpi && !c.threads ? 1 : c.threads; /* of each rank */
     if (!(status = prepare(self, &b, &c)) && !c.targets && is_given(&c) && !exists(&b))
         status = failed(self, "%s", aura_last_error());

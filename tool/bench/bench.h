@@ -117,6 +117,7 @@ struct bench {
     struct results *results; /* rows for a page; NULL: none is asked for */
     const struct command *self;
     const char *html;        /* where the page goes; NULL: none is asked for */
+    const char *part;        /* of the targets; NULL: all */
 };
 
 int bench_rows(struct table *table, int csv);

@@ -324,6 +324,37 @@ static void scaling_target(struct targets *t, uint32_t threads)
     t->failed |= bad;
 }
 
+static void read_targets(struct targets *t)
+{
+    against_read(t, READ_K4, "k4v4", 32, LONG, K4_OVER_F16);
+    against_read(t, READ_K4_LONGER, "k4v4", 32, LONGER, N_ROWS);
+    against_read(t, READ_K8, "k8v8", 32, LONG, K8_OVER_F16);
+    against_read(t, READ_K3, "k3v3", 32, LONG, N_ROWS);
+    against_read(t, READ_K2, "k2v2", 32, LONG, N_ROWS);
+    against_read(t, READ_ONE_HEAD, "k4v4", 8, LONG, N_ROWS);
+}
+
+static void prefill_targets(struct targets *t)
+{
+    if (t->b->threads > 1)
+        prefill_target(t, PREFILL, t->b->ctx, t->b->threads);
+    prefill_target(t, PREFILL_ONE, t->single, 1);
+}
+
+static void scaling_targets(struct targets *t)
+{
+    for (uint32_t threads = 2; threads < t->b->threads; threads *= 2)
+        scaling_target(t, threads);
+    if (t->b->threads > 1)
+        scaling_target(t, t->b->threads);
+}
+
+/* Whether a part of the rows was asked for. */
+static int wants(const struct bench *b, const char *part)
+{
+    return !b->part || !strcmp(b->part, part);
+}
+
 int bench_targets(struct bench *b)
 {
     struct targets t = {b, sets, NULL, 0, 0, 0};
@@ -336,24 +367,18 @@ int bench_targets(struct bench *b)
     print_bench_head(b, "targets");
     if (!b->table)
         printf("%-58s %12s  target of %s\n", "", "measured", t.set->name);
-    against_read(&t, READ_K4, "k4v4", 32, LONG, K4_OVER_F16);
-    against_read(&t, READ_K4_LONGER, "k4v4", 32, LONGER, N_ROWS);
-    against_read(&t, READ_K8, "k8v8", 32, LONG, K8_OVER_F16);
-    against_read(&t, READ_K3, "k3v3", 32, LONG, N_ROWS);
-    against_read(&t, READ_K2, "k2v2", 32, LONG, N_ROWS);
-    against_read(&t, READ_ONE_HEAD, "k4v4", 8, LONG, N_ROWS);
-    several_queries(&t, QUERIES_4, 4);
-    several_queries(&t, QUERIES_16, 16);
-    hot_targets(&t);
-    avx2_target(&t);
-    codec_targets(&t);
-    if (b->threads > 1) {
-        prefill_target(&t, PREFILL, b->ctx, b->threads);
-        for (uint32_t threads = 2; threads < b->threads; threads *= 2)
-            scaling_target(&t, threads);
-        scaling_target(&t, b->threads);
-    }
-    prefill_target(&t, PREFILL_ONE, t.single, 1);
+    if (wants(b, "read"))
+        read_targets(&t);
+    if (wants(b, "queries"))
+        several_queries(&t, QUERIES_4, 4), several_queries(&t, QUERIES_16, 16);
+    if (wants(b, "hot"))
+        hot_targets(&t), avx2_target(&t);
+    if (wants(b, "codec"))
+        codec_targets(&t);
+    if (wants(b, "prefill"))
+        prefill_targets(&t);
+    if (wants(b, "threads"))
+        scaling_targets(&t);
     print_progress(NULL);
     if (b->table)
         table_end(b->table, missed_field, &t);
