@@ -52,7 +52,7 @@ AURA_INLINE ivec2 pair_load(const uint8_t *p)
 }
 
 /* What was stored at p is not kept in registers: gcc would do that with more vectors than there are registers. */
-AURA_INLINE void lane_written(const uint8_t *p) { __asm__("" : : "r"(p) : "memory"); }
+AURA_INLINE void lane_written(uint8_t *p) { __asm__("" : : "r"(p) : "memory"); }
 /* The same address, of which gcc does not know that: what it made of the words there before, it makes again. */
 AURA_INLINE const uint32_t *lane_again(const uint32_t *p)
 {
