@@ -214,13 +214,14 @@ __device__ __forceinline__ void reduce_row(const struct dev_merge &a)
     finish_row<E>(y, a, finish_sums(a, largest, sum, sink), row, (int)lane);
 }
 
-#define STAMP(name, dim, body)                                                                                                \
-    extern "C" __global__ void __launch_bounds__(32 * MERGE_WARPS, 4) aura_##name(const __grid_constant__ struct dev_merge a) \
-    {                                                                                                                         \
-        body<dim / 32>(a);                                                                                                    \
+#define STAMP(name, dim, body, blocks)                                            \
+    extern "C" __global__ void __launch_bounds__(32 * MERGE_WARPS, blocks)        \
+        aura_##name(const __grid_constant__ struct dev_merge a)                   \
+    {                                                                             \
+        body<dim / 32>(a);                                                        \
     }
-#define STAMP_PASS2(name, dim) STAMP(name, dim, merge_row)
-#define STAMP_REDUCE(name, dim) STAMP(name, dim, reduce_row)
+#define STAMP_PASS2(name, dim) STAMP(name, dim, merge_row, (dim) <= 128 ? 5 : 4)
+#define STAMP_REDUCE(name, dim) STAMP(name, dim, reduce_row, 4)
 AURA_CUDA_ROWS_PASS2(STAMP_PASS2)
 AURA_CUDA_ROWS_REDUCE(STAMP_REDUCE)
 
