@@ -422,8 +422,8 @@ typedef struct aura_attend_job {
     aura_input q;       /* [queries][q_heads][k_dim] */
     aura_view out;      /* [queries][q_heads][v_dim]; may overlap q */
     float *lse;         /* [queries][q_heads] natural log-sum-exp, sinks included; -inf where nothing is seen. Or NULL */
-    const float *mask;  /* [queries][mask_keys], added to the logits of the last mask_keys keys for all heads; -inf hides a
-                           key. NULL: none */
+    const float *mask;  /* [queries][mask_keys], added to the logits of the last mask_keys keys; -inf hides a key. For
+                           all heads, or one for each: mask_head_stride. NULL: none */
     uint32_t mask_keys;
     size_t mask_stride; /* floats from query to query; 0: mask_keys */
     const uint32_t *tiles; /* slots only: see "slots" below */
@@ -432,9 +432,10 @@ typedef struct aura_attend_job {
                               keep_first and causality are. until alone: window and ALiBi count from token until[i] - 1, where
                               the query then is; so the queries of any position can be asked. from alone: up to its own position */
     uint32_t q_heads;      /* 0: those of the cache. All jobs of a call have the same */
+    size_t mask_head_stride; /* floats from the mask of a query head to that of the next; 0: all have the same */
 } aura_attend_job;
 #define AURA_ATTEND_JOB_INIT \
-    {sizeof(aura_attend_job), 0, 0, AURA_INPUT_INIT, AURA_VIEW_INIT, NULL, NULL, 0, 0, NULL, 0, NULL, NULL, 0}
+    {sizeof(aura_attend_job), 0, 0, AURA_INPUT_INIT, AURA_VIEW_INIT, NULL, NULL, 0, 0, NULL, 0, NULL, NULL, 0, 0}
 
 /* Shared by all jobs of a call. logit = scale * q.k, then softcap * tanh(logit / softcap), then + alibi[head] *
  * (key position - query position), then + mask. */

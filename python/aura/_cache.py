@@ -333,7 +333,8 @@ class Cache(Owner):
         out: where the result goes, [batch, tokens, q_heads, v_dim] or a list; None: new arrays like q.
         scale: of logits; 0: 1 / sqrt(dim). softcap: 0: none. window: of this call; 0: the cache's.
         sinks, alibi: [q_heads] each. causal: False: every query sees all keys.
-        mask: for each sequence [tokens, keys], added to the logits of its last `keys` keys, or of bool: True where a key is seen.
+        mask: for each sequence [tokens, keys], or [q_heads, tokens, keys], added to the logits of its last `keys` keys, or of
+        bool: True where a key is seen.
         since, until: for each sequence [tokens]: query i sees tokens [since[i], until[i]) and no others.
         return_lse: also the log-sum-exp, a list of arrays [tokens, q_heads].
         Returns out, a batch where q is one, otherwise a list. A row that sees nothing is 0.
@@ -351,7 +352,7 @@ class Cache(Owner):
             _view(job.q, query, 0)
             _view(job.out, to, 0)
             if mask is not None:
-                keep.append(_mask(job, mask[i], query.shape[0]))
+                keep.append(_mask(job, mask[i], query.shape[0], heads))
             for name, given in (("from", since), ("until", until)):
                 if given is not None:
                     tokens = np.ascontiguousarray(np.broadcast_to(np.asarray(given[i], np.uint64), (query.shape[0],)))
@@ -453,15 +454,17 @@ class Cache(Owner):
         return Sequence(self, id.value)
 
 
-def _mask(job: Any, mask: Array, queries: int) -> np.ndarray:
+def _mask(job: Any, mask: Array, queries: int, heads: int) -> np.ndarray:
+    """A mask for all heads, or one for each."""
     if is_torch(mask):
         mask = (mask if mask.dtype.is_floating_point else mask.bool()).detach().cpu()
         mask = mask.float().numpy() if mask.dtype.is_floating_point else mask.numpy()
     mask = np.asarray(mask)
     if mask.dtype == bool:
         mask = np.where(mask, np.float32(0), np.float32(-np.inf))
-    if mask.ndim != 2 or mask.shape[0] != queries:
-        raise bad(f"mask has shape {list(mask.shape)}: [{queries}, keys] was expected")
+    if mask.ndim not in (2, 3) or mask.shape[-2] != queries or mask.ndim == 3 and mask.shape[0] != heads:
+        raise bad(f"mask has shape {list(mask.shape)}: [{queries}, keys] or [{heads}, {queries}, keys] was expected")
     mask = np.ascontiguousarray(mask, np.float32)
-    job.mask, job.mask_keys = mask.ctypes.data, mask.shape[1]
+    job.mask, job.mask_keys = mask.ctypes.data, mask.shape[-1]
+    job.mask_head_stride = mask.shape[1] * mask.shape[2] if mask.ndim == 3 else 0
     return mask

@@ -108,6 +108,10 @@ class AuraLayer(CacheLayerMixin):
         """Whether all there is has been given by the last update()."""
         return self.pending is not None and self.pending[0].shape[2] == self.length
 
+    def takes_mask(self, shape: tuple, heads: int) -> bool:
+        """Whether attention can have a mask of this shape."""
+        return len(shape) == 4 and (shape[1] == 1 or shape[1] == heads and not self.gpu)
+
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         device = key_states.device
         if device.type not in ("cpu", "cuda"):
@@ -210,7 +214,8 @@ class AuraLayer(CacheLayerMixin):
                skip: list[int] | None = None, mask: torch.Tensor | None = None, length: int = 0, window: int = 0) -> torch.Tensor:
         """query [batch, q_heads, tokens, dim] -> [batch, tokens, q_heads, v_dim], over all tokens, those of the last update() included.
 
-        mask: [batch or 1, 1, tokens, length] for the last `length` positions; None: causal."""
+        mask: [batch or 1, 1 or heads, tokens, length] for the last `length` positions; None: causal. On a GPU all heads
+        have the same."""
         counts["attend"] += 1
         if self.store is None:
             self._open(query.shape[1], self.length)
@@ -304,7 +309,7 @@ class AuraLayer(CacheLayerMixin):
             set_strides(ask.q, row_q, 1, 0)
             set_strides(ask.out, row_out, 0, 1)
             ask.q.data, ask.out.data = row_q.data_ptr(), row_out.data_ptr()
-            keep.append(self._hide(ask, seq, mask[i if mask.shape[0] > 1 else 0, 0], end - self.pads[i], end, length))
+            keep.append(self._hide(ask, seq, mask[i if mask.shape[0] > 1 else 0], end - self.pads[i], end, length))
         check(lib.aura_attend(self.store._use(), asks, len(asks), ctypes.byref(options)))
 
     def _ask_masked_gpu(self, query: torch.Tensor, out: torch.Tensor, given: tuple, mask: torch.Tensor, end: int, length: int) -> None:
@@ -319,15 +324,17 @@ class AuraLayer(CacheLayerMixin):
                           until=until)
 
     def _hide(self, ask: Any, seq: Sequence, mask: torch.Tensor, stored: int, end: int, length: int) -> Any:
-        """A row's mask [queries, length]: what it says of the tokens that are stored. Every query sees those, less what the mask hides."""
+        """A row's mask [1 or heads, queries, length]: what it says of the tokens that are stored. Every query sees those, less
+        what the mask hides."""
         counts["masked"] += 1
         first = max(0, self.length - length - (end - stored))  # of the stored tokens, the first that the mask knows
         if self.sliding_window:
             first = max(first, seq.first)
-        mask = mask[:, length - (self.length - end) - (stored - first) : length - (self.length - end)]
+        mask = mask[..., length - (self.length - end) - (stored - first) : length - (self.length - end)]
         mask = added(mask).contiguous()
-        since, until = torch.full((len(mask),), first), torch.full((len(mask),), stored)
-        ask.mask, ask.mask_keys = mask.data_ptr(), mask.shape[1]
+        since, until = torch.full((ask.queries,), first), torch.full((ask.queries,), stored)
+        ask.mask, ask.mask_keys = mask.data_ptr(), mask.shape[2]
+        ask.mask_head_stride = mask.shape[1] * mask.shape[2] if len(mask) > 1 else 0
         setattr(ask, "from", since.data_ptr())
         ask.until = until.data_ptr()
         return mask, since, until

@@ -105,7 +105,7 @@ def _sdpa(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: fl
     layer, tokens = key.layer, query.shape[2]
     if key.end != layer.length or dropout_p or not layer.is_initialized or query.device != layer.device or len(key.repeat) not in (0, 3):
         return None
-    if attn_mask is not None and (attn_mask.dim() != 4 or attn_mask.shape[1] != 1):
+    if attn_mask is not None and not layer.takes_mask(attn_mask.shape, query.shape[1]):
         return None
     if layer.fresh and tokens > 1 and tokens == key.length and layer.settings.prefill == "exact":
         k, v = layer.pending

@@ -146,7 +146,10 @@ def attention(module: Any, query: torch.Tensor, key: Any, value: Any, attention_
         return attend_plainly(module, query, key, value, attention_mask, scaling, softcap, s_aux, kwargs)
     layer, mask, tokens = key.layer, attention_mask, query.shape[2]
     made = type(mask) is LazyMask
-    fits = mask.asked["kv_length"] == key.length if made else mask is None or mask.shape[1] == 1 and mask.shape[3] == key.length
+    if made:
+        fits = mask.asked["kv_length"] == key.length
+    else:
+        fits = mask is None or layer.takes_mask(mask.shape, query.shape[1]) and mask.shape[3] == key.length
     if not fits or query.shape[1] % layer.kv_heads:
         return attend_plainly(module, query, key, value, mask, scaling, softcap, s_aux, kwargs)
     if made:

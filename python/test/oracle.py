@@ -24,7 +24,7 @@ def attention(q, k, v, scale=None, softcap=0, window=0, sinks=None, alibi=None, 
             if alibi is not None:
                 logit = logit + alibi[head] * (place - position)
             if mask is not None:
-                logit[tokens - mask.shape[1] :] += mask[i]
+                logit[tokens - mask.shape[-1] :] += mask[i] if mask.ndim == 2 else mask[head, i]
             logit = np.where(seen, logit, -np.inf)
             most = max(logit.max(), -np.inf if sinks is None else sinks[head])
             if most == -np.inf:

@@ -63,10 +63,12 @@ def test_options():
     q, mask = numbers(5, 4, 64), numbers(5, 20)
     seen = RNG.random((5, 70)) < 0.5
     for given in (dict(scale=0.3), dict(softcap=2.0), dict(window=9), dict(sinks=np.array([0.5, -1, 2, 0])), dict(causal=False),
-                  dict(alibi=np.array([-0.1, -0.2, -0.3, -0.4])), dict(mask=mask), dict(since=[0, 5, 60, 66, 3], until=[1, 70, 61, 66, 40]),
+                  dict(alibi=np.array([-0.1, -0.2, -0.3, -0.4])), dict(mask=mask), dict(mask=numbers(4, 5, 20)),
+                  dict(since=[0, 5, 60, 66, 3], until=[1, 70, 61, 66, 40]),
                   dict(until=[70, 60, 50, 40, 1]), dict(since=[0, 10, 20, 30, 69])):
         near(seq.attend(q, **given), attention(q, k, v, **given)[0], TIGHT, str(list(given)))
     near(seq.attend(q, mask=seen), attention(q, k, v, mask=np.where(seen, 0, -np.inf))[0], TIGHT, "mask of bool")
+    refused(aura.Status.BAD_ARGUMENT, lambda: seq.attend(q, mask=numbers(3, 5, 20)), "[4, 5, keys]")
 
 
 def test_dtypes_and_strides():

@@ -89,6 +89,27 @@ def test_holes_in_the_mask():
         assert masked
 
 
+def test_masks_of_heads():
+    """Each head its own mask, behind padding that is not stored."""
+    module, sdpa = torch.nn.Module(), torch.nn.functional.scaled_dot_product_attention
+    for way in ("aura", "sdpa"):
+        cache, (k, v) = AuraCache(format="kf32vf32", prefill="codes"), torch.randn(2, 2, 2, 70, 64)
+        cache.update(k[:, :, :60], v[:, :, :60], 0)
+        cache.layers[0].flush([9, 0])
+        q, mask = torch.randn(2, 4, 10, 64), torch.randn(2, 4, 10, 70)
+        mask[torch.rand(mask.shape) < 0.5] = -torch.inf
+        mask[0, ..., :9] = -torch.inf
+        key, value = cache.update(k[:, :, 60:], v[:, :, 60:], 0)
+        before = dict(ours.counts)
+        if way == "aura":
+            out = ours.attention(module, q, key, value, mask, scaling=0.125)[0].transpose(1, 2)
+        else:
+            out = sdpa(q, key, value, mask, scale=0.125, enable_gqa=True)
+        want = sdpa(q, k, v, mask, scale=0.125, enable_gqa=True)
+        assert torch.allclose(out, want, atol=1e-5), f"{way}: {float((out - want).abs().max())}"
+        assert ours.counts["decoded"] == before["decoded"] and ours.counts["masked"] > before["masked"], way
+
+
 def test_beams_and_samples():
     for name in ("llama", "mistral, window"):
         for options in (dict(num_beams=4), dict(num_beams=4, num_return_sequences=3), dict(num_beams=3, length_penalty=2.0)):

@@ -180,6 +180,9 @@ static aura_status check_job(struct aura_call call, const struct aura_attend *a,
     if (job->mask && aura_times(job->mask_stride, job->queries) > PTRDIFF_MAX / sizeof(float))
         return aura_fail(call.ctx, AURA_TOO_LARGE, "%s: a mask of %u queries with stride %zu does not fit in memory", call.name,
                          job->queries, job->mask_stride);
+    if (job->mask && aura_times(job->mask_head_stride, a->q_heads) > PTRDIFF_MAX / sizeof(float))
+        return aura_fail(call.ctx, AURA_TOO_LARGE, "%s: masks of %u heads with stride %zu do not fit in memory",
+                         call.name, a->q_heads, job->mask_head_stride);
     if ((c->slots && (status = check_tiles(call, c, job))) || (c->window && (status = check_window(call, a, i, seq, len))))
         return status;
     if (job->queries == 0)

@@ -249,7 +249,8 @@ void aura_apply_options(const struct aura_block *b, const struct aura_place *p, 
             logit[t] = logit[t] + slope * (float)(distance + t);
         if (!job->mask || p->first + p->columns <= b->plan->len - job->mask_keys)
             continue;
-        const float *mask = job->mask + aura_query_of(b, i) * (job->mask_stride ? job->mask_stride : job->mask_keys);
+        const float *mask = job->mask + aura_query_of(b, i) * (job->mask_stride ? job->mask_stride : job->mask_keys) +
+                            aura_q_head_of(b, i) * job->mask_head_stride;
         uint64_t first = b->plan->len - job->mask_keys;
         for (uint32_t t = first > p->first ? (uint32_t)(first - p->first) : 0; t < p->columns; t++)
             logit[t] = logit[t] + mask[p->first + t - first] * AURA_LOG2_E;

@@ -199,7 +199,8 @@ static void sinks(void)
     }
 }
 
-/* Masks: a tree of drafts over the newest keys, numbers over all keys, a row that hides all keys; and every width of a mask. */
+/* Masks: a tree of drafts over the newest keys, numbers over all keys, a row that hides all keys; and every width of a mask.
+ * Of every other pair of widths each head has its own. */
 static void masks(void)
 {
     static const uint32_t widths[] = {1, 7, 8, 31, 32, 33, 44, 45, 60, 256, 299, 300};
@@ -207,9 +208,11 @@ static void masks(void)
         for (uint32_t not_causal = 0; not_causal < 2; not_causal++) {
             struct attention a = attention_new(options_scene.model, 8, 4, 93);
             uint64_t seed = i;
+            const uint32_t heads = i & 2 ? 4 : 1;
             a.mask_keys = widths[i], a.mask_stride = widths[i] + (i % 3) * 5;
-            a.mask = malloc(8 * a.mask_stride * sizeof *a.mask);
-            for (size_t at = 0; at < 8 * a.mask_stride; at++)
+            a.mask_head_stride = heads > 1 ? 8 * a.mask_stride : 0;
+            a.mask = malloc(heads * 8 * a.mask_stride * sizeof *a.mask);
+            for (size_t at = 0; at < heads * 8 * a.mask_stride; at++)
                 a.mask[at] = at % a.mask_stride >= widths[i]                        ? NAN
                              : random_bits(&seed) % 3 == 0 || at / a.mask_stride == 5 ? -INFINITY
                                                                                       : random_normal(&seed);

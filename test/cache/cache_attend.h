@@ -9,9 +9,9 @@ struct attention {
     const struct model *model;
     uint32_t queries, q_heads;
     float *q;             /* [queries][q_heads][k_dim] */
-    float *mask;          /* [queries][mask_stride], or NULL */
+    float *mask;          /* [queries][mask_stride], of each head or of all, or NULL */
     uint32_t mask_keys;
-    size_t mask_stride;
+    size_t mask_stride, mask_head_stride;
     uint64_t *from, *until; /* [queries], or NULL */
     aura_attend_options options;
     double *out;          /* [queries][q_heads][v_dim] */
@@ -116,7 +116,7 @@ static inline void oracle_logits(double *logit, const double *k_norm, const stru
         if (o->alibi)
             x += (double)o->alibi[h] * ((double)t - (double)(end - 1));
         if (a->mask && t + a->mask_keys >= a->model->len)
-            x += (double)a->mask[i * a->mask_stride + (t + a->mask_keys - a->model->len)];
+            x += (double)a->mask[i * a->mask_stride + h * a->mask_head_stride + (t + a->mask_keys - a->model->len)];
         logit[t] = x;
         if (isfinite(x))
             a->term[row] = fmax(a->term[row], fabs(x));
@@ -231,7 +231,7 @@ static inline aura_cache *scene_cache(aura_ctx *in, const struct scene *s, aura_
 static inline struct attention attention_new(const struct model *m, uint32_t queries, uint32_t q_heads, uint64_t seed)
 {
     static const aura_attend_options defaults = AURA_ATTEND_OPTIONS_INIT;
-    struct attention a = {m, queries, q_heads, NULL, NULL, 0, 0, NULL, NULL, defaults, NULL, NULL, NULL, NULL, NULL, 0, 0, 0};
+    struct attention a = {.model = m, .queries = queries, .q_heads = q_heads, .options = defaults};
     size_t count = (size_t)queries * q_heads * m->k.dim;
     a.q = malloc(count * sizeof *a.q + 1);
     for (size_t i = 0; i < count; i++)
@@ -352,6 +352,7 @@ static inline struct call call_new(const struct attention *a, aura_seq seq, aura
     c.job.q = as_input(c.q.view), c.job.out = c.out.view, c.job.lse = c.lse;
     c.job.mask = a->mask, c.job.mask_keys = a->mask_keys, c.job.from = a->from, c.job.until = a->until;
     c.job.mask_stride = a->mask_stride == a->mask_keys && a->mask_keys % 2 ? 0 : a->mask_stride; /* 0 means the same */
+    c.job.mask_head_stride = a->mask_head_stride;
     return c;
 }
 

@@ -409,6 +409,8 @@ static void strides_that_overflow(void)
     }
     TOO_LARGE((job->mask = mask, job->mask_keys = 2, job->mask_stride = SIZE_MAX), aura_attend(g.cache, job, 1, NULL));
     TOO_LARGE((job->mask = mask, job->mask_keys = 2, job->mask_stride = SIZE_MAX / 8), aura_attend(g.cache, job, 1, NULL));
+    TOO_LARGE((job->mask = mask, job->mask_keys = 2, job->mask_stride = 0, job->mask_head_stride = SIZE_MAX / 8),
+              aura_attend(g.cache, job, 1, NULL));
     TOO_LARGE(g.append.tokens = UINT32_MAX, (g.append.k.token_stride = (ptrdiff_t)1 << 31, aura_append(g.cache, &g.append, 1)));
     teardown();
 }
