@@ -142,7 +142,7 @@ __device__ __forceinline__ struct warp_share begin_split(attend_space<S> &s, con
     const int warp = threadIdx.x / 32;
     const struct warp_share w = a.fixed_cut ? tasks_share_of(g, warp, S::WARPS) : share_of<S>(g, warp);
     uint32_t page = 0;
-    asked_row<S> q;
+    asked_row<S> q = {};
     if (w.tile < w.tile_end)
         page = a.c.table[(size_t)g.seq * a.c.table_stride + w.tile / AURA_PAGE_TILES];
     if (warp < S::ROWS && !again)
