@@ -155,6 +155,12 @@ static size_t partials_of(const aura_cuda_cache *c, const struct attend_kernel *
     return c->batch_invariant ? tasks_of(c, k, units) + warps_of(c, k) * (AURA_CUT_LEVELS - 1) : grid_of(c, k) + units;
 }
 
+/* Counters of a call: of units, and with a fixed cut of nodes. */
+static size_t counters_of(const aura_cuda_cache *c, const struct attend_kernel *k, size_t units)
+{
+    return units + (c->batch_invariant ? tasks_of(c, k, units) : 0);
+}
+
 /* ---- workspace ----------------------------------------------------------------------------------------------------- */
 
 /* The most that a call of up to so many sequences and queries needs, whichever kernel it takes. */
@@ -166,7 +172,8 @@ static void plan_workspace(const aura_cuda_cache *c, aura_cuda_workspace *w, uin
             continue; /* choose() takes none with so much to spare */
         size_t units = (size_t)seqs * c->dev.kv_heads * row_blocks_of(&k, queries * c->dev.ratio);
         size_t rows = partials_of(c, &k, units) * k.rows;
-        w->counters = units > w->counters ? units : w->counters;
+        const size_t counters = counters_of(c, &k, units);
+        w->counters = counters > w->counters ? counters : w->counters;
         w->partial_rows = rows > w->partial_rows ? rows : w->partial_rows;
         w->partial_floats = rows * k.dim > w->partial_floats ? rows * k.dim : w->partial_floats;
     }
@@ -320,7 +327,7 @@ static struct dev_attend describe(const aura_cuda_cache *c, const aura_cuda_work
     d.stage = general_stage(&c->dev);
     d.fixed_cut = c->batch_invariant;
     const uint32_t units = c->dev.kv_heads * d.row_blocks;
-    d.even = d.fixed_cut ? aura_cut_even{0, 0} : aura_cut_even_of(units * d.n_seqs, grid_of(c, k));
+    d.even = aura_cut_even_of(units * d.n_seqs, grid_of(c, k));
     d.share = aura_cut_share((uint64_t)units * d.n_seqs, warps_of(c, k));
     d.scratch = (uint32_t)tasks_of(c, k, (size_t)units * d.n_seqs);
     d.by_splits = aura_divider_of(d.even.splits ? d.even.splits : 1), d.by_units = aura_divider_of(units);
@@ -328,6 +335,7 @@ static struct dev_attend describe(const aura_cuda_cache *c, const aura_cuda_work
     d.limit_of_call = aura_limit_of_call(&c->facts.layout->k, d.unit, a->planes);
     d.trace = w->trace, d.trace_tokens = w->trace_tokens;
     d.partial = w->partial, d.partial_ml = w->partial_ml, d.counter = w->counter;
+    d.node_counter = w->counter + (size_t)units * d.n_seqs;
     return d;
 }
 
@@ -369,7 +377,7 @@ static aura_status make_ready(const aura_cuda_cache *c, const aura_cuda_workspac
                                  "into this device's shared memory", call, args->planes);
     r->d = describe(c, w, args, k);
     const size_t units = (size_t)r->d.n_seqs * c->dev.kv_heads * r->d.row_blocks, rows = partials_of(c, k, units) * k->rows;
-    if (units > w->counters || rows > w->partial_rows || rows * k->dim > w->partial_floats)
+    if (counters_of(c, k, units) > w->counters || rows > w->partial_rows || rows * k->dim > w->partial_floats)
         return too_small(c, call, args);
     return AURA_OK;
 }

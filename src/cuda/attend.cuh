@@ -179,7 +179,7 @@ __device__ __forceinline__ void attend_split(attend_space<S> &s, const struct de
     if (w.tile < w.tile_end)
         attend_tiles<S>(s, a, g, run, w.tile, w.tile_end);
     if (a.fixed_cut) {
-        merge_tasks<S::D, S::ROWS, S::WARPS>(a, g, s.row, s.merge);
+        join_tasks<S, finish_rotated<S::D>>(a, g, s.row, s.merge, w);
         return;
     }
     store_running<S>(s, run);

@@ -288,7 +288,54 @@ __device__ __forceinline__ void keep_partial(const struct dev_attend &a, const r
     __syncwarp(); /* maxima and sums are read by other lanes */
 }
 
-/* What is in that place comes before what the warp has. */
+/* What comes next is joined with what the warp has. */
+template <class S>
+__device__ __forceinline__ void join_running(running<S> &run, const running<S> &next)
+{
+#pragma unroll
+    for (int nt = 0; nt < S::NT; nt++)
+#pragma unroll
+        for (int r = 0; r < S::RL; r++) {
+            const struct joint j = joint_of(run.m[nt][r], next.m[nt][r]);
+            run.m[nt][r] = j.m, run.l[nt][r] = joined(j, run.l[nt][r], next.l[nt][r]);
+#pragma unroll
+            for (int part = 0; part < S::PARTS; part++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    run.o[nt][r][part][i] = joined(j, run.o[nt][r][part][i], next.o[nt][r][part][i]);
+        }
+}
+
+template <class S>
+__device__ __forceinline__ void load_partial(const struct dev_attend &a, running<S> &run, uint32_t partial)
+{
+    const int gl = threadIdx.x % 32 / 4;
+#pragma unroll
+    for (int nt = 0; nt < S::NT; nt++)
+#pragma unroll
+        for (int r = 0; r < S::RL; r++) {
+            const size_t row = (size_t)partial * S::ROWS + lane_row<S>(nt, r);
+            const float2 ml = __ldcg(&a.partial_ml[row]);
+            run.m[nt][r] = ml.x, run.l[nt][r] = ml.y;
+#pragma unroll
+            for (int part = 0; part < S::PARTS; part++) {
+                const float4 x = __ldcg((const float4 *)&a.partial[row * S::D + 32 * part + 4 * gl]);
+                float *o = run.o[nt][r][part];
+                o[0] = x.x, o[1] = x.y, o[2] = x.z, o[3] = x.w;
+            }
+        }
+}
+
+/* Some numbers of a row come before what the warp has of them. */
+template <class S>
+__device__ __forceinline__ void join_before(const struct joint &j, float (&o)[4], const float4 &x)
+{
+    o[0] = joined(j, x.x, o[0]), o[1] = joined(j, x.y, o[1]);
+    o[2] = joined(j, x.z, o[2]), o[3] = joined(j, x.w, o[3]);
+}
+
+/* What is in a place of the workspace comes before what the warp has. In the middle of a loop there are few
+ * registers. */
 template <class S>
 __device__ __forceinline__ void join_partial(const struct dev_attend &a, running<S> &run, uint32_t partial)
 {
@@ -302,14 +349,67 @@ __device__ __forceinline__ void join_partial(const struct dev_attend &a, running
             const struct joint j = joint_of(ml.x, run.m[nt][r]);
             run.m[nt][r] = j.m, run.l[nt][r] = joined(j, ml.y, run.l[nt][r]);
 #pragma unroll
-            for (int part = 0; part < S::PARTS; part++) {
-                const float4 x = __ldcg((const float4 *)&a.partial[row * S::D + 32 * part + 4 * gl]);
-                float *o = run.o[nt][r][part];
-                o[0] = joined(j, x.x, o[0]), o[1] = joined(j, x.y, o[1]);
-                o[2] = joined(j, x.z, o[2]), o[3] = joined(j, x.w, o[3]);
-            }
+            for (int part = 0; part < S::PARTS; part++)
+                join_before<S>(j, run.o[nt][r][part],
+                               __ldcg((const float4 *)&a.partial[row * S::D + 32 * part + 4 * gl]));
         }
     __syncwarp(); /* all have read what is written next */
+}
+
+/* The same for what the warp keeps for itself for a while: in its part of a merge_space, where it has one. A kernel whose
+ * tiles are there passes no_space, and takes place `partial` of the workspace. */
+struct no_space {};
+
+template <class S>
+__device__ __forceinline__ void keep_near(const struct dev_attend &a, const running<S> &run, uint32_t partial,
+                                          no_space &)
+{
+    keep_partial<S>(a, run, partial);
+}
+
+template <class S>
+__device__ __forceinline__ void join_near(const struct dev_attend &a, running<S> &run, uint32_t partial, no_space &)
+{
+    join_partial<S>(a, run, partial);
+}
+
+template <class S, class SPACE>
+__device__ __forceinline__ void keep_near(const struct dev_attend &, const running<S> &run, uint32_t, SPACE &s)
+{
+    const int gl = threadIdx.x % 32 / 4, warp = threadIdx.x / 32;
+#pragma unroll
+    for (int nt = 0; nt < S::NT; nt++)
+#pragma unroll
+        for (int r = 0; r < S::RL; r++) {
+            const int row = lane_row<S>(nt, r);
+#pragma unroll
+            for (int j = 0; j < S::PARTS; j++) {
+                const float *o = run.o[nt][r][j];
+                *(float4 *)&s.o[warp][row][32 * j + 4 * gl] = make_float4(o[0], o[1], o[2], o[3]);
+            }
+            if (gl == 0)
+                s.ml[warp][row] = make_float2(run.m[nt][r], run.l[nt][r]);
+        }
+    __syncwarp();
+}
+
+template <class S, class SPACE>
+__device__ __forceinline__ void join_near(const struct dev_attend &, running<S> &run, uint32_t, SPACE &s)
+{
+    const int gl = threadIdx.x % 32 / 4, warp = threadIdx.x / 32;
+#pragma unroll
+    for (int nt = 0; nt < S::NT; nt++)
+#pragma unroll
+        for (int r = 0; r < S::RL; r++) {
+            const int row = lane_row<S>(nt, r);
+            const float2 ml = s.ml[warp][row];
+            const struct joint j = joint_of(ml.x, run.m[nt][r]);
+            run.m[nt][r] = j.m, run.l[nt][r] = joined(j, ml.y, run.l[nt][r]);
+#pragma unroll
+            for (int part = 0; part < S::PARTS; part++)
+                join_before<S>(j, run.o[nt][r][part], *(const float4 *)&s.o[warp][row][32 * part + 4 * gl]);
+        }
+    __syncwarp();
 }
 
 /* Sums of lanes become those of rows. */
@@ -331,20 +431,38 @@ __device__ __forceinline__ void keep_visit(const struct dev_attend &a, const str
     keep_partial<S>(a, run, g.first_partial + visit + (visit || !g.reach.pinned_end ? g.reach.nodes : 0));
 }
 
-/* The leaf that ends with tile `at`, of tiles [begin, end) of the warp: whole tasks. It is joined with those before it of its node,
- * and, where that is the last of the node, the node with those before it. */
-template <class S>
-__device__ __forceinline__ void keep_leaf(const struct dev_attend &a, const struct split &g, running<S> &run, uint32_t begin,
-                                          uint32_t at, uint32_t end)
+/* The leaves that a node of level 1 has in this unit, where tasks are leaves. */
+__device__ __forceinline__ struct node_range leaves_of(const struct reach &r, uint32_t node)
 {
-    const uint32_t scratch = a.scratch + (blockIdx.x * S::WARPS + threadIdx.x / 32) * (AURA_CUT_LEVELS - 1);
+    return {max(node * AURA_CUT_FAN, r.node), min(node * AURA_CUT_FAN + AURA_CUT_FAN, r.node + r.nodes)};
+}
+
+/* The leaf that ends with tile `at`, of tiles [begin, end) of the warp: whole tasks. It is joined with those before it of
+ * its node, and, where that is the last of the node, the node with those before it. Nodes of level 1 come often: they are
+ * kept near. Where tasks are leaves, the warp joins those of a node of which it has all. */
+template <class S, class SPACE>
+__device__ __forceinline__ void keep_leaf(const struct dev_attend &a, const struct split &g, running<S> &run, uint32_t begin,
+                                          uint32_t at, uint32_t end, SPACE &near)
+{
     const struct reach &r = g.reach;
+    const uint32_t scratch = a.scratch + (blockIdx.x * S::WARPS + threadIdx.x / 32) * (AURA_CUT_LEVELS - 1);
     const uint32_t nodes = begin < r.kept_first + r.kept ? 0 - r.kept_node : r.kept_nodes - r.node;
     const uint32_t task = g.first_partial + (r.pinned_end ? 1 : 0) + nodes; /* that of node 0 */
     uint32_t node = (at - 1) / AURA_CUT_LEAF, first = begin / AURA_CUT_LEAF;
+    const struct node_range leaves = leaves_of(r, node / AURA_CUT_FAN);
     sum_rows<S>(run);
+    if (r.level || (!r.kept_nodes && leaves.from >= first && (leaves.to - 1) * AURA_CUT_LEAF < end)) {
+        if (node % AURA_CUT_FAN && node != first)
+            join_near<S>(a, run, scratch, near);
+        if (node % AURA_CUT_FAN != AURA_CUT_FAN - 1 && at != end) {
+            keep_near<S>(a, run, scratch, near);
+            return;
+        }
+        node = r.level ? node / AURA_CUT_FAN : leaves.from;
+        first /= AURA_CUT_FAN;
+    }
 #pragma unroll 1
-    for (uint32_t level = 1; level <= r.level; level++) {
+    for (uint32_t level = 2; level <= r.level; level++) {
         const uint32_t to = level == r.level ? task + node / AURA_CUT_FAN : scratch + level - 1;
         if (node % AURA_CUT_FAN && node != first)
             join_partial<S>(a, run, to);
@@ -355,6 +473,78 @@ __device__ __forceinline__ void keep_leaf(const struct dev_attend &a, const stru
         node /= AURA_CUT_FAN, first /= AURA_CUT_FAN;
     }
     keep_partial<S>(a, run, task + node);
+}
+
+/* What is in n places side by side comes after what the warp has. As many are asked for at a time as there are
+ * registers. */
+template <class S>
+__device__ __forceinline__ void join_places(const struct dev_attend &a, running<S> &run, uint32_t place, uint32_t n)
+{
+    constexpr uint32_t AHEAD = S::NT * S::RL * S::PARTS <= 4 ? AURA_CUT_FAN - 1 : 1;
+#pragma unroll 1
+    for (uint32_t first = 0; first < n; first += AHEAD) {
+        running<S> next[AHEAD];
+#pragma unroll
+        for (uint32_t i = 0; i < AHEAD; i++)
+            load_partial<S>(a, next[i], place + min(first + i, n - 1));
+#pragma unroll
+        for (uint32_t i = 0; i < AHEAD; i++)
+            if (first + i < n)
+                join_running<S>(run, next[i]);
+    }
+}
+
+/* Nodes of level 1 that are complete now that the warp has done these leaves. Those of which it had all leaves it has
+ * joined. Of the others, the warp that brings the last leaf joins all; they are the first and the last, so that what is
+ * complete is side by side too. */
+template <class S>
+__device__ __forceinline__ struct node_range join_leaves(const struct dev_attend &a, const struct split &g,
+                                                         const struct node_range &done)
+{
+    struct node_range joined = {~0u, 0};
+#pragma unroll 1
+    for (uint32_t node = done.from / AURA_CUT_FAN; node * AURA_CUT_FAN < done.to; node++) {
+        const struct node_range leaves = leaves_of(g.reach, node);
+        const uint32_t n = leaves.to - leaves.from, own = min(leaves.to, done.to) - max(leaves.from, done.from);
+        const uint32_t place = place_of_node(g, 1, node);
+        if (!all_are_there(&a.node_counter[place], own, n))
+            continue;
+        if (own < n) {
+            running<S> run;
+            load_partial<S>(a, run, place);
+            join_places<S>(a, run, place + 1, n - 1);
+            __syncwarp(); /* all have read what is written next */
+            keep_partial<S>(a, run, place);
+        }
+        joined.from = min(joined.from, node), joined.to = node + 1;
+    }
+    return joined;
+}
+
+/* Nodes of `size` tiles that tiles [tile, end) are of. */
+__device__ __forceinline__ struct node_range nodes_of(uint32_t tile, uint32_t end, uint32_t size)
+{
+    return {tile / size, tile < end ? (end - 1) / size + 1 : tile / size};
+}
+
+/* The warp has left the partials of its tasks: so many visits, those of tiles, those of kept tiles. Leaves become nodes of level
+ * 1 by whoever brings the last, but for where tiles are kept apart; the block that brings the last of the unit joins all. */
+template <class S, class FINISH, class SPACE, class SHARE>
+__device__ __forceinline__ void join_tasks(const struct dev_attend &a, const struct split &g, const row_info *rows,
+                                           SPACE &s, const SHARE &w)
+{
+    const struct reach &r = g.reach;
+    const bool apart = FINISH::FROM_SHARED && r.kept_nodes;
+    const struct node_range nodes = nodes_to_join(r);
+    const uint32_t all = (r.pinned_end ? 1 : 0) + r.open_visits + (apart ? r.nodes : nodes.to - nodes.from);
+    const struct node_range kept = apart ? nodes_of(w.kept, w.kept_end, aura_cut_node(r.level)) : node_range{0, 0};
+    struct node_range done = nodes_of(w.tile, w.tile_end, aura_cut_node(r.level));
+    if (r.level == 0 && !apart && done.from < done.to)
+        done = join_leaves<S>(a, g, done);
+    const uint32_t own = w.rows_end - w.rows + kept.to - kept.from + (done.from < done.to ? done.to - done.from : 0);
+    if (!__syncthreads_or(all == 0 || (own && all_are_there(&a.counter[g.unit], own, all))))
+        return;
+    finish_tasks<S::D, S::ROWS, S::WARPS, FINISH>(a, g, nodes, rows, s);
 }
 
 #endif

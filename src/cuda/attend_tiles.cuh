@@ -560,13 +560,13 @@ __device__ __forceinline__ void attend_both(attend_space<S> &s, const struct dev
 
 /* With a fixed cut: tiles up to `at` of [begin, end) are a leaf that is done. */
 template <class S>
-__device__ __forceinline__ void end_leaf(const struct dev_attend &a, const struct split &g, const row_info *rows, running<S> &run,
-                                         uint32_t begin, uint32_t at, uint32_t end)
+__device__ __forceinline__ void end_leaf(attend_space<S> &s, const struct dev_attend &a, const struct split &g,
+                                         running<S> &run, uint32_t begin, uint32_t at, uint32_t end)
 {
     if (sums_are_bits<S>)
         end_sums<S>(run);
-    keep_leaf<S>(a, g, run, begin, at, end);
-    begin_running<S>(run, rows);
+    keep_leaf<S>(a, g, run, begin, at, end, s.merge);
+    begin_running<S>(run, s.row);
 }
 
 /* Tiles [tile, end); the reference of the first one's page has arrived. With a fixed cut run is empty before and after. */
@@ -605,7 +605,7 @@ __device__ __forceinline__ void attend_tiles(attend_space<S> &s, const struct de
         if (S::PL == 1 && at.tile < stop)
             attend_both<S>(s, a, g, run, c, f, at, table, lane);
         if (a.fixed_cut && (at.tile % AURA_CUT_LEAF == 0 || at.tile == end))
-            end_leaf<S>(a, g, s.row, run, tile, at.tile, end);
+            end_leaf<S>(s, a, g, run, tile, at.tile, end);
     }
     if (sums_are_bits<S> && !a.fixed_cut)
         end_sums<S>(run);

@@ -147,6 +147,7 @@ struct dev_attend {
     uint32_t scratch;
     float2 *partial_ml;    /* [partials][rows of a block] */
     uint32_t *counter;     /* [units], 0 between calls */
+    uint32_t *node_counter; /* [tasks], likewise: leaves of nodes of level 1 that are there */
     float *lse;
     float *trace;          /* not NULL: [n_seqs][queries][q_heads][trace_tokens], the logits of codes before options; for checks */
     uint32_t trace_tokens;

@@ -61,6 +61,7 @@ __device__ __forceinline__ void general_query(const general_warp<S> &w, const st
  * any more, and is used as space. */
 template <class S>
 struct finish_general {
+    static constexpr bool FROM_SHARED = true;
     static __device__ __forceinline__ void row(const struct dev_attend &a, const struct split &g, const struct row_info &row,
                                                float *o, float m, float l)
     {
@@ -180,7 +181,8 @@ __device__ __forceinline__ void general_tiles(general_warp<S> &w, const struct d
         general_tile<S>(w, a, run, now, next, plain);
         const uint32_t done = next.first / AURA_TILE;
         if (a.fixed_cut && (done % AURA_CUT_LEAF == 0 || !next.left)) {
-            keep_leaf<S>(a, w.s.split, run, begin, done, done + next.left);
+            no_space none;
+            keep_leaf<S>(a, w.s.split, run, begin, done, done + next.left, none);
             begin_running<S>(run, w.s.row);
         }
         now = next;
@@ -258,13 +260,14 @@ __device__ __forceinline__ void general_split(general_warp<S> &w, const struct d
     running<S> run;
     begin_running<S>(run, w.s.row);
     begin_codes<S>(w, a);
-    general_visits<S>(w, a, run, general_share_of<S>(a, g, warp));
+    const struct warp_share mine = general_share_of<S>(a, g, warp);
+    general_visits<S>(w, a, run, mine);
     __syncthreads(); /* what is merged takes the place of tiles */
     struct {
         merge_space<S::D, S::ROWS, S::WARPS> &merge;
     } space = {*(merge_space<S::D, S::ROWS, S::WARPS> *)w.parts};
     if (a.fixed_cut) {
-        merge_tasks<S::D, S::ROWS, S::WARPS, finish_general<S>>(a, g, w.s.row, space.merge);
+        join_tasks<S, finish_general<S>>(a, g, w.s.row, space.merge, mine);
         return;
     }
     store_running<S>(space, run);

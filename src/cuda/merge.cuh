@@ -85,19 +85,19 @@ __device__ __forceinline__ void finish_lse(const struct dev_attend &a, const str
         atomicOr(&a.c.seqs[g.seq].status, (uint32_t)AURA_CUDA_NOT_FINITE);
 }
 
-/* One row by one warp: o, in shared memory, to the caller's tensor. */
+/* One row by one warp, to the caller's tensor: a lane has numbers lane * E ... of it, E = D / 32. */
 template <int D>
 __device__ __forceinline__ void finish_row(const struct dev_attend &a, const struct split &g, const struct row_info &row,
-                                           const float *o, float m, float l)
+                                           float (&y)[D / 32], float m, float l)
 {
     constexpr int E = D / 32;
     const int lane = threadIdx.x % 32;
-    float y[E], keep = a.sinks ? merge_sink(m, l, a.sinks[row.head]) : 1;
+    const float keep = a.sinks ? merge_sink(m, l, a.sinks[row.head]) : 1;
     bool empty = l == 0, bad = row.bad || g.seq >= a.c.n_seqs || !(empty || aura_is_good_sum(l));
-    keep = empty ? 0 : keep / l;
+    const float part = empty ? 0 : keep / l;
 #pragma unroll
     for (int i = 0; i < E; i++)
-        y[i] = empty ? 0 : o[lane * E + i] * keep;
+        y[i] = empty ? 0 : y[i] * part;
     undo_warp<E>(y, a.c.v_sign, a.c.v_norm, lane);
     if (a.c.v_inverse_balance) {
 #pragma unroll
@@ -117,12 +117,52 @@ __device__ __forceinline__ void finish_row(const struct dev_attend &a, const str
         finish_lse(a, g, row, m, l, bad);
 }
 
+/* The numbers of this lane of a row of D: from shared memory; from and to the workspace, past the first cache. */
+template <int E>
+__device__ __forceinline__ void load_lane(float (&x)[E], const float *row)
+{
+#pragma unroll
+    for (int i = 0; i < E; i += 2) {
+        const float2 two = *(const float2 *)(row + threadIdx.x % 32 * E + i);
+        x[i] = two.x, x[i + 1] = two.y;
+    }
+}
+
+template <int E>
+__device__ __forceinline__ void load_lane_far(float (&x)[E], const float *row)
+{
+    constexpr int N = E % 4 ? 2 : 4;
+#pragma unroll
+    for (int i = 0; i < E; i += N) {
+        const float *from = row + threadIdx.x % 32 * E + i;
+        if (N == 4) {
+            const float4 four = __ldcg((const float4 *)from);
+            x[i] = four.x, x[i + 1] = four.y, x[i + N - 2] = four.z, x[i + N - 1] = four.w;
+        } else {
+            const float2 two = __ldcg((const float2 *)from);
+            x[i] = two.x, x[i + 1] = two.y;
+        }
+    }
+}
+
+template <int E>
+__device__ __forceinline__ void store_lane_far(float *row, const float (&x)[E])
+{
+#pragma unroll
+    for (int i = 0; i < E; i += 2)
+        __stcg((float2 *)(row + threadIdx.x % 32 * E + i), make_float2(x[i], x[i + 1]));
+}
+
+/* How merged rows are finished: by a warp each, from registers; or, for kernels of any dim, from shared memory. */
 template <int D>
 struct finish_rotated {
+    static constexpr bool FROM_SHARED = false;
     static __device__ __forceinline__ void row(const struct dev_attend &a, const struct split &g, const struct row_info &row,
-                                               const float *o, float m, float l)
+                                               float *o, float m, float l)
     {
-        finish_row<D>(a, g, row, o, m, l);
+        float y[D / 32];
+        load_lane<D / 32>(y, o);
+        finish_row<D>(a, g, row, y, m, l);
     }
 };
 
@@ -132,97 +172,90 @@ struct merge_space {
     alignas(16) float o[WARPS][ROWS][D + 8];
     alignas(16) float m[ROWS][WARPS], l[ROWS][WARPS];
     float all_m[ROWS], all_l[ROWS]; /* of all warps, or of all splits */
+    float2 ml[WARPS][ROWS];         /* with a fixed cut: see keep_near() */
     uint32_t last;
 };
 
-/* What a thread does of the merge: every THREADS-th pair of neighbouring elements. WARPS: those that have left partials, or whole
- * groups of them. A block does this once, when nothing else is
- * to do: most of the time goes into fetching code, so loops are short and are not unrolled much. */
-template <int D, int ROWS>
-struct merge_share {
-    static constexpr int PAIRS = ROWS * D / 2;
-    static __device__ __forceinline__ int row(int pair) { return pair / (D / 2); }
-    static __device__ __forceinline__ int element(int pair) { return 2 * (pair % (D / 2)); }
-};
-
-/* Merges the warps of a block. Where the split is the whole unit (`alone`), the result goes to o[0], all_m and all_l. Otherwise
- * it is a partial, and goes to row `at` of the workspace. One thread reads and writes an element. */
-template <int D, int ROWS, int WARPS, int THREADS>
-__device__ __forceinline__ void merge_warps(const struct dev_attend &a, merge_space<D, ROWS, WARPS> &s, bool alone, size_t at)
+/* Merges the warps of a block for one row, by a warp: y, m, l. A block does this once, when nothing else is to do: most of
+ * the time goes into fetching code, so there is little of it. */
+template <int D, int ROWS, int WARPS>
+__device__ __forceinline__ void merge_warps(const merge_space<D, ROWS, WARPS> &s, int row, float (&y)[D / 32], float &m,
+                                            float &l)
 {
-    using T = merge_share<D, ROWS>;
-#pragma unroll 1
-    for (int pair = threadIdx.x; pair < T::PAIRS; pair += THREADS) {
-        const int row = T::row(pair), d = T::element(pair);
-        float2 o = {0, 0};
-        float m = NOTHING, l = 0;
+    constexpr int E = D / 32;
+    const int lane = threadIdx.x % 32;
+    const float mine = lane < WARPS ? s.m[row][lane] : NOTHING;
+    m = warp_max(mine);
+    const float add = exp2_approx(mine - m);
+    l = warp_sum(lane < WARPS ? s.l[row][lane] * add : 0);
+#pragma unroll
+    for (int i = 0; i < E; i++)
+        y[i] = 0;
 #pragma unroll 4
-        for (int w = 0; w < WARPS; w++)
-            m = fmaxf(m, s.m[row][w]);
-#pragma unroll 4
-        for (int w = 0; w < WARPS; w++) {
-            const float add = exp2_approx(s.m[row][w] - m);
-            const float2 x = *(float2 *)&s.o[w][row][d];
-            l += s.l[row][w] * add;
-            o.x += x.x * add;
-            o.y += x.y * add;
-        }
-        if (alone)
-            *(float2 *)&s.o[0][row][d] = o;
-        else
-            __stcg((float2 *)&a.partial[(at + row) * D + d], o);
-        if (d == 0 && alone)
-            s.all_m[row] = m, s.all_l[row] = l;
-        else if (d == 0)
-            __stcg(&a.partial_ml[at + row], make_float2(m, l));
+    for (int w = 0; w < WARPS; w++) {
+        const float part = __shfl_sync(~0u, add, w);
+        float x[E];
+        load_lane<E>(x, s.o[w][row]);
+#pragma unroll
+        for (int i = 0; i < E; i++)
+            y[i] += x[i] * part;
     }
-    __syncthreads();
 }
 
-/* Merges the partials of all splits of the unit into o[0], in their order. First the weights of the splits, by one warp per
- * row; they are kept from o[1] on, which nobody needs any more. */
-template <int D, int ROWS, int WARPS, int THREADS>
-__device__ __forceinline__ void merge_splits(const struct dev_attend &a, merge_space<D, ROWS, WARPS> &s, uint32_t first,
-                                             uint32_t splits)
+/* Merges the partials of all splits of the unit for one row, by a warp, in their order: so many at a time that nearly always
+ * one wait for memory is enough. */
+template <int D, int ROWS>
+__device__ __forceinline__ void merge_splits(const struct dev_attend &a, uint32_t first, uint32_t splits, int row,
+                                             float (&y)[D / 32], float &m, float &l)
 {
-    using T = merge_share<D, ROWS>;
+    constexpr uint32_t E = D / 32, NEAR = E > 4 ? 64 / E : 16; /* as many as there are registers */
     const uint32_t lane = threadIdx.x % 32;
-    float *weight = &s.o[1][0][0]; /* [split][row] */
+    const float2 *all = &a.partial_ml[(size_t)first * ROWS + row];
+    const float *from = &a.partial[((size_t)first * ROWS + row) * D];
+    m = NOTHING, l = 0;
+#pragma unroll
+    for (uint32_t i = 0; i < E; i++)
+        y[i] = 0;
 #pragma unroll 1
-    for (int row = threadIdx.x / 32; row < ROWS; row += THREADS / 32) {
-        const float2 *all = &a.partial_ml[(size_t)first * ROWS + row];
-        float2 ml = lane < splits ? __ldcg(&all[lane * ROWS]) : make_float2(NOTHING, 0);
-        float m = ml.x, l = 0;
-#pragma unroll 1
-        for (uint32_t p = lane + 32; p < splits; p += 32)
-            m = fmaxf(m, __ldcg(&all[p * ROWS]).x);
-        m = warp_max(m);
-#pragma unroll 1
-        for (uint32_t p = lane; p < splits; p += 32) {
-            ml = p < 32 ? ml : __ldcg(&all[p * ROWS]);
-            float add = exp2_approx(ml.x - m);
-            weight[p * ROWS + row] = add;
-            l += ml.y * add;
+    for (uint32_t p = 0; p < splits; p += NEAR) {
+        float x[NEAR][E] = {};
+        const float2 ml = lane < NEAR && p + lane < splits ? __ldcg(&all[(p + lane) * ROWS]) : make_float2(NOTHING, 0);
+#pragma unroll
+        for (uint32_t i = 0; i < NEAR; i++)
+            if (p + i < splits)
+                load_lane_far(x[i], from + (size_t)(p + i) * (ROWS * D));
+        const float most = warp_max(fmaxf(ml.x, m)), keep = exp2_approx(m - most), add = exp2_approx(ml.x - most);
+        m = most;
+        l = l * keep + warp_sum(ml.y * add);
+#pragma unroll
+        for (uint32_t k = 0; k < E; k++)
+            y[k] *= keep;
+#pragma unroll
+        for (uint32_t i = 0; i < NEAR; i++) {
+            const float part = __shfl_sync(~0u, add, i);
+#pragma unroll
+            for (uint32_t k = 0; k < E; k++)
+                y[k] = fmaf(x[i][k], part, y[k]);
         }
-        l = warp_sum(l);
-        if (lane == 0)
-            s.all_m[row] = m, s.all_l[row] = l;
     }
-    __syncthreads();
-#pragma unroll 1
-    for (int pair = threadIdx.x; pair < T::PAIRS; pair += THREADS) {
-        const int row = T::row(pair), d = T::element(pair);
-        const float2 *from = (const float2 *)&a.partial[((size_t)first * ROWS + row) * D + d];
-        float2 o = {0, 0};
-#pragma unroll 8
-        for (uint32_t p = 0; p < splits; p++) {
-            const float2 x = __ldcg(from + (size_t)p * (ROWS * D / 2));
-            o.x = fmaf(x.x, weight[p * ROWS + row], o.x);
-            o.y = fmaf(x.y, weight[p * ROWS + row], o.y);
-        }
-        *(float2 *)&s.o[0][row][d] = o;
+}
+
+/* A merged row: finished by the warp, from registers or from shared memory. */
+template <int D, class FINISH, class SPACE>
+__device__ __forceinline__ void finish_merged(const struct dev_attend &a, const struct split &g,
+                                              const struct row_info *rows, SPACE &s, int row, float (&y)[D / 32], float m,
+                                              float l)
+{
+    if (!rows[row].there)
+        return;
+    if (FINISH::FROM_SHARED) {
+        for (int i = 0; i < D / 32; i++)
+            s.o[0][row][threadIdx.x % 32 * (D / 32) + i] = y[i];
+        __syncwarp();
+        FINISH::row(a, g, rows[row], s.o[0][row], m, l);
+    } else {
+        finish_row<D>(a, g, rows[row], y, m, l);
     }
-    __syncthreads();
 }
 
 /* ---- a fixed cut --------------------------------------------------------------------------------------------------- */
@@ -244,47 +277,191 @@ __device__ __forceinline__ float joined(const struct joint &j, float x, float y)
     return __fadd_rn(__fmul_rn(x, j.before), __fmul_rn(y, j.after));
 }
 
-/* Two channels of a row. */
-struct joined_pair {
-    float m, l;
-    float2 o;
+/* Nodes [from, to) side by side. */
+struct node_range {
+    uint32_t from, to;
 };
 
-__device__ __forceinline__ void join_pair(struct joined_pair &x, const struct joined_pair &y)
-{
-    const struct joint j = joint_of(x.m, y.m);
-    x.m = j.m, x.l = joined(j, x.l, y.l);
-    x.o.x = joined(j, x.o.x, y.o.x), x.o.y = joined(j, x.o.y, y.o.y);
-}
-
-template <int D, int ROWS>
-__device__ __forceinline__ struct joined_pair load_pair(const struct dev_attend &a, uint32_t partial, int row, int d)
-{
-    const size_t at = (size_t)partial * ROWS + row;
-    const float2 ml = __ldcg(&a.partial_ml[at]), o = __ldcg((const float2 *)&a.partial[at * D + d]);
-    return {ml.x, ml.y, o};
-}
-
-/* Two channels of a row, from the partials of all tasks of the unit. */
-template <int D, int ROWS>
-__device__ __forceinline__ struct joined_pair join_tasks(const struct dev_attend &a, const struct split &g, int row, int d)
+/* Where the partial of a node of this level is: at the place of its first task. */
+__device__ __forceinline__ uint32_t place_of_node(const struct split &g, uint32_t level, uint32_t node)
 {
     const struct reach &r = g.reach;
-    struct joined_pair all = {NOTHING, 0, {0, 0}}, level[AURA_CUT_LEVELS] = {}; /* nodes of levels 1, 2 ... that are not complete */
+    return g.first_partial + (r.pinned_end ? 1 : 0) + max(node << 2 * (level - r.level), r.node) - r.node;
+}
+
+/* Whether all `n` are there, of which the warp brings `own`. Then it can read what others have brought. The counter is 0 before
+ * the first comes and after the last. */
+__device__ __forceinline__ bool all_are_there(uint32_t *counter, uint32_t own, uint32_t n)
+{
+    uint32_t last = 0;
+    if (own == n)
+        return true;
+    if (threadIdx.x % 32 == 0) {
+        last = arrive(counter, own) + own == n;
+        if (last)
+            *counter = 0;
+    }
+    return __shfl_sync(~0u, last, 0);
+}
+
+/* What the block that comes last joins: nodes of level 1, or of that of tasks, if that is higher. */
+__device__ __forceinline__ struct node_range nodes_to_join(const struct reach &r)
+{
+    const uint32_t up = r.level ? 0 : 2;
+    return {r.node >> up, r.nodes ? ((r.node + r.nodes - 1) >> up) + 1 : r.node >> up};
+}
+
+/* What a lane has of a row, E numbers. */
+template <int E>
+struct joined_row {
+    float m, l, y[E];
+};
+
+template <int E>
+__device__ __forceinline__ void join_rows(struct joined_row<E> &x, const struct joined_row<E> &next)
+{
+    const struct joint j = joint_of(x.m, next.m);
+    x.m = j.m, x.l = joined(j, x.l, next.l);
+#pragma unroll
+    for (int i = 0; i < E; i++)
+        x.y[i] = joined(j, x.y[i], next.y[i]);
+}
+
+/* The same with what is in a place of the workspace. */
+template <int D, int ROWS>
+__device__ __forceinline__ void join_place(const struct dev_attend &a, struct joined_row<D / 32> &x, uint32_t place,
+                                           int row)
+{
+    const size_t at = (size_t)place * ROWS + row;
+    const float2 ml = __ldcg(&a.partial_ml[at]);
+    struct joined_row<D / 32> next = {ml.x, ml.y, {}};
+    load_lane_far(next.y, &a.partial[at * D]);
+    join_rows(x, next);
+}
+
+/* A node of the highest level: of up to 4^(AURA_CUT_LEVELS - level) nodes of `level`, number `first` of them and so on; those
+ * that are not among `nodes` are not there. As many are asked for at a time as there are registers. */
+template <int D, int ROWS>
+__device__ __forceinline__ void join_highest(const struct dev_attend &a, const struct split &g,
+                                             const struct node_range &nodes, uint32_t first, uint32_t level, int row,
+                                             struct joined_row<D / 32> &top)
+{
+    constexpr uint32_t E = D / 32, MOST = 1 << 2 * (AURA_CUT_LEVELS - 1), AHEAD = E > 4 ? AURA_CUT_FAN : MOST;
+    const uint32_t n = 1u << 2 * (AURA_CUT_LEVELS - level), fan = level == 1 ? AURA_CUT_FAN : 1;
+    const uint32_t lane = threadIdx.x % 32;
+    bool has = false, has_top = false;
+    struct joined_row<E> x = {};
+#pragma unroll 1
+    for (uint32_t begin = 0; begin < n; begin += AHEAD) {
+        float y[AHEAD][E] = {};
+        const uint32_t mine = first + begin + min(lane, AHEAD - 1);
+        const bool is = begin + lane < n && mine >= nodes.from && mine < nodes.to;
+        const size_t at = (size_t)place_of_node(g, level, mine) * ROWS + row;
+        const float2 ml = is ? __ldcg(&a.partial_ml[at]) : make_float2(NOTHING, 0);
+#pragma unroll
+        for (uint32_t i = 0; i < AHEAD; i++)
+            if (begin + i < n && first + begin + i >= nodes.from && first + begin + i < nodes.to)
+                load_lane_far(y[i], &a.partial[((size_t)place_of_node(g, level, first + begin + i) * ROWS + row) * D]);
+#pragma unroll
+        for (uint32_t i = 0; i < AHEAD; i++) {
+            struct joined_row<E> next = {__shfl_sync(~0u, ml.x, i), __shfl_sync(~0u, ml.y, i), {}};
+#pragma unroll
+            for (uint32_t k = 0; k < E; k++)
+                next.y[k] = y[i][k];
+            if (begin + i < n && first + begin + i >= nodes.from && first + begin + i < nodes.to) {
+                if (has)
+                    join_rows(x, next);
+                else
+                    x = next;
+                has = true;
+            }
+            if (has && i % fan == fan - 1) {
+                if (has_top)
+                    join_rows(top, x);
+                else
+                    top = x;
+                has = false, has_top = true;
+            }
+        }
+    }
+}
+
+/* Nodes of the highest level of which `nodes` of `level` are. */
+__device__ __forceinline__ struct node_range highest_of(const struct node_range &nodes, uint32_t level)
+{
+    const uint32_t up = 2 * (AURA_CUT_LEVELS - level), first = nodes.from >> up;
+    return {first, nodes.to > nodes.from ? ((nodes.to - 1) >> up) + 1 : first};
+}
+
+/* Where there are several nodes of the highest level: warps join them side by side, and leave what they have at the place of
+ * the first partial that is in it. */
+template <int D, int ROWS, int WARPS>
+__device__ __forceinline__ void join_side_by_side(const struct dev_attend &a, const struct split &g,
+                                                  const struct node_range &nodes, const struct node_range &highest,
+                                                  uint32_t level)
+{
+#pragma unroll 1
+    for (uint32_t i = threadIdx.x / 32; i < (highest.to - highest.from) * ROWS; i += WARPS) {
+        const uint32_t node = (highest.from + i / ROWS) << 2 * (AURA_CUT_LEVELS - level), row = i % ROWS;
+        const size_t at = (size_t)place_of_node(g, level, node) * ROWS + row;
+        struct joined_row<D / 32> top = {};
+        join_highest<D, ROWS>(a, g, nodes, node, level, row, top);
+        store_lane_far<D / 32>(&a.partial[at * D], top.y);
+        if (threadIdx.x % 32 == 0)
+            __stcg(&a.partial_ml[at], make_float2(top.m, top.l));
+    }
+    __syncthreads();
+}
+
+/* A row of a unit: pinned tokens, nodes of the highest level, open tiles, in their order. */
+template <int D, int ROWS>
+__device__ __forceinline__ void join_unit(const struct dev_attend &a, const struct split &g, const struct node_range &nodes,
+                                          const struct node_range &highest, uint32_t level, int row,
+                                          struct joined_row<D / 32> &all)
+{
+    const uint32_t open = g.first_partial + (g.reach.pinned_end ? 1 : 0) + g.reach.nodes;
+    const uint32_t n = highest.to - highest.from, up = 2 * (AURA_CUT_LEVELS - level);
+    all = {NOTHING, 0, {}};
+    if (g.reach.pinned_end)
+        join_place<D, ROWS>(a, all, g.first_partial, row);
+    if (n == 1) {
+        struct joined_row<D / 32> top = {};
+        join_highest<D, ROWS>(a, g, nodes, highest.from << up, level, row, top);
+        join_rows(all, top);
+    }
+#pragma unroll 4
+    for (uint32_t i = 0; i < n && n > 1; i++)
+        join_place<D, ROWS>(a, all, place_of_node(g, level, (highest.from + i) << up), row);
+#pragma unroll 1
+    for (uint32_t i = 0; i < g.reach.open_visits; i++)
+        join_place<D, ROWS>(a, all, open + i, row);
+}
+
+/* The same where tiles are kept apart: two trees, one after the other, whose partials are side by side as tasks left them. */
+template <int D, int ROWS>
+__device__ __forceinline__ void join_apart(const struct dev_attend &a, const struct split &g, int row,
+                                           struct joined_row<D / 32> &all)
+{
+    const struct reach &r = g.reach;
+    struct joined_row<D / 32> level[AURA_CUT_LEVELS] = {}; /* nodes of levels 1, 2 ... that are not complete */
     uint32_t partial = g.first_partial;
+    all = {NOTHING, 0, {}};
     if (r.pinned_end)
-        join_pair(all, load_pair<D, ROWS>(a, partial++, row, d));
-#pragma unroll 2
+        join_place<D, ROWS>(a, all, partial++, row);
+#pragma unroll 1
     for (uint32_t n = 0; n < r.nodes; n++) {
-        struct joined_pair now = load_pair<D, ROWS>(a, partial++, row, d);
         const bool is_kept = n < r.kept_nodes, is_last = n + 1 == r.kept_nodes || n + 1 == r.nodes;
         uint32_t node = is_kept ? r.kept_node + n : r.node + n - r.kept_nodes, first = is_kept ? r.kept_node : r.node;
+        const size_t at = (size_t)partial++ * ROWS + row;
+        const float2 ml = __ldcg(&a.partial_ml[at]);
+        struct joined_row<D / 32> now = {ml.x, ml.y, {}};
+        load_lane_far(now.y, &a.partial[at * D]);
         bool complete = true;
 #pragma unroll
         for (uint32_t k = 0; k < AURA_CUT_LEVELS; k++)
             if (k >= r.level && complete) {
                 if (node % AURA_CUT_FAN && node != first) {
-                    join_pair(level[k], now);
+                    join_rows(level[k], now);
                     now = level[k];
                 }
                 complete = node % AURA_CUT_FAN == AURA_CUT_FAN - 1 || is_last;
@@ -293,12 +470,32 @@ __device__ __forceinline__ struct joined_pair join_tasks(const struct dev_attend
                 node /= AURA_CUT_FAN, first /= AURA_CUT_FAN;
             }
         if (complete)
-            join_pair(all, now);
+            join_rows(all, now);
     }
 #pragma unroll 1
     for (uint32_t i = 0; i < r.open_visits; i++)
-        join_pair(all, load_pair<D, ROWS>(a, partial++, row, d));
-    return all;
+        join_place<D, ROWS>(a, all, partial++, row);
+}
+
+/* The rows of a unit whose partials are all there, by the block: a warp each. */
+template <int D, int ROWS, int WARPS, class FINISH, class SPACE>
+__device__ __forceinline__ void finish_tasks(const struct dev_attend &a, const struct split &g,
+                                             const struct node_range &nodes, const struct row_info *rows, SPACE &s)
+{
+    const uint32_t level = max(g.reach.level, 1u);
+    const struct node_range highest = highest_of(nodes, level);
+    const bool apart = FINISH::FROM_SHARED && g.reach.kept_nodes; /* fused kernels never have such tiles */
+    if (!apart && highest.to - highest.from > 1)
+        join_side_by_side<D, ROWS, WARPS>(a, g, nodes, highest, level);
+#pragma unroll 1
+    for (int row = threadIdx.x / 32; row < ROWS; row += WARPS) {
+        struct joined_row<D / 32> x;
+        if (apart)
+            join_apart<D, ROWS>(a, g, row, x);
+        else
+            join_unit<D, ROWS>(a, g, nodes, highest, level, row, x);
+        finish_merged<D, FINISH>(a, g, rows, s, row, x.y, x.m, x.l);
+    }
 }
 
 /* Whether this block is the last to be done with the unit. Then it can read all partials of the others. */
@@ -313,51 +510,35 @@ __device__ __forceinline__ bool last_of_unit(const struct dev_attend &a, const s
     return *shared;
 }
 
-/* Merged rows, a warp each. */
-template <int ROWS, int WARPS, class FINISH, class SPACE>
-__device__ __forceinline__ void finish_rows(const struct dev_attend &a, const struct split &g, const struct row_info *rows,
-                                            SPACE &s)
-{
-#pragma unroll 1
-    for (int row = threadIdx.x / 32; row < ROWS; row += WARPS)
-        if (rows[row].there)
-            FINISH::row(a, g, rows[row], s.o[0][row], s.all_m[row], s.all_l[row]);
-}
-
-/* With a fixed cut, when the partials of the block's tasks are in the workspace. */
-template <int D, int ROWS, int WARPS, class FINISH = finish_rotated<D>>
-__device__ __forceinline__ void merge_tasks(const struct dev_attend &a, const struct split &g, const struct row_info *rows,
-                                            merge_space<D, ROWS, WARPS> &s)
-{
-    using T = merge_share<D, ROWS>;
-    __syncthreads();
-    if (!last_of_unit(a, g, &s.last))
-        return;
-#pragma unroll 1
-    for (int pair = threadIdx.x; pair < T::PAIRS; pair += 32 * WARPS) {
-        const int row = T::row(pair), d = T::element(pair);
-        const struct joined_pair all = join_tasks<D, ROWS>(a, g, row, d);
-        *(float2 *)&s.o[0][row][d] = all.o;
-        if (d == 0)
-            s.all_m[row] = all.m, s.all_l[row] = all.l;
-    }
-    __syncthreads();
-    finish_rows<ROWS, WARPS, FINISH>(a, g, rows, s);
-}
-
 /* The warps of the block are done with the split, and their partials are in s. This block finishes the rows, or the last block
- * of the unit does. */
+ * of the unit does. A warp takes a row. */
 template <int D, int ROWS, int WARPS, class FINISH = finish_rotated<D>, int THREADS = 32 * WARPS>
 __device__ __forceinline__ void merge_split(const struct dev_attend &a, const struct split &g,
                                               const struct row_info *rows, merge_space<D, ROWS, WARPS> &s)
 {
-    merge_warps<D, ROWS, WARPS, THREADS>(a, s, g.splits == 1, (size_t)(g.first_partial + g.which) * ROWS);
-    if (g.splits > 1) {
-        if (!last_of_unit(a, g, &s.last))
-            return;
-        merge_splits<D, ROWS, WARPS, THREADS>(a, s, g.first_partial, g.splits);
+    const size_t at = (size_t)(g.first_partial + g.which) * ROWS;
+    float y[D / 32], m, l;
+#pragma unroll 1
+    for (int row = threadIdx.x / 32; row < ROWS; row += THREADS / 32) {
+        merge_warps<D, ROWS, WARPS>(s, row, y, m, l);
+        if (g.splits > 1) {
+            store_lane_far<D / 32>(&a.partial[(at + row) * D], y);
+            if (threadIdx.x % 32 == 0)
+                __stcg(&a.partial_ml[at + row], make_float2(m, l));
+        } else {
+            finish_merged<D, FINISH>(a, g, rows, s, row, y, m, l);
+        }
     }
-    finish_rows<ROWS, THREADS / 32, FINISH>(a, g, rows, s);
+    if (g.splits == 1)
+        return;
+    __syncthreads();
+    if (!last_of_unit(a, g, &s.last))
+        return;
+#pragma unroll 1
+    for (int row = threadIdx.x / 32; row < ROWS; row += THREADS / 32) {
+        merge_splits<D, ROWS>(a, g.first_partial, g.splits, row, y, m, l);
+        finish_merged<D, FINISH>(a, g, rows, s, row, y, m, l);
+    }
 }
 
 #endif

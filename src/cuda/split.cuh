@@ -263,7 +263,8 @@ __device__ __forceinline__ struct split split_at(const struct dev_attend &a, con
     uint32_t unit, start = 0; /* among those of the sequence; where its entries begin */
     if (p.each) {
         unit = of_all - g.job * units;
-        c = aura_cut_even_at(at - of_all * a.even.splits, p.each, a.even.splits, a.by_splits, least);
+        c = aura_cut_even_at(at - of_all * a.even.splits, p.each, a.even.splits, a.by_splits,
+                             a.fixed_cut ? (uint32_t)AURA_CUT_FEWEST : least);
     } else {
         const uint32_t begin = p.prefix ? p.prefix[g.job] + p.cost * units * g.job : __shfl_sync(~0u, p.before, g.job);
         const uint32_t entries = g.reach.visits + p.cost;
@@ -278,7 +279,7 @@ __device__ __forceinline__ struct split split_at(const struct dev_attend &a, con
     g.splits = c.splits, g.which = c.which;
     g.idle = c.idle;
     /* No two splits have the same place, with an even cut too: from one to the next, the block or the unit advances. */
-    g.first_partial = a.fixed_cut ? start : blockIdx.x - g.which + g.unit;
+    g.first_partial = !a.fixed_cut ? blockIdx.x - g.which + g.unit : p.each ? g.unit * p.each : start;
     return g;
 }
 
