@@ -274,6 +274,10 @@ AURA_INLINE ivec ivec_xor(ivec a, ivec b)
 {
     return ivec_of(_mm256_xor_si256(a.lo, b.lo), _mm256_xor_si256(a.hi, b.hi));
 }
+AURA_INLINE ivec ivec_xor3(ivec a, ivec b, ivec c)
+{
+    return ivec_of(_mm256_xor_si256(_mm256_xor_si256(a.lo, b.lo), c.lo), _mm256_xor_si256(_mm256_xor_si256(a.hi, b.hi), c.hi));
+}
 /* Whether some lane of a v that was noted had none of the bits `places`: the smallest of what they had is kept. */
 typedef ivec ties;
 #define TIES_NONE ivec_set1(0x7fffffff)

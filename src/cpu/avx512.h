@@ -173,6 +173,7 @@ AURA_INLINE void ivec_store16(uint8_t *p, ivec v) { _mm256_storeu_si256((__m256i
 AURA_INLINE ivec ivec_set1(int32_t x) { return _mm512_set1_epi32(x); }
 AURA_INLINE ivec ivec_plus(ivec a, ivec b) { return _mm512_add_epi32(a, b); }
 AURA_INLINE ivec ivec_xor(ivec a, ivec b) { return _mm512_xor_si512(a, b); }
+AURA_INLINE ivec ivec_xor3(ivec a, ivec b, ivec c) { return _mm512_ternarylogic_epi32(a, b, c, 0x96); }
 /* Whether some lane of a v that was noted had none of the bits `places`. */
 typedef __mmask16 ties;
 #define TIES_NONE ((ties)0xffff)

@@ -350,6 +350,12 @@ AURA_INLINE ivec ivec_xor(ivec a, ivec b)
     return ivec_of(veorq_u32(a.val[0], b.val[0]), veorq_u32(a.val[1], b.val[1]), veorq_u32(a.val[2], b.val[2]),
                    veorq_u32(a.val[3], b.val[3]));
 }
+/* Three at once, as AVX-512 has it; with two calls a wrong bit of a word would cancel itself, and no check would see it. */
+AURA_INLINE ivec ivec_xor3(ivec a, ivec b, ivec c)
+{
+    return ivec_of(veorq_u32(veorq_u32(a.val[0], b.val[0]), c.val[0]), veorq_u32(veorq_u32(a.val[1], b.val[1]), c.val[1]),
+                   veorq_u32(veorq_u32(a.val[2], b.val[2]), c.val[2]), veorq_u32(veorq_u32(a.val[3], b.val[3]), c.val[3]));
+}
 /* Whether some lane of a v that was noted had none of the bits `places`: the smallest of what they had is kept. */
 typedef ivec ties;
 #define TIES_NONE ivec_set1(0x7fffffff)

@@ -8,7 +8,7 @@
  * are the subset, for all 32 codes of a lane out of four words of single bits, bits 2 and 3 are of the code. The neighbours of a
  * channel are shifted bits of its own lane for keys, and the words of the next lanes for values.
  *
- * Needs: ivec_load, ivec_shl, ivec_shr, ivec_shr2, ivec_and, ivec_both, ivec_xor, ivec_join, ivec_select, ivec_add8,
+ * Needs: ivec_load, ivec_shl, ivec_shr, ivec_shr2, ivec_and, ivec_both, ivec_xor3, ivec_join, ivec_select, ivec_add8,
  *        ivec_table, ivec_tables, ivec_lookup, ivec_lookup2, ivec_set1, ivec_zero, ivec_turn, ivec_store; LOOKUP_BITS, the bits of
  *        a byte that ivec_lookup looks at: 6 where its table is a whole vector, else 4. */
 
@@ -65,7 +65,7 @@ AURA_INLINE void tile_parts(struct nibbles *n, const uint32_t *low, size_t lanes
 /* u[i]: bit 0 of the codes of the channel i further along the path. Without parts. */
 AURA_INLINE struct nibbles tile_subsets(const ivec u[4], const uint32_t *low, size_t lanes, const int kind)
 {
-    const ivec z1 = ivec_xor(ivec_xor(u[0], u[1]), u[3]), z0 = u[2];
+    const ivec z1 = ivec_xor3(u[0], u[1], u[3]), z0 = u[2];
     struct nibbles n;
     n.subset[0] = ivec_select(0x55555555, z0, ivec_shl(z1, 1)), n.subset[1] = ivec_select(0x55555555, ivec_shr(z0, 1), z1);
     n.part[0] = n.part[1] = n.part[2] = n.part[3] = ivec_zero();
