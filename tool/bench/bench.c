@@ -245,7 +245,7 @@ static const struct option options[] = {
     FLAG(prefill, "--prefill", "many queries at once, beside the machine's int8 products"),
     FLAG(targets, "--targets", "what the cache is meant to reach here, and if it does"),
     CHOICE(part, "--part", "read queries hot codec prefill threads", "NAME",
-           "of --targets, the only one: read, queries, hot, codec, prefill, threads"),
+           "of --targets: read, queries, hot, codec, prefill, threads"),
     FLAG(codec, "--codec", "append, decode, pages: one thread, all widths or --k --v"),
     FLAG(mpi, "--mpi", "under mpirun: one context over all ranks, up to --tokens"),
     CHOICE(device, "--device", "cpu cuda", "NAME", "cuda: the GPU, beside a plain read of the same bytes"),
