@@ -352,11 +352,11 @@ AURA_INLINE ivec ivec_lookup(ivec table, ivec codes, const int shift)
 }
 /* The same of two tables for nibble k / 4 of each byte: of the second where bit k ^ 4 of that byte of `which` is set. */
 typedef struct {
-    ivec first, second;
+    __m256i first, second;
 } tables;
 AURA_INLINE tables ivec_tables(ivec first, ivec second)
 {
-    const tables both = {first, second};
+    const tables both = {first.lo, second.lo};
     return both;
 }
 AURA_INLINE __m256i lookup2_half(__m256i first, __m256i second, __m256i codes, __m256i which, const int k)
@@ -367,8 +367,8 @@ AURA_INLINE __m256i lookup2_half(__m256i first, __m256i second, __m256i codes, _
 }
 AURA_INLINE ivec ivec_lookup2(tables both, ivec codes, ivec which, const int k)
 {
-    const __m256i first = both.first.lo, second = both.second.lo;
-    return ivec_of(lookup2_half(first, second, codes.lo, which.lo, k), lookup2_half(first, second, codes.hi, which.hi, k));
+    return ivec_of(lookup2_half(both.first, both.second, codes.lo, which.lo, k),
+                   lookup2_half(both.first, both.second, codes.hi, which.hi, k));
 }
 /* Of each 32 bytes, byte 8 i + k goes to 4 k + i. */
 AURA_INLINE __m256i turn_half(__m256i v)

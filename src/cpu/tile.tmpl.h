@@ -9,7 +9,7 @@
  * channel are shifted bits of its own lane for keys, and the words of the next lanes for values.
  *
  * Needs: ivec_load, ivec_shl, ivec_shr, ivec_shr2, ivec_and, ivec_both, ivec_xor3, ivec_join, ivec_select, ivec_add8,
- *        ivec_table, ivec_tables, ivec_lookup, ivec_lookup2, ivec_set1, ivec_zero, ivec_turn, ivec_store; LOOKUP_BITS, the bits of
+ *        ivec_table, ivec_tables, ivec_lookup, ivec_lookup2, ivec_set1, ivec_turn, ivec_store; LOOKUP_BITS, the bits of
  *        a byte that ivec_lookup looks at: 6 where its table is a whole vector, else 4. */
 
 enum { TILE_MOST = 16 }; /* queries that share a pass over a tile, at most */
@@ -68,14 +68,14 @@ AURA_INLINE struct nibbles tile_subsets(const ivec u[4], const uint32_t *low, si
     const ivec z1 = ivec_xor3(u[0], u[1], u[3]), z0 = u[2];
     struct nibbles n;
     n.subset[0] = ivec_select(0x55555555, z0, ivec_shl(z1, 1)), n.subset[1] = ivec_select(0x55555555, ivec_shr(z0, 1), z1);
-    n.part[0] = n.part[1] = n.part[2] = n.part[3] = ivec_zero();
-    n.last = kind == AURA_TRELLIS_4 ? ivec_load(low + 3 * lanes) : ivec_zero();
+    n.part[0] = n.part[1] = n.part[2] = n.part[3] = ivec_set1(0);
+    n.last = kind == AURA_TRELLIS_4 ? ivec_load(low + 3 * lanes) : ivec_set1(0);
     return n;
 }
 AURA_INLINE struct nibbles tile_no_nibbles(void)
 {
     struct nibbles n;
-    n.subset[0] = n.subset[1] = n.part[0] = n.part[1] = n.part[2] = n.part[3] = n.last = ivec_zero();
+    n.subset[0] = n.subset[1] = n.part[0] = n.part[1] = n.part[2] = n.part[3] = n.last = ivec_set1(0);
     return n;
 }
 

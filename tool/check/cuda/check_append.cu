@@ -196,12 +196,12 @@ void check_append()
         for (uint32_t dim : {128, 80}) {
             struct scene s = scene_of(p[0], p[1], dim, 2, 2, {600, 31, 290});
             s.balance = p[0] <= 8, s.seed = p[0] * 10 + p[1];
-            for (uint32_t most : {40, 70, 400}) /* from 64 on by kernels of their own */
+            for (uint32_t most : {20, 70, 400}) /* from 32 on by kernels of their own */
                 run_append(s, most);
         }
     for (uint32_t dim : dims) {
         struct scene s = scene_of(4, 4, dim, 2, 2, {300, 64});
-        for (uint32_t most : {40, 300})
+        for (uint32_t most : {20, 300})
             run_append(s, most);
     }
     static const uint32_t flags[] = {AURA_NO_REFERENCE, AURA_NO_PINNED, AURA_NO_ROLLBACK, AURA_NO_REFERENCE | AURA_NO_OPEN,
@@ -210,7 +210,7 @@ void check_append()
         struct scene s = scene_of(4, 4, 128, 2, 2, {300, 64});
         s.config.flags = f;
         s.name += " flags " + std::to_string(f);
-        for (uint32_t most : {40, 300})
+        for (uint32_t most : {20, 300})
             run_append(s, most);
     }
     check_fits();
