@@ -98,15 +98,15 @@ static bool keeps_tiles(const aura_cuda_cache *c, const aura_cuda_attend_args *a
 }
 
 /* The rule: a general kernel where there is no other, and where tiles are kept, as fused kernels walk over one range of tiles.
- * Kernels for many rows cost some 60 us more to begin with (H200), and are worth it over long sequences only, which the caller
- * knows; and a batch-invariant cache has one kernel for long and short ones. Of what is left, the kernel whose blocks hold the
- * rows with the least to spare, or, where none does, that with most. */
-enum { WIDE_ROWS = 17 };
+ * Kernels for many rows cost more to begin with, and are worth it over long sequences only, which the caller knows; and a
+ * batch-invariant cache has one kernel for long and short ones. Of what is left, the kernel whose blocks hold the rows with the
+ * least to spare, or, where none does, that with most. */
+enum { WIDE_ROWS = 9 };
 
 static struct wanted wanted_of(const aura_cuda_cache *c, const aura_cuda_attend_args *a)
 {
     const uint32_t rows = a->queries * c->dev.ratio;
-    return {aura_planes_of(c->dev.k_kind, a->planes), rows, a->n_seqs, has_options(a) || has_ranges(a),
+    return {aura_planes_of(c->dev.k_kind, a->planes), rows, a->n_seqs, has_options(a),
             a->long_seqs && rows >= WIDE_ROWS && !c->batch_invariant, keeps_tiles(c, a)};
 }
 
@@ -116,7 +116,8 @@ static const struct attend_kernel *choose(const aura_cuda_cache *c, const struct
     for (const struct attend_kernel &k : c->kernels) {
         if (k.kind ? k.planes != w.planes || w.kept : best && best->kind)
             continue;
-        if (k.tile_rows && (!w.wide || (k.no_options && w.options) || k.shared_bytes + (w.seqs + 1) * 4 > c->shared_limit))
+        if (k.tile_rows && (!w.wide || (k.no_options && w.options) || 2 * w.rows <= k.rows || /* half of it would be idle */
+                            k.shared_bytes + (w.seqs + 1) * 4 > c->shared_limit))
             continue;
         if (!best || (k.tile_rows && !best->tile_rows) ||
             (!k.tile_rows == !best->tile_rows &&

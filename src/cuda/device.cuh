@@ -174,6 +174,12 @@ struct dev_slots {
 /* FEW_QUERIES: up to so many, kernels read codes; more attend to images of them. */
 enum { ATTEND_MAX_SEQS = 4096, ATTEND_MAX_QUERIES = 65536, FEW_QUERIES = 16 };
 
+/* Kernels for many rows: tiles that one copy brings, of so many rows of 128 bytes. The copy engine takes 256 rows at a time. */
+static inline AURA_ANYWHERE constexpr uint32_t tiles_of_copy(uint32_t tile_rows)
+{
+    return 4 * tile_rows <= 256 ? 4 : 2 * tile_rows <= 256 ? 2 : 1;
+}
+
 /* A kernel of attention: what it takes, and how it is launched. Kind 0: it takes every kind and number of planes. */
 struct attend_kernel {
     const char *name;                 /* as in src/variants.h */

@@ -5,7 +5,7 @@
 #ifdef AURA_EMULATED
 static cudaError_t make_map(struct tile_map *map, const aura_cuda_cache *c, uint32_t rows)
 {
-    *map = {c->dev.pages, c->dev.head_bytes, rows};
+    *map = {c->dev.pages, c->dev.head_bytes, tiles_of_copy(rows) * rows};
     return cudaSuccess;
 }
 #else
@@ -29,7 +29,7 @@ static cudaError_t make_map(struct tile_map *map, const aura_cuda_cache *c, uint
         return error != cudaSuccess ? error : cudaErrorNotSupported;
     const cuuint64_t dims[3] = {32, AURA_PAGE_TILES * rows, (cuuint64_t)c->n_pages * c->dev.kv_heads}, strides[2] = {128,
                                                                                                              c->dev.head_bytes};
-    const cuuint32_t box[3] = {32, rows, 1}, steps[3] = {1, 1, 1};
+    const cuuint32_t box[3] = {32, tiles_of_copy(rows) * rows, 1}, steps[3] = {1, 1, 1};
     const CUresult result = ((encode_fn *)encode)((CUtensorMap *)map, CU_TENSOR_MAP_DATA_TYPE_UINT32, 3, c->dev.pages, dims,
                                                   strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                                                   CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);

@@ -307,22 +307,33 @@ __device__ __forceinline__ void product_s8s8(int (&d)[32], const uint32_t *a, ui
 
 /* ---- the 128 threads of a group ---- */
 
-/* A barrier of them. */
-__device__ __forceinline__ void group_meets(uint32_t group)
+/* Barriers of them, by number: a number that is known when compiling is one that racecheck can follow. */
+template <uint32_t number> __device__ __forceinline__ void meet_at()
 {
-    asm volatile("barrier.cta.sync %0, 128;" ::"r"(group + 2) : "memory");
+    asm volatile("barrier.cta.sync %0, 128;" ::"n"(number) : "memory");
 }
 
-/* The same; says whether any of them has the condition. */
-__device__ __forceinline__ bool group_any(uint32_t group, bool condition)
+template <uint32_t number> __device__ __forceinline__ uint32_t any_at(uint32_t condition)
 {
     uint32_t any;
     asm volatile("{\n\t.reg .pred mine, all;\n\tsetp.ne.u32 mine, %1, 0;\n\t"
                  "barrier.cta.red.or.pred all, %2, 128, mine;\n\tselp.u32 %0, 1, 0, all;\n\t}"
                  : "=r"(any)
-                 : "r"((uint32_t)condition), "r"(group + 2)
+                 : "r"(condition), "n"(number)
                  : "memory");
-    return any != 0;
+    return any;
+}
+
+/* A barrier of a group, 0 to 2. */
+__device__ __forceinline__ void group_meets(uint32_t group)
+{
+    group == 0 ? meet_at<2>() : group == 1 ? meet_at<3>() : meet_at<4>();
+}
+
+/* The same; says whether any of them has the condition. */
+__device__ __forceinline__ bool group_any(uint32_t group, bool condition)
+{
+    return (group == 0 ? any_at<2>(condition) : group == 1 ? any_at<3>(condition) : any_at<4>(condition)) != 0;
 }
 
 /* Four matrices as load_matrices_turned() reads them, to shared memory. */

@@ -30,6 +30,12 @@ static void check_small()
         s->queries = 20, s->name += " 20 queries";
         run_scene(*s);
     }
+    struct scene several = scene_of(4, 4, 128, 8, 2, {700, 40}); /* of 16, 32 and 64 rows */
+    for (uint32_t queries : {4u, 8u, 16u}) {
+        several.queries = queries, several.long_seqs = true;
+        several.name = "k4v4 d128 " + std::to_string(queries) + " queries, long";
+        run_scene(several);
+    }
     run_invariant(cut);
     cut.tokens = {700};
     run_fork(cut);

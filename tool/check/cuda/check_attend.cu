@@ -288,6 +288,8 @@ static void check_format(uint32_t kind, uint32_t v_kind, uint32_t dim, uint32_t 
     named(s, "GQA 2, 16, 3 and 7 queries, window 600, long");
     s.config.q_heads = 8, s.tokens = {900, 20}, s.counts.clear(), s.window = 0;
     named(s, "GQA 4, 16 queries, long");
+    s.queries = 4, s.window = 200, s.seed++, s.sinks = true;
+    named(s, "GQA 4, 4 queries, window 200, sinks, long");
 }
 
 /* Where nobody asked for planes, long keys take both and others one, in the same row and the same tile. */
