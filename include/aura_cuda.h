@@ -391,7 +391,7 @@ typedef struct aura_cuda_attend_args {
     uint32_t not_causal, planes; /* planes: of up to 16 queries; more are multiplied in f16 */
     const uint32_t *counts;     /* [n_seqs] on the device: how many of its `queries` each sequence has; its other rows stay as
                                    they are. NULL: all */
-    uint32_t long_seqs;         /* 1: most sequences have 16384 tokens or more. The host does not know; for 5 to 16 queries it may
+    uint32_t long_seqs;         /* 1: most sequences have 16384 tokens or more. The host does not know; for 3 to 16 queries it may
                                    then choose a kernel that costs more to begin with: doc/cuda.md */
     const uint32_t *starts;     /* [n_seqs] on the device: the first starts[i] queries of seqs[i] are padding, like those beyond
                                    its count: rows that stay as they are. NULL: none */
