@@ -2,10 +2,11 @@
 #include "../base/exact.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "../base/dtype.h"
-#include "../base/fpmode.h"
 #include "../base/not_finite.h"
+#include "../base/threads.h"
 #include "cache.h"
 
 /* `out` may be `in` itself: a row is read whole before it is written. */
@@ -50,7 +51,8 @@ int aura_merge_row(float *out, float *out_lse, const float *const *part, const f
         none = none && lse[i] == -INFINITY;
         infinite += lse[i] == INFINITY;
     }
-    double all[AURA_MAX_DIM] = {0};
+    double all[AURA_MAX_DIM];
+    memset(all, 0, dim * sizeof *all);
     for (size_t i = 0; i < n; i++) {
         if (lse[i] == -INFINITY)
             continue;
@@ -67,24 +69,40 @@ int aura_merge_row(float *out, float *out_lse, const float *const *part, const f
     return bad;
 }
 
-aura_status aura_merge(const aura_ctx *ctx, const aura_merge_args *args)
+enum { ITEM_ROWS = 64 }; /* some 10 microseconds */
+
+struct merging {
+    const aura_merge_args *args;
+    struct aura_bad_rows bad;
+};
+
+static void merge_rows(void *work, size_t item)
 {
-    struct aura_call call = {ctx, "aura_merge"};
-    struct aura_bad_rows bad = {0, 0};
-    aura_status status = check_merge(call, args);
-    if (status)
-        return status;
-    uint64_t mode = aura_fpmode_enter();
-    for (size_t row = 0; row < args->rows; row++) {
+    struct merging *m = work;
+    const aura_merge_args *args = m->args;
+    for (size_t row = item * ITEM_ROWS; row < args->rows && row < (item + 1) * ITEM_ROWS; row++) {
         float a[AURA_MAX_DIM], b[AURA_MAX_DIM], out[AURA_MAX_DIM], lse;
         const float *const part[2] = {a, b}, part_lse[2] = {args->a_lse[row], args->b_lse[row]};
         aura_load_row(a, args->a, args->dtype, row * args->dim, args->dim);
         aura_load_row(b, args->b, args->dtype, row * args->dim, args->dim);
-        aura_bad_row(&bad, aura_merge_row(out, &lse, part, part_lse, 2, args->dim, args->dtype), row);
+        aura_bad_row(&m->bad, aura_merge_row(out, &lse, part, part_lse, 2, args->dim, args->dtype), row);
         aura_store_row(args->out, args->dtype, row * args->dim, out, args->dim);
         if (args->out_lse)
             args->out_lse[row] = lse;
     }
-    aura_fpmode_leave(mode);
-    return aura_bad_rows_status(call, &bad);
+}
+
+aura_status aura_merge(const aura_ctx *ctx, const aura_merge_args *args)
+{
+    struct aura_call call = {ctx, "aura_merge"};
+    struct merging m = {args, {0, 0}};
+    aura_status status = check_merge(call, args);
+    if (status)
+        return status;
+    const size_t items = args->rows / ITEM_ROWS + (args->rows % ITEM_ROWS != 0);
+    if (items > 1)
+        aura_run(ctx, items, merge_rows, &m);
+    else
+        aura_run_here(items, merge_rows, &m);
+    return aura_bad_rows_status(call, &m.bad);
 }

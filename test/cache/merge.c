@@ -233,6 +233,33 @@ static void float_modes_change_no_bit(void)
     }
 }
 
+/* Many rows are divided among threads: each is what a call of its own gives, and bad ones are counted over all of them. */
+static void many_rows(void)
+{
+    enum { MANY = 64 * 5 + 9 };
+    static float a[MANY * DIM], b[MANY * DIM], out[MANY * DIM], alone[DIM], lse[4][MANY];
+    aura_ctx *several;
+    aura_ctx_options options = AURA_CTX_OPTIONS_INIT;
+    uint64_t seed = 9;
+    for (int i = 0; i < MANY * DIM; i++)
+        a[i] = random_normal(&seed), b[i] = random_normal(&seed);
+    for (int i = 0; i < MANY; i++)
+        lse[0][i] = random_normal(&seed), lse[1][i] = random_normal(&seed);
+    options.threads = 3;
+    EXPECT(!aura_ctx_create(&options, &several), "%s", aura_last_error());
+    const aura_merge_args all = {sizeof all, MANY, DIM, AURA_F32, a, b, lse[0], lse[1], out, lse[2]};
+    EXPECT(!aura_merge(several, &all), "%s", aura_last_error());
+    for (int r = 0; r < MANY; r++) {
+        const aura_merge_args one = {sizeof one,     1,          DIM,        AURA_F32, a + r * DIM,
+                                     b + r * DIM, lse[0] + r, lse[1] + r, alone,    lse[3] + r};
+        EXPECT(!aura_merge(ctx, &one) && !memcmp(alone, out + r * DIM, sizeof alone) && lse[2][r] == lse[3][r], "row %d", r);
+    }
+    a[70 * DIM + 1] = NAN, b[(MANY - 1) * DIM] = INFINITY;
+    EXPECT(aura_merge(several, &all) == AURA_NOT_FINITE && strstr(aura_last_error(), "2 of the rows") &&
+           strstr(aura_last_error(), "row 70"), "%s", aura_last_error());
+    aura_ctx_destroy(several);
+}
+
 static struct part bad_a, bad_b, bad_out;
 static void refused(aura_merge_args args, aura_status want, const char *text)
 {
@@ -289,6 +316,7 @@ int main(void)
     RUN(empty_and_infinite_parts);
     RUN(bad_rows);
     RUN(float_modes_change_no_bit);
+    RUN(many_rows);
     RUN(misuse);
     aura_ctx_destroy(ctx);
     return test_result();
