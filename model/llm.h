@@ -41,6 +41,9 @@ int llm_value_metric(const struct llm *llm, uint32_t layer, float *metric);
  * [tokens][kv_heads][head_dim], which have their norms and RoPE. The tokens are at the positions from `first` on. */
 typedef void llm_on_layer(void *arg, uint32_t layer, uint64_t first, uint32_t tokens, float *q, float *k, float *v);
 
+/* Tokens of a call. Few: those that a model writes, and drafts. A part: of a prompt at a time, which is fast. */
+enum { LLM_FEW = 16, LLM_PART = 512 };
+
 /* Zero means the default in every field. */
 struct llm_options {
     uint32_t threads;            /* 0: 1 */
@@ -51,6 +54,7 @@ struct llm_options {
     uint64_t seed;               /* of the cache's signs */
     size_t tokens;               /* the most that the state will hold; 0: as many as the model was trained for */
     uint32_t isa_mask;           /* as in aura_ctx_options, for products too */
+    int exact_prompts;           /* 1: the tokens of a call of more than LLM_FEW see each other as they came; see llm_forward() */
     llm_on_layer *on_layer;      /* NULL: none */
     void *arg;
 };
@@ -64,8 +68,11 @@ void llm_state_destroy(struct llm_state *state); /* NULL is allowed */
 
 /* Appends n tokens and computes the logits [wanted][vocab] of the last `wanted` of them. All n go through each layer together:
  * the layer appends their keys and values, then all n queries attend causally. So each query sees the keys before it as the cache
- * holds them after the last of the n. 0 when good; otherwise 1, with a text and the state as it was: no such token, no room (n
- * more would be above `tokens`), wanted above n, numbers that are not finite, no memory. */
+ * holds them after the last of the n. With exact_prompts and more than LLM_FEW tokens, a query sees the tokens of this call as they
+ * came, in f32, and older ones as the cache held them before the call: so what the codes of a prompt cost is paid by what comes
+ * after it, and not by the prompt too. That takes the time of n queries over n tokens of f32: 512 at a time are fast.
+ * 0 when good; otherwise 1, with a text and the state as it was: no such token, no room (n more would be above `tokens`), wanted
+ * above n, numbers that are not finite, no memory. */
 int llm_forward(struct llm_state *state, const uint32_t *tokens, size_t n, size_t wanted, float *logits,
                 char error[LLM_ERROR_BYTES]);
 

@@ -1,7 +1,7 @@
 /* Tokens through the layers, top to bottom:
  *
  *     x = embedding
- *     per layer:  q, k, v = rope(W norm(x))       append k, v; out = attend(q)     x += W out
+ *     per layer:  q, k, v = rope(W norm(x))       out = attend(q, k, v)     x += W out
  *                 x += W_down (silu(W_gate norm(x)) * W_up norm(x))
  *     logits = W_head norm(x)
  *
@@ -139,24 +139,6 @@ static int round_vectors(struct pass *p, const float *from, size_t cols, const f
     return 0;
 }
 
-/* Appends the new keys and values to the cache of a layer, then attends; the output replaces the queries. */
-static int attend(struct pass *p, uint32_t layer, char *error)
-{
-    struct llm_state *state = p->state;
-    aura_cache *cache = aura_model_cache_layer(state->cache, layer);
-    aura_append_job append = AURA_APPEND_JOB_INIT;
-    aura_attend_job job = AURA_ATTEND_JOB_INIT;
-    aura_attend_options options = AURA_ATTEND_OPTIONS_INIT;
-    append.seq = job.seq = state->seq;
-    append.tokens = job.queries = (uint32_t)p->n;
-    append.k.data = state->k, append.v.data = state->v;
-    job.q.data = job.out.data = state->q;
-    options.workspace = state->workspace, options.workspace_bytes = state->workspace_bytes;
-    if (aura_append(cache, &append, 1) || aura_attend(cache, &job, 1, &options))
-        return llm_fail(error, "layer %" PRIu32 ": %s", layer, aura_last_error());
-    return 0;
-}
-
 static int attention_block(struct pass *p, uint32_t layer, char *error)
 {
     struct llm_state *state = p->state;
@@ -171,7 +153,7 @@ static int attention_block(struct pass *p, uint32_t layer, char *error)
     each_token(p, turn);
     if (state->on_layer)
         state->on_layer(state->arg, layer, p->first, (uint32_t)p->n, state->q, state->k, state->v);
-    if (attend(p, layer, error))
+    if (llm_attend(state, layer, p->first, p->n, error))
         return 1;
     if (round_vectors(p, state->q, q, NULL))
         return llm_fail(error, "no memory for %zu tokens at once", p->n);

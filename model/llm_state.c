@@ -29,6 +29,23 @@ static int create_cache(struct llm_state *state, const struct llm_options *optio
     return failed ? llm_fail(error, "the cache: %s", aura_last_error()) : 0;
 }
 
+/* The cache of the tokens of a call, which has them as they came. */
+static int create_own(struct llm_state *state, char *error)
+{
+    const struct llm_shape *s = &state->llm->shape;
+    aura_config config = AURA_CONFIG_INIT;
+    config.format = (aura_format){AURA_KIND_F32, AURA_KIND_F32};
+    config.q_heads = s->q_heads, config.kv_heads = s->kv_heads, config.k_dim = s->head_dim;
+    if (aura_cache_create(state->ctx, &config, &state->own) || aura_seq_create(state->own, &state->own_seq))
+        return llm_fail(error, "the cache of a prompt: %s", aura_last_error());
+    return 0;
+}
+
+int llm_is_prompt(const struct llm_state *state, size_t n)
+{
+    return state->own && n > LLM_FEW;
+}
+
 int llm_state_create(const struct llm *llm, const struct llm_options *options, struct llm_state **state,
                      char error[LLM_ERROR_BYTES])
 {
@@ -40,11 +57,12 @@ int llm_state_create(const struct llm *llm, const struct llm_options *options, s
     made->llm = llm;
     made->capacity = options->tokens ? options->tokens : llm->shape.ctx;
     made->on_layer = options->on_layer, made->arg = options->arg;
+    made->learns = options->flags & AURA_LEARN;
     made->acts.wants_block = llm->has_blocks, made->acts.wants_plain = llm->has_floats;
     if (aura_ctx_create(&context, &made->ctx))
         return llm_fail(error, "%s", aura_last_error()), llm_state_destroy(made), 1;
     made->kernels = matmul_kernels(aura_ctx_isas(made->ctx));
-    if (create_cache(made, options, error))
+    if (create_cache(made, options, error) || (options->exact_prompts && llm_state_bits(made) < 16 && create_own(made, error)))
         return llm_state_destroy(made), 1;
     *state = made;
     return 0;
@@ -52,12 +70,14 @@ int llm_state_create(const struct llm *llm, const struct llm_options *options, s
 
 static void free_room(struct llm_state *state)
 {
-    float **all[] = {&state->x, &state->normed, &state->q, &state->k, &state->v, &state->hidden, &state->turns};
+    float **all[] = {&state->x,      &state->normed, &state->q,     &state->k,   &state->v,
+                     &state->hidden, &state->turns,  &state->older, &state->lse, &state->older_lse};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         free(*all[i]);
         *all[i] = NULL;
     }
-    state->room = 0;
+    free(state->until);
+    state->until = NULL, state->room = 0;
 }
 
 void llm_state_destroy(struct llm_state *state)
@@ -68,6 +88,7 @@ void llm_state_destroy(struct llm_state *state)
     free(state->workspace);
     acts_destroy(&state->acts);
     aura_model_cache_destroy(state->cache);
+    aura_cache_destroy(state->own);
     aura_ctx_destroy(state->ctx);
     free(state);
 }
@@ -82,6 +103,15 @@ static float *floats(size_t tokens, size_t each)
     return memory;
 }
 
+static int grow_prompt(struct llm_state *state, size_t n)
+{
+    const uint32_t heads = state->llm->shape.q_heads;
+    state->older = floats(n, (size_t)heads * state->llm->shape.head_dim);
+    state->lse = floats(n, heads), state->older_lse = floats(n, heads);
+    state->until = calloc(n, sizeof *state->until);
+    return !state->older || !state->lse || !state->older_lse || !state->until;
+}
+
 static int grow_room(struct llm_state *state, size_t n)
 {
     const struct llm_shape *s = &state->llm->shape;
@@ -91,7 +121,8 @@ static int grow_room(struct llm_state *state, size_t n)
     free_room(state);
     state->x = floats(n, s->dim), state->normed = floats(n, s->dim), state->hidden = floats(n, s->ffn);
     state->q = floats(n, q), state->k = floats(n, kv), state->v = floats(n, kv), state->turns = floats(n, s->rope_dims);
-    if (!state->x || !state->normed || !state->hidden || !state->q || !state->k || !state->v || !state->turns)
+    if (!state->x || !state->normed || !state->hidden || !state->q || !state->k || !state->v || !state->turns ||
+        (llm_is_prompt(state, n) && grow_prompt(state, n)))
         return free_room(state), -1;
     state->room = n;
     return 0;
@@ -103,7 +134,10 @@ static int grow_workspace(struct llm_state *state, size_t n, uint64_t end)
 {
     aura_attend_job job = AURA_ATTEND_JOB_INIT;
     size_t bytes = 0;
-    job.seq = state->seq, job.queries = (uint32_t)n;
+    job.queries = (uint32_t)n, job.seq = state->own_seq;
+    if (llm_is_prompt(state, n) && aura_attend_workspace(state->own, &job, 1, n, &bytes))
+        return -1;
+    job.seq = state->seq;
     for (uint32_t i = 0; i < state->llm->shape.layers; i++) {
         size_t needs = 0;
         if (aura_attend_workspace(aura_model_cache_layer(state->cache, i), &job, 1, (end + 4095) / 4096 * 4096, &needs))

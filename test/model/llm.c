@@ -124,6 +124,181 @@ static void formats(void)
     EXPECT(before < 1e-2, "an f16 cache is off by %g", sqrt(before));
 }
 
+/* ---- prompts ------------------------------------------------------------------------------------------------------- */
+
+static double worst_of(const float *got, const float *want, size_t n)
+{
+    double worst = 0;
+    for (size_t i = 0; i < n; i++)
+        worst = fabs((double)got[i] - (double)want[i]) > worst ? fabs((double)got[i] - (double)want[i]) : worst;
+    return worst;
+}
+
+/* The tokens of a prompt see each other as they came, however few bits the cache has. */
+static void prompts_see_themselves(void)
+{
+    static const char *const names[] = {"k2v2", "kt3vt3", "kf16v2"};
+    struct tiny t = tiny_model("qwen3");
+    static double want[MOST * VOCAB];
+    static float got[MOST * VOCAB];
+    uint32_t tokens[MOST];
+    double worst = 0, size = 0;
+    some_tokens(tokens, MOST);
+    tiny_forward(&t, tokens, MOST, want);
+    for (int f = 0; f < 3; f++)
+        for (int learns = 0; learns < 2; learns++) {
+            struct llm_options options = {.exact_prompts = 1, .threads = 2, .flags = learns ? AURA_LEARN : 0};
+            EXPECT(!aura_format_parse(names[f], &options.format), "%s", names[f]);
+            struct opened o = open_state(&t, options);
+            EXPECT(!llm_forward(o.state, tokens, MOST, MOST, got, error), "%s: %s", names[f], error);
+            for (int i = 0; i < MOST * VOCAB; i++) {
+                worst = fabs(got[i] - want[i]) > worst ? fabs(got[i] - want[i]) : worst;
+                size = fabs(want[i]) > size ? fabs(want[i]) : size;
+            }
+            EXPECT(size > 0.5 && worst <= 2e-5 * size, "%s: logits of up to %g are off by %g", names[f], size, worst);
+            close_all(&o);
+        }
+}
+
+/* A plain state has what the first state's cache returns, in every layer. */
+static void copy_decoded(const struct tiny *t, const struct opened *from, struct opened *to)
+{
+    const uint32_t n = (uint32_t)llm_state_tokens(from->state), row = t->kv_heads * t->head_dim;
+    float *k = malloc(2 * n * row * sizeof *k), *v = k + n * row;
+    aura_seq seq;
+    aura_append_job job = AURA_APPEND_JOB_INIT;
+    aura_view k_view = AURA_VIEW_INIT, v_view = AURA_VIEW_INIT;
+    aura_model_cache *source = llm_state_cache(from->state, &seq), *target = llm_state_cache(to->state, &job.seq);
+    job.tokens = n, job.k.data = k_view.data = k, job.v.data = v_view.data = v;
+    EXPECT(!llm_state_truncate(to->state, 0, error), "%s", error);
+    for (uint32_t layer = 0; layer < t->layers; layer++)
+        EXPECT(!aura_cache_decode(aura_model_cache_layer(source, layer), seq, 0, n, &k_view, &v_view) &&
+               !aura_append(aura_model_cache_layer(target, layer), &job, 1), "%s", aura_last_error());
+    free(k);
+}
+
+/* What came before a prompt is seen as the cache has it, and the few tokens behind one are appended first. */
+static void prompts_see_older_tokens_stored(void)
+{
+    enum { FIRST = 40, SECOND = 26, THIRD = 4 };
+    struct tiny t = tiny_model("llama");
+    static float got[MOST * VOCAB], want[MOST * VOCAB];
+    uint32_t tokens[MOST];
+    some_tokens(tokens, MOST);
+    for (uint32_t threads = 1; threads < 3; threads++) {
+        const struct llm_options codes = {.format = {AURA_KIND_B8, AURA_KIND_B8}, .exact_prompts = 1, .threads = threads,
+                                          .rollback = 1};
+        struct opened o = open_state(&t, codes), plain = open_state(&t, (struct llm_options){0});
+        EXPECT(!llm_forward(o.state, tokens, FIRST, 0, NULL, error), "%s", error);
+        copy_decoded(&t, &o, &plain);
+        EXPECT(!llm_forward(o.state, tokens + FIRST, SECOND, SECOND, got, error) &&
+               !llm_forward(plain.state, tokens + FIRST, SECOND, SECOND, want, error), "%s", error);
+        EXPECT(worst_of(got, want, SECOND * VOCAB) < 2e-3, "the second prompt is off by %g", worst_of(got, want, SECOND * VOCAB));
+        EXPECT(llm_state_tokens(o.state) == FIRST + SECOND, "%zu tokens", llm_state_tokens(o.state));
+        struct opened steps = open_state(&t, (struct llm_options){0});
+        copy_decoded(&t, &o, &steps);
+        EXPECT(!llm_forward(o.state, tokens + FIRST + SECOND, THIRD, 1, got, error) &&
+               !llm_forward(steps.state, tokens + FIRST + SECOND, THIRD, 1, want, error), "%s", error);
+        EXPECT(worst_of(got, want, VOCAB) < 2e-2, "the tokens behind it are off by %g", worst_of(got, want, VOCAB));
+        close_all(&o), close_all(&plain), close_all(&steps);
+    }
+}
+
+/* The bytes that a prompt leaves in the first layer are those of the other way: its keys and values do not depend on attention. */
+static void prompts_are_stored_as_ever(void)
+{
+    struct tiny t = tiny_model("llama");
+    uint32_t tokens[MOST];
+    float k[2][MOST * 2 * 64], v[2][MOST * 2 * 64];
+    some_tokens(tokens, MOST);
+    for (int exact = 0; exact < 2; exact++) {
+        struct opened o = open_state(&t, (struct llm_options){.format = {AURA_KIND_B3, AURA_KIND_B3}, .exact_prompts = exact});
+        aura_seq seq;
+        aura_model_cache *cache = llm_state_cache(o.state, &seq);
+        aura_view k_view = AURA_VIEW_INIT, v_view = AURA_VIEW_INIT;
+        k_view.data = k[exact], v_view.data = v[exact];
+        EXPECT(!llm_forward(o.state, tokens, MOST, 0, NULL, error), "%s", error);
+        EXPECT(!aura_cache_decode(aura_model_cache_layer(cache, 0), seq, 0, MOST, &k_view, &v_view), "%s", aura_last_error());
+        close_all(&o);
+    }
+    EXPECT(!memcmp(k[0], k[1], sizeof k[0]) && !memcmp(v[0], v[1], sizeof v[0]), "other bytes");
+}
+
+/* A cache that learns encodes a first prompt by what that prompt's queries have taught it: its keys in the first layer have other
+ * bytes than those of a cache that does not. */
+static void prompts_teach(void)
+{
+    enum { LONG = 600 };
+    struct tiny t = tiny_model("llama");
+    static uint32_t tokens[LONG];
+    static float k[2][LONG * 2 * 64];
+    some_tokens(tokens, LONG);
+    for (int learns = 0; learns < 2; learns++) {
+        struct llm_options options = {.format = {AURA_KIND_B3, AURA_KIND_B3}, .exact_prompts = 1, .tokens = LONG};
+        options.flags = learns ? AURA_LEARN : 0;
+        struct opened o = open_state(&t, options);
+        aura_seq seq;
+        aura_model_cache *cache = llm_state_cache(o.state, &seq);
+        aura_view k_view = AURA_VIEW_INIT, none = AURA_VIEW_INIT;
+        k_view.data = k[learns];
+        EXPECT(!llm_forward(o.state, tokens, LONG, 0, NULL, error), "%s", error);
+        EXPECT(!aura_cache_decode(aura_model_cache_layer(cache, 0), seq, 0, LONG, &k_view, &none), "%s", aura_last_error());
+        close_all(&o);
+    }
+    size_t others = 0;
+    for (size_t i = 0; i < LONG / 2 * 2 * 64; i++)
+        others += k[0][i] != k[1][i];
+    EXPECT(others > LONG / 8 * 64, "%zu numbers of the first half are others", others);
+}
+
+/* Few tokens, and a cache without codes, go the short way: the same bits as without exact_prompts. The second 16 tokens close a
+ * tile. */
+static void no_prompts(void)
+{
+    struct tiny t = tiny_model("llama");
+    uint32_t tokens[MOST];
+    float logits[2][VOCAB];
+    some_tokens(tokens, MOST);
+    for (int plain = 0; plain < 2; plain++) {
+        for (int exact = 0; exact < 2; exact++) {
+            const uint32_t kind = plain ? AURA_KIND_F16 : AURA_KIND_B3, step = plain ? MOST / 2 : LLM_FEW;
+            struct opened o = open_state(&t, (struct llm_options){.format = {kind, kind}, .exact_prompts = exact, .rollback = 1});
+            for (uint32_t at = 0; at < 2 * step + (plain ? 0 : step); at += step)
+                EXPECT(!llm_forward(o.state, tokens + at, step, 1, logits[exact], error), "%s", error);
+            close_all(&o);
+        }
+        EXPECT(!memcmp(logits[0], logits[1], sizeof logits[0]), "other logits, %d", plain);
+    }
+}
+
+/* A prompt that fails in the middle leaves what was there, and the next one is right. */
+static void prompts_that_fail(void)
+{
+    struct tiny t = tiny_model("llama");
+    struct gguf_writer w = {0};
+    uint32_t tokens[MOST];
+    float logits[VOCAB], again[VOCAB], nan = NAN;
+    some_tokens(tokens, MOST);
+    for (int i = 0; i < MOST; i++)
+        tokens[i] += !tokens[i]; /* token 0 has a weight that is not finite */
+    tiny_write(&t, &w);
+    memcpy(w.data.data, &nan, sizeof nan);
+    struct opened o = open_bytes(&w);
+    const struct llm_options options = {.format = {AURA_KIND_B4, AURA_KIND_B4}, .exact_prompts = 1, .rollback = 30};
+    EXPECT(o.llm && !llm_state_create(o.llm, &options, &o.state, error), "%s", error);
+    EXPECT(!llm_forward(o.state, tokens, 20, 0, NULL, error) && !llm_forward(o.state, tokens + 20, 30, 1, logits, error), "%s",
+           error);
+    EXPECT(!llm_state_truncate(o.state, 20, error), "%s", error);
+    uint32_t kept = tokens[40];
+    tokens[40] = 0;
+    EXPECT(llm_forward(o.state, tokens + 20, 30, 1, again, error) && strstr(error, "layer 0"), "%s", error);
+    EXPECT(llm_state_tokens(o.state) == 20, "%zu tokens", llm_state_tokens(o.state));
+    tokens[40] = kept;
+    EXPECT(!llm_forward(o.state, tokens + 20, 30, 1, again, error) && !memcmp(logits, again, sizeof logits), "other logits; %s",
+           error);
+    close_all(&o);
+}
+
 /* ---- what a state promises ----------------------------------------------------------------------------------------- */
 
 static struct seen {
@@ -333,6 +508,12 @@ int main(int argc, char **argv)
         return talker_write(argv[2], 0);
     RUN(architectures);
     RUN(formats);
+    RUN(prompts_see_themselves);
+    RUN(prompts_see_older_tokens_stored);
+    RUN(prompts_are_stored_as_ever);
+    RUN(prompts_teach);
+    RUN(no_prompts);
+    RUN(prompts_that_fail);
     RUN(hook);
     RUN(limits);
     RUN(not_finite);

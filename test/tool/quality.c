@@ -194,7 +194,7 @@ static void read_as_stored(void)
 
 /* ---- as it is written ------------------------------------------------------------------------------------------------ */
 
-/* All logits of the first chunk, [CTX][vocab], in calls of `part` tokens after the first `prompt`. */
+/* All logits of the first chunk, [CTX][vocab]: `prompt` tokens in one call, then one at a time. */
 static float *logits_in_calls(const struct model *m, struct llm_options o, uint32_t prompt)
 {
     float *logits = malloc(CTX * m->tiny.vocab * sizeof *logits);
@@ -216,7 +216,7 @@ static double mean_divergence(const struct model *m, uint32_t first, const float
     return sum / (CTX - 1 - first);
 }
 
-/* Token by token, a query sees its newest tokens in f16: the same as a state that is fed so. */
+/* Token by token, a query sees its newest tokens in f16, and a prompt sees itself as it came: the same as a state fed so. */
 static void written_token_by_token(void)
 {
     struct model m;
@@ -228,7 +228,7 @@ static void written_token_by_token(void)
     o.decode = 1;
     measure(&o, "k3v3,kf32vf32", c);
     float *exact = logits_in_calls(&m, (struct llm_options){.format = {AURA_KIND_F32, AURA_KIND_F32}}, CTX);
-    const struct llm_options three = {.format = {AURA_KIND_B3, AURA_KIND_B3}, .rollback = 16, .seed = 1};
+    const struct llm_options three = {.format = {AURA_KIND_B3, AURA_KIND_B3}, .rollback = 16, .seed = 1, .exact_prompts = 1};
     float *ours = logits_in_calls(&m, three, CTX / 2 + 1);
     const double want = mean_divergence(&m, CTX / 2, exact, ours);
     EXPECT(fabs(c[0].result.kld_mean.value / want - 1) < 1e-6, "%g, not %g", c[0].result.kld_mean.value, want);
@@ -239,20 +239,21 @@ static void written_token_by_token(void)
     close_model(&m);
 }
 
-/* What a cache of another returns when `tokens` are there and it keeps what ours keeps. */
+/* What a cache of another returns when `tokens` are there and it keeps what ours keeps. The last `prompt` of them are as they
+ * came. */
 struct other_tail {
     const struct peer *peer;
-    uint32_t heads, pinned;
+    uint32_t heads, pinned, prompt;
 };
 
 static void store_with_tail(void *arg, uint32_t layer, uint64_t first, uint32_t tokens, float *q, float *k, float *v)
 {
     const struct other_tail *t = arg;
-    const uint32_t closed = tokens - (uint32_t)open_tokens(tokens, 16), row = t->heads * 64;
+    const uint32_t there = tokens - t->prompt, closed = there - (uint32_t)open_tokens(there, 16), row = t->heads * 64;
     (void)layer, (void)first, (void)q;
     for (int side = 0; side < 2; side++) {
         float *x = side ? v : k;
-        for (uint32_t i = 0; i < tokens * row; i++)
+        for (uint32_t i = 0; i < there * row; i++)
             if (i < t->pinned * row || i >= closed * row)
                 x[i] = aura_f32_from_f16(aura_f16_from_f32(x[i]));
         for (uint32_t at = 0, end = 32; at < closed; at = end, end += 32) { /* tile by tile, as they close */
@@ -274,7 +275,7 @@ static void others_keep_what_ours_keep(void)
     float *exact = logits_in_calls(&m, (struct llm_options){.format = {AURA_KIND_F32, AURA_KIND_F32}}, CTX);
     float *logits = malloc(CTX * m.tiny.vocab * sizeof *logits);
     for (int i = 0; i < 4; i++) {
-        struct other_tail tail = {peer_find(names[i]), m.tiny.kv_heads, i < 3 ? 4 : 0};
+        struct other_tail tail = {peer_find(names[i]), m.tiny.kv_heads, i < 3 ? 4 : 0, 0};
         struct quality_options o = options_of(&m);
         o.chunks = 1, o.rollback = 16, o.decode = 1, o.first = FIRST, o.equal = i < 3; /* kivi2 has a tail in any case */
         measure(&o, names[i], c);
@@ -291,6 +292,66 @@ static void others_keep_what_ours_keep(void)
                c[0].result.kld_mean.value, want);
     }
     free(exact), free(logits);
+    close_model(&m);
+}
+
+/* In one call they have the tail of all tokens: the same as ours, which are encoded before any query sees them. */
+static void others_in_one_call(void)
+{
+    struct model m;
+    struct quality_cache c[16];
+    open_layers(&m, 64, 1);
+    struct other_tail tail = {peer_find("q4_0"), m.tiny.kv_heads, 4, 0};
+    struct quality_options o = options_of(&m);
+    o.chunks = 1, o.rollback = 16, o.equal = 1;
+    measure(&o, "q4_0", c);
+    const aura_format plain = {AURA_KIND_F32, AURA_KIND_F32};
+    float *exact = logits_in_calls(&m, (struct llm_options){.format = plain}, CTX);
+    float *logits = logits_in_calls(&m, (struct llm_options){.format = plain, .on_layer = store_with_tail, .arg = &tail}, CTX);
+    const double want = mean_divergence(&m, CTX / 2, exact, logits);
+    EXPECT(want > 0 && fabs(c[0].result.kld_mean.value / want - 1) < 1e-3, "%g, not %g", c[0].result.kld_mean.value, want);
+    free(exact), free(logits);
+    close_model(&m);
+}
+
+static void note_position(void *arg, const char *name, uint32_t chunk, uint32_t position, const struct divergence_row *row)
+{
+    double *kld = arg;
+    (void)name, (void)chunk;
+    kld[position] = row->kld;
+}
+
+/* The last token of a prompt sees its own part as it came, and the parts before as they are stored; the token behind the prompt
+ * sees all of it as stored. */
+static void prompts_of_others(void)
+{
+    enum { LONG = LLM_PART + 60, LAST = LLM_PART + 48 };
+    struct model m;
+    struct quality_cache c[16];
+    static uint32_t tokens[LONG];
+    static double kld[LONG];
+    open_layers(&m, 64, 1);
+    const uint32_t vocab = m.tiny.vocab;
+    for (uint32_t i = 0; i < LONG; i++)
+        tokens[i] = (i * i * 11 + i / 3) % vocab;
+    struct quality_options o = options_of(&m);
+    o.tokens = tokens, o.count = o.ctx = LONG, o.first = LAST, o.rollback = 16, o.decode = 1, o.equal = 1;
+    o.on_row = note_position, o.row_arg = kld;
+    measure(&o, "q4_0", c);
+    for (uint32_t p = LAST; p < LAST + 3; p++) {
+        struct other_tail tail = {peer_find("q4_0"), m.tiny.kv_heads, 4, p == LAST ? LAST + 1 - LLM_PART : 0};
+        float logits[2][64];
+        for (int stored = 0; stored < 2; stored++) {
+            struct llm_options one = {.format = {AURA_KIND_F32, AURA_KIND_F32}, .tokens = LONG, .arg = &tail};
+            struct llm_state *state = NULL;
+            one.on_layer = stored ? store_with_tail : NULL;
+            EXPECT(!llm_state_create(m.llm, &one, &state, error), "%s", error);
+            EXPECT(!llm_forward(state, tokens, p + 1, 1, logits[stored], error), "%s", error);
+            llm_state_destroy(state);
+        }
+        const double want = divergence_row(logits[0], logits[1], vocab, 0).kld;
+        EXPECT(want > 0 && fabs(kld[p] / want - 1) < 2e-2, "position %u: %g, not %g", p, kld[p], want);
+    }
     close_model(&m);
 }
 
@@ -652,6 +713,8 @@ int main(void)
     RUN(read_as_stored);
     RUN(written_token_by_token);
     RUN(others_keep_what_ours_keep);
+    RUN(others_in_one_call);
+    RUN(prompts_of_others);
     RUN(positions_by_depth);
     RUN(ratios_are_of_pairs);
     RUN(drift_from_the_path);

@@ -13,7 +13,6 @@
 
 enum {
     MOST = 16,          /* caches, and depths */
-    PROMPT = 512,       /* tokens of a step that fills a cache */
     TURN = 8,           /* tokens that a cache decodes before it is the next one's turn */
     TURNS = 4,
     DECODED = TURN * TURNS
@@ -85,7 +84,7 @@ static int read_depths(struct match *m)
 
 static int step(struct match *m, struct contestant *c, uint32_t n, size_t wanted)
 {
-    uint32_t token[PROMPT];
+    uint32_t token[LLM_PART];
     char error[LLM_ERROR_BYTES];
     for (uint32_t i = 0; i < n; i++)
         token[i] = (uint32_t)(random_bits(&m->random) % llm_shape(m->llm)->vocab);
@@ -101,7 +100,7 @@ static int fill(struct match *m, struct contestant *c, uint32_t depth)
     for (; tokens < depth; tokens = llm_state_tokens(c->state)) {
         snprintf(text, sizeof text, "%s: %zu of %u tokens", c->name, tokens, depth);
         print_progress(text);
-        if (step(m, c, depth - tokens < PROMPT ? (uint32_t)(depth - tokens) : PROMPT, 0))
+        if (step(m, c, depth - tokens < LLM_PART ? (uint32_t)(depth - tokens) : LLM_PART, 0))
             return 1;
     }
     c->filling = seconds_since(start);
@@ -208,7 +207,8 @@ static int open_states(struct match *m)
     char error[LLM_ERROR_BYTES];
     for (size_t i = 0; i < m->caches; i++) {
         struct llm_options options = {.threads = m->options->threads, .format = m->cache[i].format,
-                                      .isa_mask = m->options->isa_mask, .tokens = (size_t)m->depth[m->depths - 1] + DECODED};
+                                      .isa_mask = m->options->isa_mask, .tokens = (size_t)m->depth[m->depths - 1] + DECODED,
+                                      .exact_prompts = 1};
         if (llm_state_create(m->llm, &options, &m->cache[i].state, error))
             return failed(m->self, "%s", error);
     }

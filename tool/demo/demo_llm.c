@@ -70,7 +70,7 @@ static void add_text(struct answer *a, struct gguf_text bytes)
 static int write_answer(struct answer *a, const struct text_model *m, const uint32_t *prompt, size_t count, size_t most,
                         uint32_t threads, char *error)
 {
-    struct llm_options options = {.threads = threads, .tokens = count + most};
+    struct llm_options options = {.threads = threads, .tokens = count + most, .exact_prompts = 1};
     struct sample_options greedy = {0, 0, 0, 1};
     struct llm_state *state = NULL;
     uint32_t vocab = llm_shape(m->llm)->vocab;

@@ -117,7 +117,7 @@ static int measure_records(const struct arguments *a, const struct text_model *m
                            struct quality_cache *caches, size_t count, char error[LLM_ERROR_BYTES])
 {
     struct records_result(*results)[2] = calloc(count + 1, sizeof *results);
-    o->chunks = a->chunks ? a->chunks : ROUNDS;
+    o->chunks = a->chunks ? a->chunks : ROUNDS, o->decode = 1;
     if (!results)
         return snprintf(error, LLM_ERROR_BYTES, "out of memory"), 1;
     int bad = records_measure(o, m->tokenizer, m->begin, a->records, o->chunks, caches, count, results, error);

@@ -129,7 +129,8 @@ static int print_page(FILE *to, const struct eval_report *r)
               any->ppl.value / any->ppl_ratio.value);
     html_text(to, "Every query attends to keys and values as a full cache returns them: codes, but for the first 4 tokens of "
               "a chunk, which stay in f16%s. Profile: %s%s.",
-              o->decode ? ", and the newest ones, which are open: tokens came one by one" :
+              o->decode ? ", and the newest ones, which are open: tokens came one by one, after a prompt whose tokens saw each "
+                          "other as they came" :
               open ? ", and the open ones at its end" : "",
               r->profile ? r->profile : "none", o->learn ? "; caches of ours learn" : "");
     html_text(to, "Taken: how many of the tokens that a model with this cache proposes the exact one would take.");

@@ -18,7 +18,8 @@ static void print_head(const struct eval_report *r)
     printf("perplexity with the exact cache, f32: %.4f\n", any->ppl.value / any->ppl_ratio.value);
     printf("keys and values of ours: codes, but for the first 4 tokens of a chunk, in f16");
     if (o->decode)
-        printf(", and the newest %u to %u, which are open: tokens came one by one", o->rollback, o->rollback + 31);
+        printf(", and the newest %u to %u, which are open: tokens came one by one,\n"
+               "after a prompt whose tokens saw each other as they came, %d at a time", o->rollback, o->rollback + 31, LLM_PART);
     else if (open)
         printf(", and its last %u, which are open", open);
     if (o->equal)

@@ -48,11 +48,9 @@ static float *open_rows(const struct baseline *b, uint32_t layer, int side)
 /* Of the tokens that come, those that will be closed are stored, and the others are kept as they came, too. */
 static void take(struct baseline *b, uint32_t layer, enum peer_side side, uint64_t first, uint32_t tokens, float *x)
 {
-    const uint64_t closed = first + tokens - open_tokens(first + tokens, b->rollback);
-    const size_t row = row_floats(b), now = closed > first ? (size_t)(closed - first) : 0;
+    const size_t row = row_floats(b), now = b->closed > first ? (size_t)(b->closed - first) : 0;
     store(b, side, first, now, x);
-    if (tokens > now)
-        memcpy(open_rows(b, layer, side) + (size_t)(first + now - closed) * row, x + now * row, (tokens - now) * row * sizeof *x);
+    memcpy(open_rows(b, layer, side) + (size_t)(first + now - b->closed) * row, x + now * row, (tokens - now) * row * sizeof *x);
     as_f16(x + now * row, (tokens - now) * row);
 }
 
@@ -98,12 +96,13 @@ static int put_back(struct baseline *b, struct llm_state *state, uint32_t layer,
 
 int baseline_before(struct baseline *b, struct llm_state *state, size_t n)
 {
-    const uint64_t len = llm_state_tokens(state), closed = len + n - open_tokens(len + n, b->rollback);
+    const uint64_t len = llm_state_tokens(state), end = b->decode && n > LLM_FEW ? len : len + n;
+    const uint64_t closed = end - open_tokens(end, b->rollback);
     int bad = 0;
     if (!has_tail(b))
         return 0;
     if (!b->open) {
-        b->room = 2 * TILE + b->rollback;
+        b->room = LLM_PART + 2 * TILE + b->rollback;
         b->open = calloc(2 * b->shape->layers * b->room * row_floats(b), sizeof *b->open);
         if (!b->open)
             return snprintf(b->error, LLM_ERROR_BYTES, "out of memory"), 1;

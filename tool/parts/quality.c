@@ -148,14 +148,12 @@ uint32_t quality_chunks(const struct quality_options *o)
 /* Where the call that begins at `at` ends: at a window's end, or before. */
 static uint32_t call_end(const struct quality_options *o, const struct quality_cache *cache, uint32_t at)
 {
-    const int ours = cache && !cache->peer && !cache->codec;
-    uint32_t window = 0, end;
+    uint32_t window = 0;
     while (window_end(o, window) <= at)
         window++;
-    end = window_end(o, window);
     if (o->decode && cache) /* an exact cache returns the same however it was filled */
-        end = at > window_begin(o, 0) ? at + 1 : window_begin(o, 0) + 1;
-    return o->learn && ours && end - at > QUALITY_PART ? at + QUALITY_PART : end;
+        return at > window_begin(o, 0) ? at + 1 : window_begin(o, 0) + 1;
+    return window_end(o, window);
 }
 
 /* The logits of all windows of a chunk. */

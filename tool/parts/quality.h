@@ -6,8 +6,9 @@
  * tokens are always open. As in llama.cpp's perplexity, the second half of a chunk is compared: positions ctx / 2 to ctx - 2,
  * each of which predicts the token after it.
  *
- * With `decode` the model reads the tokens up to the first that is compared in one call, and every other one in a call of its own,
- * as if it wrote them: so each query sees the open tokens that a user's query would see.
+ * With `decode` the model reads the tokens up to the first that is compared as a prompt, and every other one in a call of its own,
+ * as if it wrote them: so each query sees what a user's query would see. The tokens of a part of a prompt see each other as they
+ * came (llm_forward()), and later ones see the open tokens as they are.
  *
  * With `by_depth` the 128 positions before 512, 1024, 2048 ... tokens are compared instead of the second half.
  *
@@ -55,8 +56,6 @@ struct quality_step {
     uint32_t step, steps; /* of all of them */
 };
 
-enum { QUALITY_PART = 512 }; /* tokens, a multiple of a tile: what is read is the same as if all came at once */
-
 /* A position of a chunk that was compared. */
 typedef void quality_on_row(void *arg, const char *cache, uint32_t chunk, uint32_t position, const struct divergence_row *row);
 
@@ -74,7 +73,7 @@ struct quality_options {
     uint32_t threads, rollback;  /* rollback 0: none */
     uint64_t seed;
     const aura_profile *profile; /* NULL: none */
-    int learn;                   /* caches of ours learn: AURA_LEARN; they then read QUALITY_PART tokens at a time */
+    int learn;                   /* caches of ours learn: AURA_LEARN; they then read LLM_PART tokens at a time */
     const char *base;            /* a file that keeps the exact logits; NULL: none */
     uint64_t model_bytes;        /* with `base`: size and checksum of the model's file */
     uint32_t model_crc;

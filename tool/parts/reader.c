@@ -15,16 +15,34 @@ int reader_open(struct reader *r, const struct quality_options *o, const struct 
     memset(r, 0, sizeof *r);
     r->error = error;
     r->other = (struct baseline){.peer = cache ? cache->peer : NULL, .codec = cache ? cache->codec : NULL, .equal = o->equal,
-                                 .shape = llm_shape(o->llm), .rollback = o->rollback, .error = error};
-    options.flags |= o->learn && cache ? AURA_LEARN : 0;
-    if (r->other.peer || r->other.codec)
+                                 .decode = o->decode, .rollback = o->rollback, .shape = llm_shape(o->llm), .error = error};
+    const int ours = cache && !cache->peer && !cache->codec;
+    options.flags |= o->learn && ours ? AURA_LEARN : 0;
+    options.exact_prompts = o->decode && ours;
+    if (cache && !ours)
         options.on_layer = baseline_on_layer, options.arg = &r->other;
+    r->vocab = llm_shape(o->llm)->vocab;
+    r->part = (o->decode && cache) || (o->learn && ours) ? LLM_PART : SIZE_MAX; /* an exact cache returns the same in any case */
     return llm_state_create(o->llm, &options, &r->state, error);
+}
+
+static int read_part(struct reader *r, const uint32_t *tokens, size_t n, size_t wanted, float *logits)
+{
+    return baseline_before(&r->other, r->state, n) || llm_forward(r->state, tokens, n, wanted, logits, r->error) || r->other.failed;
 }
 
 int reader_read(struct reader *r, const uint32_t *tokens, size_t n, size_t wanted, float *logits)
 {
-    return baseline_before(&r->other, r->state, n) || llm_forward(r->state, tokens, n, wanted, logits, r->error) || r->other.failed;
+    for (size_t at = 0, left = n; left; left = n - at) {
+        const size_t part = left < r->part ? left : r->part, after = left - part; /* tokens that come after the part */
+        const size_t of_part = wanted > after ? wanted - after < part ? wanted - after : part : 0;
+        if (read_part(r, tokens + at, part, of_part, logits))
+            return 1;
+        if (of_part)
+            logits += of_part * r->vocab;
+        at += part;
+    }
+    return 0;
 }
 
 double reader_bits(const struct reader *r)

@@ -10,6 +10,7 @@ struct quality_options;
 struct reader {
     struct baseline other;
     struct llm_state *state;
+    size_t part, vocab; /* part: the most tokens of a call */
     char *error; /* [LLM_ERROR_BYTES] */
 };
 
@@ -18,7 +19,7 @@ struct reader {
 int reader_open(struct reader *r, const struct quality_options *options, const struct quality_cache *cache, size_t tokens,
                 char error[LLM_ERROR_BYTES]);
 
-/* As llm_forward(). */
+/* As llm_forward(), in parts where the cache makes a difference between one call and several. */
 int reader_read(struct reader *r, const uint32_t *tokens, size_t n, size_t wanted, float *logits);
 
 /* Bits per value of the cache, once it has read. */

@@ -9,7 +9,7 @@
 #include "../../model/tokenizer.h"
 #include "../tool.h"
 
-enum { PROMPT_PART = 512, UNLIMITED = 1 << 30 }; /* tokens of a prompt at a time; more new tokens than there is room for */
+enum { UNLIMITED = 1 << 30 }; /* more new tokens than there is room for */
 
 struct arguments {
     const char *model, *prompt, *system, *tokens, *profile, *isa, *save, *load;

@@ -135,7 +135,7 @@ static void set_cache(struct talk *t, char *argument)
     if (run_make_state(r, format, &state))
         return;
     r->state = state;
-    r->shows_reading = r->words.count > PROMPT_PART;
+    r->shows_reading = r->words.count > LLM_PART;
     const int bad = run_read_on(r);
     end_progress();
     r->shows_reading = 0;

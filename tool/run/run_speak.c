@@ -64,7 +64,8 @@ static int load_profile(struct run *r, aura_format format, struct profile_file *
 int run_make_state(struct run *r, aura_format format, struct llm_state **state)
 {
     struct profile_file profile;
-    struct llm_options options = {.threads = r->a->threads, .format = format, .tokens = r->a->ctx, .isa_mask = r->isa_mask};
+    struct llm_options options = {.threads = r->a->threads, .format = format, .tokens = r->a->ctx, .isa_mask = r->isa_mask,
+                                  .exact_prompts = 1};
     int status = load_profile(r, format, &profile);
     options.flags = r->a->no_learn ? 0 : AURA_LEARN;
     options.profile = profile.profile;
@@ -229,8 +230,8 @@ int run_read_on(struct run *r)
 {
     size_t at;
     while ((at = llm_state_tokens(r->state)) < r->words.count && !interrupted) {
-        size_t left = r->words.count - at, n = left < PROMPT_PART ? left : PROMPT_PART;
-        if (r->shows_reading && (n < left || at % PROMPT_PART == 0)) {
+        size_t left = r->words.count - at, n = left < LLM_PART ? left : LLM_PART;
+        if (r->shows_reading && (n < left || at % LLM_PART == 0)) {
             char text[80];
             snprintf(text, sizeof text, "reading: %zu of %zu tokens", at, r->words.count);
             print_progress(text);
@@ -270,7 +271,7 @@ int run_speak(struct run *r)
     double start = now();
     r->said = 0, r->ended = NULL;
     stream_clear(&r->out);
-    r->shows_reading = isatty(2) && r->words.count - llm_state_tokens(r->state) > PROMPT_PART;
+    r->shows_reading = isatty(2) && r->words.count - llm_state_tokens(r->state) > LLM_PART;
     const int bad = run_read_on(r);
     if (r->shows_reading)
         print_progress(NULL);
