@@ -154,24 +154,28 @@ class AuraLayer(CacheLayerMixin):
     # Tokens in, attention and tokens out.
 
     def teach(self, query: torch.Tensor, skip: list[int] | None) -> None:
-        """A prompt is stored, and asked for its first tokens on the way, so that a cache which learns has seen queries before it
-        encodes the rest. The answers do not count."""
-        k, v = self.pending
-        tokens = min(_TAUGHT, k.shape[2])
-        if not self.settings.learn or self.gpu or self.taught or k.shape[2] != query.shape[2]:
-            self.flush(skip)
-            return
-        self.taught, self.pending = True, None
-        rows = [rowwise(x[:, :, :tokens]) for x in (k, v, query)]
-        out = torch.empty((len(self.seqs), tokens, query.shape[1], self.v_dim), dtype=rows[2].dtype)
-        try:
-            self._ask(*rows, out, (self.k_dim**-0.5, 0.0, 0, None), skip and [min(n, tokens) for n in skip])
-        except Error:
-            self._recount()
-            raise
-        if k.shape[2] > tokens:
-            self.pending = k[:, :, tokens:], v[:, :, tokens:]
-            self.flush(skip and [max(0, n - tokens) for n in skip])
+        """A prompt is stored. A cache that learns is asked before, while there is nothing to see, so that it has seen queries when it
+        encodes. The answers do not count."""
+        if self.settings.learn and not self.gpu and not self.taught and self.pending[0].shape[2] == query.shape[2]:
+            self.taught = True
+            try:
+                self._ask_nothing(rowwise(query[:, :, :_TAUGHT]), skip)
+            except Error:
+                self.pending = None
+                self._recount()
+                raise
+        self.flush(skip)
+
+    def _ask_nothing(self, query: torch.Tensor, skip: list[int] | None) -> None:
+        tokens, heads = query.shape[2], query.shape[1]
+        out, nothing = torch.empty((tokens, heads, self.v_dim), dtype=query.dtype), (ctypes.c_uint64 * tokens)()
+        for i, seq in enumerate(self.seqs):
+            first = min(skip[i], tokens) if skip else 0
+            ask = make(_abi.aura_attend_job, seq=seq.id, queries=tokens - first, q_heads=heads, until=ctypes.addressof(nothing))
+            set_strides(ask.q, query[i], 1, 0)
+            set_strides(ask.out, out, 0, 1)
+            ask.q.data, ask.out.data = query[i, :, first:].data_ptr(), out.data_ptr()
+            check(lib.aura_attend(self.store._use(), ctypes.byref(ask), 1, None))
 
     def flush(self, skip: list[int] | None = None) -> None:
         """Stores what the last update() was given, less the first skip[i] tokens of row i, which are padding."""

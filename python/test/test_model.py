@@ -45,7 +45,7 @@ def test_words_of_the_tool():
         command = [os.environ["AURA_TOOL"], "run", os.environ["AURA_MODEL"], "--ids", ",".join(map(str, ids[0].tolist())), "--cache", "k4v4",
                    "-n", "40", "--json", "--exact", *learns]
         said = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-        got = m.generate(input_ids=ids, past_key_values=AuraCache(m.config, "k4v4", prefill="codes", learn=learn), max_new_tokens=40, do_sample=False,
+        got = m.generate(input_ids=ids, past_key_values=AuraCache(m.config, "k4v4", learn=learn), max_new_tokens=40, do_sample=False,
                          output_logits=True, return_dict_in_generate=True)
         tokens, theirs = got.sequences[0, ids.shape[1] :].tolist(), said["tokens"]
         part = next((i for i, pair in enumerate(zip(tokens, theirs)) if pair[0] != pair[1]), None)
