@@ -345,7 +345,9 @@ __device__ __forceinline__ void weigh_panels(wide_running<S> &run, wide_scores<S
     group_meets(at.group);
 }
 
-/* Weights of the step are in shared memory after this. */
+/* Weights of the step are in shared memory after this. Where some are too large, maxima move and they are made again from the same
+ * sums, once: panels round a logit before they take its maximum off, so that theirs are never too large, not even of logits whose
+ * last place is worth more than the room between a maximum and a weight. */
 template <class S>
 __device__ __forceinline__ void weigh_step(wide_running<S> &run, wide_scores<S> &x, wide_space<S> &s, const struct dev_attend &a,
                                            const wide_walk<S> &at, const uint8_t *stage, uint8_t *weights,
@@ -359,13 +361,13 @@ __device__ __forceinline__ void weigh_step(wide_running<S> &run, wide_scores<S> 
     if (S::AGAIN && edge)
         hide_tokens<S>(x, s, a, at);
 #pragma unroll 1
-    for (;;) {
+    for (bool again = false;; again = true) {
         const bool above = store_weights<S>(l, w, x, s, at, to) || x.both || (!S::AGAIN && edge);
         fence_products();
         panels = __any_sync(~0u, group_any(at.group, above));
         if (!S::AGAIN || !panels)
             break;
-        panels = S::PL == 1 && __any_sync(~0u, group_any(at.group, x.both));
+        panels = again || (S::PL == 1 && __any_sync(~0u, group_any(at.group, x.both)));
         if (panels)
             break;
         find_largest<S>(x, s, at);
@@ -472,7 +474,7 @@ __device__ __forceinline__ void walk_of(wide_walk<S> &at, const struct split &g)
     at.first_page = at.step / 2;
 }
 
-/* Steps in which every row sees every token. */
+/* Steps in which every row sees every token; none, where no row is there. */
 template <class S>
 __device__ __forceinline__ void find_plain(wide_walk<S> &at, const wide_space<S> &s)
 {
@@ -483,7 +485,7 @@ __device__ __forceinline__ void find_plain(wide_walk<S> &at, const wide_space<S>
     for (int far = 16; far; far /= 2)
         begin = max(begin, __shfl_xor_sync(~0u, begin, far)), end = min(end, __shfl_xor_sync(~0u, end, far));
     at.plain = uniform((begin + WIDE_TOKENS - 1) / WIDE_TOKENS);
-    at.plain_end = uniform(end / WIDE_TOKENS);
+    at.plain_end = uniform(end == ~0u ? 0 : end / WIDE_TOKENS);
 }
 
 /* The numbers of the pages that the split reads. */
@@ -610,6 +612,8 @@ __device__ __forceinline__ void merge_partials(const struct dev_attend &a, wide_
 {
     constexpr int PLACES = 4, ALL = S::N * S::D / 4;
     float *weight = &s.o[1][0][0]; /* [split][row] */
+    static_assert((S::PARTS_OF_BLOCK - 1) * sizeof s.o[0] >= 132 * S::N * sizeof *weight,
+                  "a split of every multiprocessor: those of sm_90, for which this is, have at most 132");
 #pragma unroll 1
     for (int row = threadIdx.x; row < S::N; row += S::THREADS) {
         const float2 *all = &a.partial_ml[(size_t)first * S::N + row];

@@ -301,7 +301,9 @@ __device__ __forceinline__ bool all_are_there(uint32_t *counter, uint32_t own, u
         if (last)
             *counter = 0;
     }
-    return __shfl_sync(~0u, last, 0);
+    last = __shfl_sync(~0u, last, 0);
+    __syncwarp(); /* what others have brought is seen by all lanes */
+    return last;
 }
 
 /* What the block that comes last joins: nodes of level 1, or of that of tasks, if that is higher. */

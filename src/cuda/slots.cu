@@ -134,12 +134,13 @@ struct dev_listed {
     uint32_t *ids;
 };
 
-/* A warp is a sequence of the call. One with a page that there is not is none: its rows become NaN. */
+/* A warp is a sequence of the call. One with a page that there is not is none: its rows become NaN. So does one with a number of
+ * tokens that no cache holds, as of -1. */
 extern "C" __global__ void aura_slots_seen_cuda(const __grid_constant__ struct dev_listed s)
 {
     const uint32_t i = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
     const uint32_t len = i < s.n_seqs ? s.tokens[i] : 0, pages = (len + AURA_PAGE - 1) / AURA_PAGE;
-    bool bad = pages > s.most;
+    bool bad = len >= 1u << 31 || pages > s.most;
     for (uint32_t p = lane; p < pages && !bad; p += 32)
         bad = s.pages[(size_t)i * s.stride + p] >= s.n_pages;
     bad = __any_sync(~0u, bad);

@@ -190,7 +190,7 @@ __device__ __forceinline__ void ask_references(wide_space<S> &s, const struct de
 {
     constexpr uint32_t CHUNKS = S::D / 16 + 1;
     const uint32_t pages = (at.end + 1) / 2 - page;
-    if (!a.c.has_reference || page >= (at.end + 1) / 2)
+    if (!a.c.has_reference || at.step >= at.end || page >= (at.end + 1) / 2)
         return;
 #pragma unroll 1
     for (uint32_t i = threadIdx.x % 128; i < min(pages, (uint32_t)WIDE_PAGES) * CHUNKS; i += 128) {

@@ -265,6 +265,47 @@ static void named(struct scene s, const char *what)
     run_scene(s);
 }
 
+/* Logits of 1e9, whose last place is worth more than a weight can be too large by. One token has all the weight, and which one it is
+ * the last bits decide; so an output is at most as long as the longest value. */
+static void run_steep(struct scene s, const char *what)
+{
+    struct filled f;
+    struct device_side d;
+    const int before = failures;
+    s.name += std::string(" ") + what;
+    s.scale = 1e8f;
+    if (!begin_case(s, f, d))
+        return;
+    aura_cache_info info = AURA_CACHE_INFO_INIT;
+    aura_cache_get_info(f.cache, &info);
+    const aura_config &c = info.config;
+    const struct inputs_of_call x = some_inputs(s, c);
+    struct call_of_scene call(s, c, x, d);
+    struct results_of_call got;
+    run_call(s, d, call, got);
+    if (failures > before)
+        return;
+    const size_t row = c.v_dim, all = (size_t)s.tokens[0] * c.kv_heads;
+    std::vector<float> v(all * row);
+    aura_view none = AURA_VIEW_INIT, to = AURA_VIEW_INIT;
+    to.data = v.data();
+    TRY(aura_cache_decode(f.cache, f.seqs[0], 0, s.tokens[0], &none, &to));
+    const auto longest = [&](const std::vector<float> &x, size_t rows) {
+        double most = 0;
+        for (size_t r = 0; r < rows; r++) {
+            double sum = 0;
+            for (size_t i = 0; i < row; i++)
+                sum += (double)x[r * row + i] * (double)x[r * row + i];
+            most = sum <= most ? most : sum; /* NaN stays */
+        }
+        return sqrt(most);
+    };
+    const double most = longest(v, all), out = longest(as_float(got.out, s.out_dtype), call.rows);
+    if (!(out > 0 && out <= 1.01 * most))
+        complain(s, "outputs of up to %g, of values of up to %g", out, most);
+    end_case(s, before, "finite");
+}
+
 /* What every fused format and dim goes through. */
 static void check_format(uint32_t kind, uint32_t v_kind, uint32_t dim, uint32_t most_planes)
 {
@@ -379,6 +420,14 @@ void check_options()
     s.queries = 4, s.long_seqs = true, named(s, "everything, 4 queries, long");
     s = base, s.queries = 5, s.long_seqs = true, s.not_causal = 1, s.config.flags = AURA_NO_REFERENCE, named(s, "5 queries, long");
     s = base, s.queries = 16, s.long_seqs = true, s.softcap = 5, s.tokens = {300}, named(s, "softcap, 16 queries, long");
+    s = base, s.scale = -0.3f, named(s, "scale -0.3");
+    s.config.q_heads = 8, s.queries = 16, s.long_seqs = true, named(s, "scale -0.3, 16 queries, long");
+    s = base, s.config.q_heads = 8, s.queries = 16, s.long_seqs = true, s.tokens = {900};
+    run_steep(s, "logits of 1e9, 16 queries, long");
+    s.queries = 6, run_steep(s, "logits of 1e9, 6 queries, long");
+    s.queries = 1, s.long_seqs = false, run_steep(s, "logits of 1e9");
+    s = base, s.config.q_heads = 16, s.queries = 16, s.counts = {16, 0, 8}, s.long_seqs = true, s.tokens = {900, 300, 700};
+    named(s, "16, 0 and 8 queries, long");
     static const uint32_t flags[] = {AURA_NO_REFERENCE, AURA_NO_PINNED, AURA_NO_ROLLBACK, AURA_NO_REFERENCE | AURA_NO_OPEN,
                                      AURA_NO_SEARCH};
     for (uint32_t f : flags) {

@@ -257,12 +257,12 @@ static void run_wrong()
     TRY(aura_slots_write(x.cpu, &job, 1));
     compare_slots(s, x, "with a NaN and a slot too many");
     refuse_calls(s, x);
-    const uint32_t pages[] = {0, 77}, tokens[] = {100, 100};
-    std::vector<float> got(2 * 2 * 64);
-    device_array lists(pages, 8), lens(tokens, 8), out(got.size() * 4), dq(got.data(), got.size() * 4);
+    const uint32_t pages[] = {0, 77, 0}, tokens[] = {100, 100, ~0u};
+    std::vector<float> got(3 * 2 * 64);
+    device_array lists(pages, sizeof pages), lens(tokens, sizeof tokens), out(got.size() * 4), dq(got.data(), got.size() * 4);
     aura_cuda_attend_args ask = AURA_CUDA_ATTEND_ARGS_INIT;
-    ask.n_seqs = 2, ask.queries = 1, ask.q.data = dq.p, ask.out.data = out.p;
-    TRY(aura_cuda_workspace_create(x.gpu, 2, 1, &x.workspace));
+    ask.n_seqs = 3, ask.queries = 1, ask.q.data = dq.p, ask.out.data = out.p;
+    TRY(aura_cuda_workspace_create(x.gpu, 3, 1, &x.workspace));
     if (aura_cuda_attend(x.gpu, x.workspace, &ask, NULL) != AURA_BAD_ARGUMENT)
         complain(s, "attention to no list: %s", aura_last_error());
     ask.pages = (const uint32_t *)lists.p, ask.page_stride = 1, ask.tokens = (const uint32_t *)lens.p;
@@ -270,6 +270,8 @@ static void run_wrong()
     TRY_CUDA(cudaMemcpy(got.data(), out.p, got.size() * 4, cudaMemcpyDeviceToHost));
     if (isnan(got[0]) || !isnan(got[2 * 64]))
         complain(s, "a list with a page that there is not: %g and %g", (double)got[0], (double)got[2 * 64]);
+    if (!isnan(got[2 * 2 * 64]))
+        complain(s, "a list of 2^32 - 1 tokens: %g", (double)got[2 * 2 * 64]);
     struct slot_caches small;
     aura_cuda_config config = AURA_CUDA_CONFIG_INIT;
     config.cache = x.config, config.cache.budget_bytes = 100000;
