@@ -511,7 +511,7 @@ typedef struct aura_merge_args {
     uint32_t dim;                 /* 1 to AURA_MAX_DIM */
     aura_dtype dtype;
     const void *a, *b;            /* [rows][dim] */
-    const float *a_lse, *b_lse;   /* [rows]; -inf: no keys, and the row that comes with it is not read */
+    const float *a_lse, *b_lse;   /* [rows]; -inf: no keys, and the row that comes with it counts for nothing */
     void *out;                    /* [rows][dim]; may be a or b */
     float *out_lse;               /* [rows], or NULL; may be a_lse or b_lse */
 } aura_merge_args;

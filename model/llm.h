@@ -69,10 +69,12 @@ void llm_state_destroy(struct llm_state *state); /* NULL is allowed */
 /* Appends n tokens and computes the logits [wanted][vocab] of the last `wanted` of them. All n go through each layer together:
  * the layer appends their keys and values, then all n queries attend causally. So each query sees the keys before it as the cache
  * holds them after the last of the n. With exact_prompts and more than LLM_FEW tokens, a query sees the tokens of this call as they
- * came, in f32, and older ones as the cache held them before the call: so what the codes of a prompt cost is paid by what comes
- * after it, and not by the prompt too. That takes the time of n queries over n tokens of f32: 512 at a time are fast.
- * 0 when good; otherwise 1, with a text and the state as it was: no such token, no room (n more would be above `tokens`), wanted
- * above n, numbers that are not finite, no memory. */
+ * came, in f32, and older ones as the cache held them before the call: so what the codes of these tokens cost is paid by what comes
+ * after them, and not by themselves too. That takes the time of n queries over n tokens of f32: 512 at a time are fast. A cache
+ * without codes is as without exact_prompts; and few tokens need none, as the newest ones, `rollback` at least, are in f16.
+ * 0 when good; otherwise 1, with a text and as many tokens as before: no such token, no room (n more would be above `tokens`),
+ * wanted above n, numbers that are not finite, no memory. Where layers had taken the tokens before one failed, older tokens
+ * that were open may be codes now, as after llm_state_truncate(). */
 int llm_forward(struct llm_state *state, const uint32_t *tokens, size_t n, size_t wanted, float *logits,
                 char error[LLM_ERROR_BYTES]);
 
@@ -80,7 +82,7 @@ size_t llm_state_tokens(const struct llm_state *state);   /* in the cache */
 size_t llm_state_capacity(const struct llm_state *state); /* the most that it can hold */
 size_t llm_state_bytes(const struct llm_state *state);    /* that the cache has allocated */
 double llm_state_bits(const struct llm_state *state);     /* per value of a full page, the mean over the layers */
-aura_model_cache_info llm_state_info(const struct llm_state *state); /* of its cache */
+aura_model_cache_info llm_state_info(const struct llm_state *state); /* of its cache; times are with those of exact_prompts */
 
 /* Keeps the first `tokens`. 0 when good; otherwise 1, with a text. */
 int llm_state_truncate(struct llm_state *state, size_t tokens, char error[LLM_ERROR_BYTES]);

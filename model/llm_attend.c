@@ -10,31 +10,31 @@ static int append_and_attend(aura_cache *cache, const aura_append_job *in, const
     return aura_append(cache, in, 1) || aura_attend(cache, ask, 1, options);
 }
 
-/* The tokens of the call among themselves: state->own has them in f32, and nothing else. The output replaces the queries. */
+/* The tokens of the call among themselves: state->own has them in f32, and nothing else. */
 static int attend_own(const struct llm_state *state, const aura_append_job *in, const aura_attend_job *ask,
-                      const aura_attend_options *options)
+                      const aura_attend_options *options, float *out, float *lse)
 {
     aura_append_job append = *in;
     aura_attend_job job = *ask;
     append.seq = job.seq = state->own_seq;
-    job.lse = state->lse;
+    job.out.data = out, job.lse = lse;
     return aura_truncate(state->own, state->own_seq, 0) || aura_append(state->own, &append, 1) ||
            aura_attend(state->own, &job, 1, options);
 }
 
-/* All queries to all tokens that are in the cache before the call. */
+/* All queries to all tokens that are in the cache before the call. The output replaces the queries. */
 static int attend_older(const struct llm_state *state, const aura_cache *cache, uint64_t tokens, const aura_attend_job *ask,
                         const aura_attend_options *options)
 {
     aura_attend_job job = *ask;
     for (uint32_t i = 0; i < ask->queries; i++)
         state->until[i] = tokens;
-    job.until = state->until, job.out.data = state->older, job.lse = state->older_lse;
+    job.until = state->until, job.lse = state->lse;
     return aura_attend(cache, &job, 1, options);
 }
 
-/* The older tokens come first, because the output replaces the queries. The new ones are appended last: a cache that learns has
- * then counted the call's queries when it encodes. So it is asked even if it is empty. */
+/* The call's own tokens come first: numbers that are not finite end it before a cache learns from them. They are appended to the
+ * cache last: one that learns has then counted the call's queries when it encodes. So it is asked even if it is empty. */
 static int attend_as_they_came(const struct llm_state *state, aura_cache *cache, uint64_t first, const aura_append_job *in,
                                const aura_attend_job *ask, const aura_attend_options *options)
 {
@@ -42,9 +42,11 @@ static int attend_as_they_came(const struct llm_state *state, aura_cache *cache,
     aura_merge_args merge = AURA_MERGE_ARGS_INIT;
     merge.rows = (size_t)ask->queries * s->q_heads, merge.dim = s->head_dim;
     merge.a = merge.out = state->q, merge.a_lse = state->lse;
-    merge.b = state->older, merge.b_lse = state->older_lse;
-    return ((first || state->learns) && attend_older(state, cache, first, ask, options)) || attend_own(state, in, ask, options) ||
-           (first && aura_merge(state->ctx, &merge)) || aura_append(cache, in, 1);
+    merge.b = state->other, merge.b_lse = state->other_lse;
+    if (!first && !state->learns)
+        return attend_own(state, in, ask, options, state->q, state->lse) || aura_append(cache, in, 1);
+    return attend_own(state, in, ask, options, state->other, state->other_lse) ||
+           attend_older(state, cache, first, ask, options) || aura_merge(state->ctx, &merge) || aura_append(cache, in, 1);
 }
 
 int llm_attend(struct llm_state *state, uint32_t layer, uint64_t first, size_t n, char error[LLM_ERROR_BYTES])

@@ -29,6 +29,23 @@ static int create_cache(struct llm_state *state, const struct llm_options *optio
     return failed ? llm_fail(error, "the cache: %s", aura_last_error()) : 0;
 }
 
+static int is_plain(uint32_t kind)
+{
+    return kind == AURA_KIND_F32 || kind == AURA_KIND_F16 || kind == AURA_KIND_BF16;
+}
+
+/* Whether some side of some layer is stored as codes. */
+static int has_codes(const struct llm_state *state)
+{
+    int found = 0;
+    for (uint32_t i = 0; i < state->llm->shape.layers; i++) {
+        aura_cache_info info = AURA_CACHE_INFO_INIT;
+        aura_cache_get_info(aura_model_cache_layer(state->cache, i), &info); /* cannot fail */
+        found |= !is_plain((uint32_t)info.config.format.k) || !is_plain((uint32_t)info.config.format.v);
+    }
+    return found;
+}
+
 /* The cache of the tokens of a call, which has them as they came. */
 static int create_own(struct llm_state *state, char *error)
 {
@@ -62,7 +79,7 @@ int llm_state_create(const struct llm *llm, const struct llm_options *options, s
     if (aura_ctx_create(&context, &made->ctx))
         return llm_fail(error, "%s", aura_last_error()), llm_state_destroy(made), 1;
     made->kernels = matmul_kernels(aura_ctx_isas(made->ctx));
-    if (create_cache(made, options, error) || (options->exact_prompts && llm_state_bits(made) < 16 && create_own(made, error)))
+    if (create_cache(made, options, error) || (options->exact_prompts && has_codes(made) && create_own(made, error)))
         return llm_state_destroy(made), 1;
     *state = made;
     return 0;
@@ -71,7 +88,7 @@ int llm_state_create(const struct llm *llm, const struct llm_options *options, s
 static void free_room(struct llm_state *state)
 {
     float **all[] = {&state->x,      &state->normed, &state->q,     &state->k,   &state->v,
-                     &state->hidden, &state->turns,  &state->older, &state->lse, &state->older_lse};
+                     &state->hidden, &state->turns,  &state->other, &state->lse, &state->other_lse};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         free(*all[i]);
         *all[i] = NULL;
@@ -106,10 +123,10 @@ static float *floats(size_t tokens, size_t each)
 static int grow_prompt(struct llm_state *state, size_t n)
 {
     const uint32_t heads = state->llm->shape.q_heads;
-    state->older = floats(n, (size_t)heads * state->llm->shape.head_dim);
-    state->lse = floats(n, heads), state->older_lse = floats(n, heads);
+    state->other = floats(n, (size_t)heads * state->llm->shape.head_dim);
+    state->lse = floats(n, heads), state->other_lse = floats(n, heads);
     state->until = calloc(n, sizeof *state->until);
-    return !state->older || !state->lse || !state->older_lse || !state->until;
+    return !state->other || !state->lse || !state->other_lse || !state->until;
 }
 
 static int grow_room(struct llm_state *state, size_t n)
@@ -177,7 +194,12 @@ size_t llm_state_capacity(const struct llm_state *state)
 aura_model_cache_info llm_state_info(const struct llm_state *state)
 {
     aura_model_cache_info info = AURA_MODEL_CACHE_INFO_INIT;
+    aura_cache_info own = AURA_CACHE_INFO_INIT;
     aura_model_cache_get_info(state->cache, &info); /* cannot fail */
+    if (state->own) {
+        aura_cache_get_info(state->own, &own); /* nor can this */
+        info.append_s += own.append_s, info.attend_s += own.attend_s;
+    }
     return info;
 }
 

@@ -27,12 +27,12 @@ struct llm_state {
     size_t workspace_bytes;
 
     /* Of a prompt whose tokens see each other as they came. */
-    aura_cache *own;    /* f32: the tokens of the call, in one layer after the other; NULL: exact_prompts is off, or it would change
-                         * nothing, since the cache has no codes */
+    aura_cache *own;    /* f32: the tokens of the call, in one layer after the other; NULL: exact_prompts is off, or nothing is stored
+                         * as codes */
     aura_seq own_seq;
     int learns;         /* the cache: AURA_LEARN */
-    float *older;       /* [tokens][q_heads][head_dim]: attention to what the cache has already */
-    float *lse, *older_lse; /* [tokens][q_heads] */
+    float *other;       /* [tokens][q_heads][head_dim]: attention to the tokens of the call, where there is also that to the cache */
+    float *lse, *other_lse; /* [tokens][q_heads] */
     uint64_t *until;    /* [tokens] */
 };
 

@@ -137,7 +137,7 @@ static double worst_of(const float *got, const float *want, size_t n)
 /* The tokens of a prompt see each other as they came, however few bits the cache has. */
 static void prompts_see_themselves(void)
 {
-    static const char *const names[] = {"k2v2", "kt3vt3", "kf16v2"};
+    static const char *const names[] = {"k2v2", "kt3vt3", "kf16v2", "kf32v2", "k3vf32"};
     struct tiny t = tiny_model("qwen3");
     static double want[MOST * VOCAB];
     static float got[MOST * VOCAB];
@@ -145,7 +145,7 @@ static void prompts_see_themselves(void)
     double worst = 0, size = 0;
     some_tokens(tokens, MOST);
     tiny_forward(&t, tokens, MOST, want);
-    for (int f = 0; f < 3; f++)
+    for (int f = 0; f < 5; f++)
         for (int learns = 0; learns < 2; learns++) {
             struct llm_options options = {.exact_prompts = 1, .threads = 2, .flags = learns ? AURA_LEARN : 0};
             EXPECT(!aura_format_parse(names[f], &options.format), "%s", names[f]);
@@ -296,6 +296,37 @@ static void prompts_that_fail(void)
     tokens[40] = kept;
     EXPECT(!llm_forward(o.state, tokens + 20, 30, 1, again, error) && !memcmp(logits, again, sizeof logits), "other logits; %s",
            error);
+    close_all(&o);
+}
+
+/* A cache that learns learns nothing from a prompt that is refused. */
+static void prompts_that_fail_teach_nothing(void)
+{
+    enum { LONG = 600 };
+    struct tiny t = tiny_model("llama");
+    struct gguf_writer w = {0};
+    static uint32_t tokens[LONG];
+    float logits[2][VOCAB], nan = NAN;
+    some_tokens(tokens, LONG);
+    for (int i = 0; i < LONG; i++)
+        tokens[i] += !tokens[i]; /* token 0 has a weight that is not finite */
+    tiny_write(&t, &w);
+    memcpy(w.data.data, &nan, sizeof nan);
+    struct opened o = open_bytes(&w);
+    for (int fails = 0; fails < 2; fails++) {
+        const struct llm_options options = {.format = {AURA_KIND_B3, AURA_KIND_B3}, .exact_prompts = 1, .flags = AURA_LEARN,
+                                            .tokens = LONG + 20};
+        EXPECT(o.llm && !llm_state_create(o.llm, &options, &o.state, error), "%s", error);
+        const uint32_t kept = tokens[LONG - 1];
+        tokens[LONG - 1] = fails ? 0 : kept;
+        EXPECT(!fails || llm_forward(o.state, tokens, LONG, 0, NULL, error), "a weight that is not finite");
+        tokens[LONG - 1] = kept;
+        EXPECT(!llm_forward(o.state, tokens, 300, 0, NULL, error) && !llm_forward(o.state, tokens + 300, 300, 0, NULL, error) &&
+               !llm_forward(o.state, tokens, 1, 1, logits[fails], error), "%s", error);
+        llm_state_destroy(o.state);
+    }
+    o.state = NULL;
+    EXPECT(!memcmp(logits[0], logits[1], sizeof logits[0]), "other logits");
     close_all(&o);
 }
 
@@ -514,6 +545,7 @@ int main(int argc, char **argv)
     RUN(prompts_teach);
     RUN(no_prompts);
     RUN(prompts_that_fail);
+    RUN(prompts_that_fail_teach_nothing);
     RUN(hook);
     RUN(limits);
     RUN(not_finite);
