@@ -422,10 +422,13 @@ void check_options()
     s = base, s.queries = 16, s.long_seqs = true, s.softcap = 5, s.tokens = {300}, named(s, "softcap, 16 queries, long");
     s = base, s.scale = -0.3f, named(s, "scale -0.3");
     s.config.q_heads = 8, s.queries = 16, s.long_seqs = true, named(s, "scale -0.3, 16 queries, long");
-    s = base, s.config.q_heads = 8, s.queries = 16, s.long_seqs = true, s.tokens = {900};
-    run_steep(s, "logits of 1e9, 16 queries, long");
-    s.queries = 6, run_steep(s, "logits of 1e9, 6 queries, long");
-    s.queries = 1, s.long_seqs = false, run_steep(s, "logits of 1e9");
+    for (uint32_t kind : {4u, 8u})
+        for (uint32_t planes = 0; planes < 2; planes++) { /* one: no key takes both */
+            s = scene_of(kind, kind, 128, 8, 2, {900}), s.queries = 16, s.long_seqs = true, s.planes = planes;
+            run_steep(s, "logits of 1e9, 16 queries, long");
+            s.queries = 6, run_steep(s, "logits of 1e9, 6 queries, long");
+            s.queries = 1, s.long_seqs = false, run_steep(s, "logits of 1e9");
+        }
     s = base, s.config.q_heads = 16, s.queries = 16, s.counts = {16, 0, 8}, s.long_seqs = true, s.tokens = {900, 300, 700};
     named(s, "16, 0 and 8 queries, long");
     static const uint32_t flags[] = {AURA_NO_REFERENCE, AURA_NO_PINNED, AURA_NO_ROLLBACK, AURA_NO_REFERENCE | AURA_NO_OPEN,
