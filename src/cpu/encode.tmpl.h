@@ -11,7 +11,7 @@
  * Other tables are divided into 16 cells, in each of which one threshold is at most; so one comparison decides.
  *
  * Needs: row_codes.tmpl.h; vec_round, vec_fma, vec_sub, vec_from_int, ivec_from_vec; vec_load_n, vec_set1, vec_add,
- *        vec_mul, vec_keep, vec_abs, vec_max, vec_min, vec_sum, vec_sum2, vec_top, vec_above; ivec_zero, ivec_add, ivec_add_where,
+ *        vec_mul, vec_keep, vec_abs, vec_max, vec_min, vec_sum, vec_sums, vec_over_root, vec_top, vec_above; ivec_zero, ivec_add, ivec_add_where,
  *        ivec_plus, ivec_and, ivec_xor, ivec_sar, ivec_shr, ivec_set1, ivec_of_vec, vec_of_ivec; TIES_NONE, ties_note, ties_found;
  *        ENCODE_FITS, the fits that are tried together; AURA_ISA. */
 
@@ -119,14 +119,14 @@ AURA_INLINE vec encode_level(ties *near, const struct mirrored *m, vec size, ive
     return vec_above(x, vec_lookup16(m->threshold, cell), vec_lookup16(m->low, cell), vec_lookup16(m->high, cell));
 }
 
-/* dot[i] = <y, c>, size2[i] = |c|^2 of fits i < n. 0: it cannot be told here. */
-AURA_INLINE int encode_try(float *dot, float *size2, const struct mirrored *m, const float *y, const struct aura_codec_plan *plan,
+/* dot[i] = <y, c>, size2[i] = |c|^2 of fits i < n. Returns the fits, as bits, of which it cannot be told here. */
+AURA_INLINE uint32_t encode_try(float *dot, float *size2, const struct mirrored *m, const float *y, const struct aura_codec_plan *plan,
                            const float *factor, const int n, const int bits)
 {
     const vec cells = vec_set1(plan->cells);
     vec dots[ENCODE_FITS], squares[ENCODE_FITS], by[ENCODE_FITS];
     ties near[ENCODE_FITS];
-    int found = 0;
+    uint32_t unsure = 0;
     AURA_UNROLL
     for (int i = 0; i < n; i++)
         dots[i] = squares[i] = vec_set1(0), by[i] = vec_set1(factor[i]), near[i] = TIES_NONE;
@@ -140,13 +140,11 @@ AURA_INLINE int encode_try(float *dot, float *size2, const struct mirrored *m, c
             squares[i] = vec_add(squares[i], vec_mul(c, c));
         }
     }
+    vec_sums(dot, size2, dots, squares, n);
     AURA_UNROLL
-    for (int i = 0; i < n; i++) {
-        const struct two sums = vec_sum2(dots[i], squares[i]);
-        dot[i] = sums.first, size2[i] = sums.second;
-        found |= bits > 4 && ties_found(near[i]);
-    }
-    return !found;
+    for (int i = 0; i < n; i++)
+        unsure |= (uint32_t)(bits > 4 && ties_found(near[i])) << i;
+    return unsure;
 }
 
 /* Codes of a fit, `stored` bits each. 0: it cannot be told here, and anything was written. */
@@ -191,26 +189,26 @@ AURA_INLINE void encode_fits(float *dot, float *size2, const float *y, const str
         by[i] = encode_quotient(plan, factor[i], bits);
     }
     const struct mirrored m = encode_mirror(plan, bits);
-    if (mirrored && encode_try(dot, size2, &m, y, plan, by, n, bits))
-        return;
-    for (int i = 0; i < n; i++)
-        encode_fit(NULL, dot + i, size2 + i, y, plan, factor[i], bits, bits);
+    const uint32_t unsure = mirrored ? encode_try(dot, size2, &m, y, plan, by, n, bits) : (1u << n) - 1;
+    for (int i = 0; i < n && unsure; i++)
+        if (unsure >> i & 1)
+            encode_fit(NULL, dot + i, size2 + i, y, plan, factor[i], bits, bits);
 }
 
 /* The index of the best fit, the first among equals, with its <y, c> and |c|^2. */
 AURA_INLINE uint32_t encode_best(float *dot, float *size2, const float *y, const struct aura_codec_plan *plan, float unit,
                                  float size, const int mirrored, const int bits)
 {
-    float dots[9] = {0}, squares[9] = {0}, best = -1;
+    float dots[AURA_LANES] = {0}, squares[AURA_LANES] = {0}, cosine[AURA_LANES], best = -1; /* at most 9 fits */
     uint32_t found = 0, k = 0;
     for (; k + ENCODE_FITS <= plan->n_fits; k += ENCODE_FITS)
         encode_fits(dots + k, squares + k, y, plan, unit, size, k, ENCODE_FITS, mirrored, bits);
     for (; k < plan->n_fits; k++)
         encode_fits(dots + k, squares + k, y, plan, unit, size, k, 1, mirrored, bits);
-    for (k = 0; k < plan->n_fits; k++) {
-        const float cosine = dots[k] / sqrtf(squares[k]);
-        found = cosine > best ? k : found;
-        best = cosine > best ? cosine : best;
+    vec_store(cosine, vec_over_root(vec_load(dots), vec_load(squares)));
+    for (k = 0; k < plan->n_fits; k++) { /* without a branch: which fit is best cannot be foretold */
+        found += (k - found) & -(uint32_t)(cosine[k] > best);
+        best = cosine[k] > best ? cosine[k] : best;
     }
     *dot = dots[found];
     *size2 = squares[found];
@@ -220,14 +218,14 @@ AURA_INLINE uint32_t encode_best(float *dot, float *size2, const float *y, const
 AURA_INLINE void encode_row(uint8_t *packed, float *scale, const float *y, const struct aura_codec_plan *plan,
                             const int bits, const int stored)
 {
+    const uint32_t whole = plan->dim / AURA_LANES * AURA_LANES;
     vec squares = vec_set1(0), largest = vec_set1(0);
     for (uint32_t d = 0; d < plan->dim; d += AURA_LANES) {
-        uint32_t n = plan->dim - d < AURA_LANES ? plan->dim - d : AURA_LANES;
-        vec v = vec_load_n(y + d, n);
+        const vec v = d < whole ? vec_load(y + d) : vec_load_n(y + d, plan->dim - d);
         squares = vec_add(squares, vec_mul(v, v));
         largest = vec_max(largest, vec_abs(v));
     }
-    const int mirrored = plan->mirrored && plan->dim % AURA_LANES == 0;
+    const int mirrored = plan->mirrored && plan->dim == whole;
     float norm2 = vec_sum(squares), rms = sqrtf(norm2 / (float)plan->dim);
     float unit = plan->uniform ? plan->top : plan->sigma, size = plan->uniform ? vec_top(largest) : rms;
     float dot = 0, size2 = 0;

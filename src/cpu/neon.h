@@ -156,6 +156,14 @@ AURA_INLINE struct two vec_sum2(vec a, vec b)
     struct two sums = {vec_sum(a), vec_sum(b)};
     return sums;
 }
+/* a_sum[i], b_sum[i] = the sums of a[i] and b[i]. */
+AURA_INLINE void vec_sums(float *a_sum, float *b_sum, const vec *a, const vec *b, const int n)
+{
+    for (int i = 0; i < n; i++) {
+        const struct two sums = vec_sum2(a[i], b[i]);
+        a_sum[i] = sums.first, b_sum[i] = sums.second;
+    }
+}
 /* The largest lane. */
 AURA_INLINE float vec_top(vec v)
 {
@@ -237,6 +245,13 @@ AURA_INLINE vec vec_lookup16(vec table, ivec index)
     return v;
 }
 
+/* a / sqrt(b). */
+AURA_INLINE vec vec_over_root(vec a, vec b)
+{
+    for (int i = 0; i < 4; i++)
+        a.val[i] = vdivq_f32(a.val[i], vsqrtq_f32(b.val[i]));
+    return a;
+}
 AURA_INLINE vec vec_fma(vec a, vec b, vec c)
 {
     for (int i = 0; i < 4; i++)
