@@ -8,6 +8,7 @@ from typing import Any, Iterable
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.pytorch_utils import Conv1D
 
 from . import _abi
 from ._cache import triangle
@@ -85,7 +86,7 @@ def _metric_of_values(module: Any, q_heads: int, kv_heads: int, dim: int) -> tor
         weight = getattr(getattr(module, name, None), "weight", None)
         if weight is None or weight.dim() != 2 or not weight.is_floating_point():
             continue
-        if name == "c_proj":  # GPT-2 has it the other way round
+        if isinstance(getattr(module, name), Conv1D):  # of GPT-2: the other way round
             weight = weight.T
         if weight.shape[1] == q_heads * dim:
             w = weight.detach().cpu().double().T.reshape(kv_heads, -1, dim, weight.shape[0])

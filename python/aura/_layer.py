@@ -218,9 +218,11 @@ class AuraLayer(CacheLayerMixin):
                skip: list[int] | None = None, mask: torch.Tensor | None = None, length: int = 0, window: int = 0) -> torch.Tensor:
         """query [batch, q_heads, tokens, dim] -> [batch, tokens, q_heads, v_dim], over all tokens, those of the last update() included.
 
-        mask: [batch or 1, 1 or heads, tokens, length] for the last `length` positions; None: causal. On a GPU all heads
+        mask: [batch or 1, 1 or heads, tokens or 1, length or 1] for the last `length` positions; None: causal. On a GPU all heads
         have the same."""
         counts["attend"] += 1
+        if mask is not None:
+            mask = mask.expand(-1, -1, query.shape[2], length)
         if self.store is None:
             self._open(query.shape[1], self.length)
         if self.pending is not None and self.pending[0].shape[2] != query.shape[2]:  # of an encoder: all see all

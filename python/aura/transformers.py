@@ -45,8 +45,8 @@ class AuraCache(Cache):
     prefill: "exact": a prompt attends to its own numbers as they are; "codes": to what is stored.
     rollback: tokens that crop() takes back without loss, 1 to 224; 0: 16.
     profile: an `aura.Profile`, or the path of one: of `aura calibrate`, or what calibrate() found out.
-    learn: each layer finds out which directions its queries look at, from the first tokens of a prompt, and encodes the keys that
-    follow so that errors there are small. What is stored then depends on what was asked. Not on a GPU.
+    learn: each layer finds out which directions its queries look at, from the first tokens of a prompt, and encodes keys, the
+    prompt's too, so that errors there are small. What is stored then depends on what was asked. Not on a GPU.
     device: None: where the keys are. max_tokens: of a row, that a GPU's memory is taken for at once; it takes more when more come.
     offloading: of a model on a GPU: layers wait in the memory of the host until it is their turn.
     """

@@ -90,13 +90,13 @@ def test_holes_in_the_mask():
 
 
 def test_masks_of_heads():
-    """Each head its own mask, behind padding that is not stored."""
+    """Each head its own mask, behind padding that is not stored; masks of one query and of one head are for all."""
     module, sdpa = torch.nn.Module(), torch.nn.functional.scaled_dot_product_attention
-    for way in ("aura", "sdpa"):
+    for way, shape in (("aura", (2, 4, 10, 70)), ("sdpa", (2, 4, 10, 70)), ("sdpa", (2, 4, 1, 70)), ("sdpa", (2, 1, 1, 70))):
         cache, (k, v) = AuraCache(format="kf32vf32", prefill="codes"), torch.randn(2, 2, 2, 70, 64)
         cache.update(k[:, :, :60], v[:, :, :60], 0)
         cache.layers[0].flush([9, 0])
-        q, mask = torch.randn(2, 4, 10, 64), torch.randn(2, 4, 10, 70)
+        q, mask = torch.randn(2, 4, 10, 64), torch.randn(shape)
         mask[torch.rand(mask.shape) < 0.5] = -torch.inf
         mask[0, ..., :9] = -torch.inf
         key, value = cache.update(k[:, :, 60:], v[:, :, 60:], 0)
