@@ -328,14 +328,14 @@ static int run_bench(const struct command *self, int argc, char **argv)
                            what ? what : c.targets ? "--targets" : c.prefill ? "--prefill" : c.codec ? "--codec" : "--model");
     if (c.codec && (what || c.targets || c.prefill || c.mpi || c.model))
         return usage_error(self, "--codec is a table of its own: only --k, --v, --dim, --kv-heads and --isa go with it");
+    if (c.part && !c.targets)
+        return usage_error(self, "--part is of --targets");
     if (c.model || c.depths || c.caches)
         return run_model(self, &c, what, &table);
     if (what && (is_given(&c) || c.isa || c.threads || c.prefill || c.targets))
         return usage_error(self, "rows takes no option but --json and --csv");
     if (c.mpi && (what || c.html || c.targets || c.prefill))
         return usage_error(self, "--mpi is for one shape: with --prefill, --targets, --html or rows it means nothing");
-    if (c.part && !c.targets)
-        return usage_error(self, "--part is of --targets");
     if (c.targets && (is_given(&c) || c.prefill))
         return usage_error(self, "--targets says itself what is measured");
     if (what)

@@ -360,6 +360,8 @@ int bench_targets(struct bench *b)
     struct targets t = {b, sets, NULL, 0, 0, 0};
     aura_ctx_options options = AURA_CTX_OPTIONS_INIT;
     options.isa_mask = b->isa_mask;
+    if (b->part && !strcmp(b->part, "threads") && b->threads < 2)
+        return fprintf(stderr, "aura bench: --part threads compares one thread with more: there are none\n"), 1;
     if (aura_ctx_create(&options, &t.single))
         return fprintf(stderr, "aura bench: %s\n", aura_last_error()), 1;
     while (t.set->isa && !(t.set->isa & aura_ctx_isas(t.single)))
