@@ -27,11 +27,11 @@ struct llm_state {
     size_t workspace_bytes;
 
     /* Of a prompt whose tokens see each other as they came. */
-    aura_cache *own;    /* f32: the tokens of the call, in one layer after the other; NULL: exact_prompts is off, or nothing is stored
-                         * as codes */
+    aura_cache *own;    /* f32: the tokens of the call, in one layer after the other; NULL: exact_prompts is off, or nothing is
+                         * stored as codes */
     aura_seq own_seq;
     int learns;         /* the cache: AURA_LEARN */
-    float *other;       /* [tokens][q_heads][head_dim]: attention to the tokens of the call, where there is also that to the cache */
+    float *other;       /* [tokens][q_heads][head_dim]: attention to the tokens of the call, where there is that to the cache too */
     float *lse, *other_lse; /* [tokens][q_heads] */
     uint64_t *until;    /* [tokens] */
 };

@@ -4,9 +4,10 @@
     torch.ops.aura.append(batch.state, k, v)            # [batch, tokens, kv_heads, dim] each
     out = torch.ops.aura.attend(batch.state, q, v_dim)  # [batch, tokens, q_heads, dim] -> [batch, tokens, q_heads, v_dim]
 
-The state is a small tensor of the CPU that append() changes and attend() reads: it tells torch which must come first. The other tensors
-are where the cache is: on the CPU or a GPU. There are no gradients.
+The state is a small tensor of the CPU that both change, as torch is told: so it leaves them in their order. The other tensors are where
+the cache is: on the CPU or a GPU. There are no gradients.
 """
+import itertools
 import weakref
 from typing import Optional
 
@@ -18,6 +19,7 @@ from ._lib import bad
 __all__ = ["Batch"]
 
 _batches: "weakref.WeakValueDictionary[int, Batch]" = weakref.WeakValueDictionary()
+_numbers = itertools.count(1)  # a number that is never used again: a state of a batch that is gone must not find another
 
 
 class Batch:
@@ -25,8 +27,9 @@ class Batch:
 
     def __init__(self, cache: Cache, seqs: list[Sequence]):
         self.cache, self.seqs = cache, list(seqs)
-        self.state = torch.tensor([id(self), 0], dtype=torch.int64)
-        _batches[id(self)] = self
+        number = next(_numbers)
+        self.state = torch.tensor([number, 0], dtype=torch.int64)
+        _batches[number] = self
 
 
 def _batch(state: torch.Tensor) -> Batch:
@@ -43,7 +46,8 @@ def append(state: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
     state[1] += k.shape[1]
 
 
-@torch.library.custom_op("aura::attend", mutates_args=(), device_types=("cpu", "cuda"))
+# Read alone, the state would let inductor move this before an append() or behind one.
+@torch.library.custom_op("aura::attend", mutates_args=("state",), device_types=("cpu", "cuda"))
 def attend(state: torch.Tensor, q: torch.Tensor, v_dim: int, scale: float = 0.0, softcap: float = 0.0, window: int = 0,
            sinks: Optional[torch.Tensor] = None, alibi: Optional[torch.Tensor] = None) -> torch.Tensor:
     batch = _batch(state)

@@ -11,9 +11,9 @@
  * Other tables are divided into 16 cells, in each of which one threshold is at most; so one comparison decides.
  *
  * Needs: row_codes.tmpl.h; vec_round, vec_fma, vec_sub, vec_from_int, ivec_from_vec; vec_load_n, vec_set1, vec_add,
- *        vec_mul, vec_keep, vec_abs, vec_max, vec_min, vec_sum, vec_sums, vec_over_root, vec_top, vec_above; ivec_zero, ivec_add, ivec_add_where,
- *        ivec_plus, ivec_and, ivec_xor, ivec_sar, ivec_shr, ivec_set1, ivec_of_vec, vec_of_ivec; TIES_NONE, ties_note, ties_found;
- *        ENCODE_FITS, the fits that are tried together; AURA_ISA. */
+ *        vec_mul, vec_keep, vec_abs, vec_max, vec_min, vec_sum, vec_sums, vec_over_root, vec_top, vec_above; ivec_zero,
+ *        ivec_add, ivec_add_where, ivec_plus, ivec_and, ivec_xor, ivec_sar, ivec_shr, ivec_set1, ivec_of_vec, vec_of_ivec;
+ *        TIES_NONE, ties_note, ties_found; ENCODE_FITS, the fits that are tried together; AURA_ISA. */
 
 /* The number of thresholds below each lane of v. All lanes begin with the one in the middle. */
 AURA_INLINE ivec encode_index(vec v, const struct table *threshold, const int bits)
@@ -120,8 +120,8 @@ AURA_INLINE vec encode_level(ties *near, const struct mirrored *m, vec size, ive
 }
 
 /* dot[i] = <y, c>, size2[i] = |c|^2 of fits i < n. Returns the fits, as bits, of which it cannot be told here. */
-AURA_INLINE uint32_t encode_try(float *dot, float *size2, const struct mirrored *m, const float *y, const struct aura_codec_plan *plan,
-                           const float *factor, const int n, const int bits)
+AURA_INLINE uint32_t encode_try(float *dot, float *size2, const struct mirrored *m, const float *y,
+                                const struct aura_codec_plan *plan, const float *factor, const int n, const int bits)
 {
     const vec cells = vec_set1(plan->cells);
     vec dots[ENCODE_FITS], squares[ENCODE_FITS], by[ENCODE_FITS];

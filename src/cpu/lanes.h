@@ -60,8 +60,8 @@ AURA_INLINE const uint32_t *lane_again(const uint32_t *p)
     return p;
 }
 
-/* Rows that rows_multiply takes at once. Eight rows of two registers of sums are half of all registers; the rest is for what they are
- * multiplied by. */
+/* Rows that rows_multiply takes at once. Eight rows of two registers of sums are half of all registers; the rest is for what they
+ * are multiplied by. */
 enum { LANE_ROWS = 8 };
 
 #endif

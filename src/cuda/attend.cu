@@ -99,8 +99,8 @@ static bool keeps_tiles(const aura_cuda_cache *c, const aura_cuda_attend_args *a
 
 /* The rule: a general kernel where there is no other, and where tiles are kept, as fused kernels walk over one range of tiles.
  * Kernels for many rows cost more to begin with, and are worth it over long sequences only, which the caller knows; a
- * batch-invariant cache has one kernel for long and short ones; and they hide tokens by factors above 0. Of what is left, the kernel whose blocks hold the rows with the
- * least to spare, or, where none does, that with most. */
+ * batch-invariant cache has one kernel for long and short ones; and they hide tokens by factors above 0. Of what is left, the
+ * kernel whose blocks hold the rows with the least to spare, or, where none does, that with most. */
 enum { WIDE_ROWS = 9 };
 
 static struct wanted wanted_of(const aura_cuda_cache *c, const aura_cuda_attend_args *a)

@@ -214,8 +214,9 @@ static void records_table(const struct eval_report *r, uint32_t facts, struct re
 {
     printf("%s: %u facts that are much alike, and questions about each; %u round%s\n", r->model, facts, r->options->chunks,
            r->options->chunks == 1 ? "" : "s");
-    printf("profile: %s%s; of ours the newest tokens are open, and a prompt sees itself as it came%s\n", r->profile ? r->profile : "none",
-           r->options->learn ? "; the caches learn" : "", r->options->equal ? "; so with the others" : "");
+    printf("profile: %s%s; of ours the newest tokens are open, and a prompt sees itself as it came%s\n",
+           r->profile ? r->profile : "none", r->options->learn ? "; the caches learn" : "",
+           r->options->equal ? "; so with the others" : "");
     printf("margin: logit of the right answer less the best wrong one's, nats; lost: of it, against the exact cache, in pairs\n\n");
     printf("%-8s %6s", "", "");
     for (int hops = 0; hops < 2; hops++)
@@ -269,8 +270,9 @@ static void drift_table(const struct eval_report *r, uint32_t prompt, uint32_t s
 {
     printf("%s on %s: %u texts, prompts of %u tokens and %u that the exact model wrote, its most likely ones\n", r->model, r->text,
            results->texts, prompt, steps);
-    printf("profile: %s%s; of ours the newest tokens are open, and a prompt sees itself as it came%s\n\n", r->profile ? r->profile : "none",
-           r->options->learn ? "; the caches learn" : "", r->options->equal ? "; so with the others" : "");
+    printf("profile: %s%s; of ours the newest tokens are open, and a prompt sees itself as it came%s\n\n",
+           r->profile ? r->profile : "none", r->options->learn ? "; the caches learn" : "",
+           r->options->equal ? "; so with the others" : "");
     printf("%-8s %6s  %-14s", "cache", "bits", "same top, %");
     for (uint32_t i = 0; i < DRIFT_PARTS; i++)
         printf(" KLD to step %-8u", (i + 1) * steps / DRIFT_PARTS);

@@ -2,9 +2,9 @@
  * or a codec (codec.h) would return.
  *
  * With `equal` it keeps in f16 what ours keeps: the first 4 tokens, and the open ones, a tile of 32 being stored when `rollback`
- * tokens have followed it. With `decode` as well, the tokens of a prompt, at most LLM_PART at a time, see each other in f16 (ours in
- * f32: exact_prompts in llm.h), and are stored before the next call. A peer whose blocks are channels of 32 tokens has open tokens,
- * and prompts that see themselves, in any case: it cannot do without. */
+ * tokens have followed it. With `decode` as well, the tokens of a prompt, at most LLM_PART at a time, see each other in f16 (ours
+ * in f32: exact_prompts in llm.h), and are stored before the next call. A peer whose blocks are channels of 32 tokens has open
+ * tokens, and prompts that see themselves, in any case: it cannot do without. */
 #ifndef AURA_BASELINE_H
 #define AURA_BASELINE_H
 

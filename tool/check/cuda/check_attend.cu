@@ -265,8 +265,8 @@ static void named(struct scene s, const char *what)
     run_scene(s);
 }
 
-/* Logits of 1e9, whose last place is worth more than a weight can be too large by. One token has all the weight, and which one it is
- * the last bits decide; so an output is at most as long as the longest value. */
+/* Logits of 1e9, whose last place is worth more than the room that a kernel leaves for weights. One token has all the weight, and
+ * the last bits decide which; so all that is known of an output is that it is no longer than the longest value. */
 static void run_steep(struct scene s, const char *what)
 {
     struct filled f;
