@@ -1,10 +1,14 @@
 """Tensors of torch without copies, and the operators."""
+import os
+import shutil
+
 import torch
 
 import aura
 import aura.torch
 from aura._arrays import look
 from oracle import attention, near
+from run import Skip
 from test_cache import Packed, refused
 
 torch.manual_seed(1)
@@ -80,3 +84,41 @@ def test_operators():
     state = batch.state
     del batch
     refused(aura.Status.BAD_ARGUMENT, lambda: torch.ops.aura.attend(state, q, 64), "gone")
+
+
+def test_compiled_in_order():
+    """What the default backend makes of calls that depend on each other by the state alone."""
+    if not any(map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "clang++"))):
+        raise Skip("torch.compile needs a C++ compiler")
+    import torch._inductor.config as config
+
+    def twice(state, k, v, q):
+        torch.ops.aura.append(state, k * 2, v + 1)
+        a = torch.ops.aura.attend(state, q * 0.5, 64)
+        torch.ops.aura.append(state, k * 3, v - 1)
+        b = torch.ops.aura.attend(state, q + a, 64, scale=0.2)
+        return torch.relu(a).sum(1) + b.mean(1)
+
+    with config.patch(force_disable_caches=True):
+        torch._dynamo.reset()
+        cache = aura.Cache(4, 2, 64, "kf32vf32")
+        seqs = [[cache.sequence() for _ in range(2)] for _ in range(2)]
+        ours, twin = (aura.torch.Batch(cache, some) for some in seqs)
+        compiled = torch.compile(twice, fullgraph=True)
+        for tokens in (1, 3):
+            given = torch.randn(2, tokens, 2, 64), torch.randn(2, tokens, 2, 64), torch.randn(2, tokens, 4, 64)
+            off = float((compiled(ours.state, *given) - twice(twin.state, *given)).abs().max())
+            assert off < 1e-5, f"off by {off}"
+        for one, other in zip(*seqs):
+            assert all((x == y).all() for x, y in zip(one.decode(), other.decode())), "stored in another order"
+        assert ours.state[1] == twin.state[1] == 8
+
+
+def test_states_of_batches_that_are_gone():
+    """A Batch that is made later, at the same place in memory, is another one."""
+    cache = aura.Cache(4, 2, 64, "kf32vf32")
+    states = [aura.torch.Batch(cache, [cache.sequence()]).state for _ in range(50)]
+    held = [aura.torch.Batch(cache, [cache.sequence()]) for _ in range(50)]
+    for state in states:
+        refused(aura.Status.BAD_ARGUMENT, lambda: torch.ops.aura.attend(state, torch.randn(1, 1, 4, 64), 64), "gone")
+    del held
