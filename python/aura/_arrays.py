@@ -43,6 +43,8 @@ class _DLTensor(ctypes.Structure):
 
 _capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _capsule_pointer.restype, _capsule_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+_capsule_is = ctypes.pythonapi.PyCapsule_IsValid
+_capsule_is.restype, _capsule_is.argtypes = ctypes.c_int, [ctypes.py_object, ctypes.c_char_p]
 _DL_TYPES = {(2, 32): _abi.AURA_F32, (2, 16): _abi.AURA_F16, (4, 16): _abi.AURA_BF16}
 
 
@@ -56,6 +58,8 @@ def _from_dlpack(x: Any, what: str, gpu: int | None, stream: int) -> Tensor:
         if (kind, number) not in ((2, gpu), (13, gpu)):  # kDLCUDA, kDLCUDAManaged
             raise Error(Status.UNSUPPORTED, f"{what} is not in the memory of CUDA device {gpu}")
         capsule = x.__dlpack__(stream=stream or 1)  # 1: the default stream
+    if not _capsule_is(capsule, b"dltensor"):
+        raise Error(Status.UNSUPPORTED, f"{what} gives no capsule named dltensor: those of DLPack 1, with a version, cannot be read")
     dl = _DLTensor.from_address(_capsule_pointer(capsule, b"dltensor"))
     dtype = _DL_TYPES.get((dl.dtype.code, dl.dtype.bits))
     if dtype is None or dl.dtype.lanes != 1:
@@ -116,6 +120,8 @@ def shaped(t: Tensor, what: str, shape: tuple, write: bool = False) -> Tensor:
     if len(t.shape) != len(shape) or any(want is not None and want != have for want, have in zip(shape, t.shape)):
         want = ", ".join("any" if n is None else str(n) for n in shape)
         raise bad(f"{what} has shape {list(t.shape)}: [{want}] was expected")
+    if 0 in t.shape:  # there is nothing to read, wherever it is
+        return t
     if t.shape[-1] > 1 and t.strides[-1] != 1:
         raise bad(f"{what}: the numbers of a head must lie side by side, these are {t.strides[-1]} apart")
     if any(n > 1 and stride == 0 for n, stride in zip(t.shape, t.strides)):

@@ -104,7 +104,10 @@ def _written(size: Callable, write: Callable, *arguments: Any) -> bytes:
     return data.raw
 
 
-def _source(data: bytes) -> tuple[Any, Any]:
+BYTES = bytes, bytearray, memoryview
+
+
+def _source(data: Any) -> tuple[Any, Any]:
     held = np.frombuffer(data, np.uint8)
     return make(_abi.aura_source, data=held.ctypes.data, bytes=held.size), held
 
@@ -299,10 +302,13 @@ class Cache(Owner):
         check(lib.aura_seq_fork(self._use(), seq.id, tokens, ctypes.byref(id)))
         return Sequence(self, id.value)
 
+    def _is(self, other: "Cache") -> bool:
+        return other is self
+
     def _mine(self, seqs: Many[Sequence]) -> list[Sequence]:
         seqs = list(seqs)
         for seq in seqs:
-            if seq.cache is not self:
+            if not self._is(seq.cache):
                 raise bad("a sequence of another cache")
         return seqs
 
@@ -416,16 +422,16 @@ class Cache(Owner):
 
     def save(self, path: str | os.PathLike, seqs: Many[Sequence] | None = None, note: bytes = b"") -> None:
         """Saves the cache, or some of its sequences, to a file, in one step; with a note of the caller's."""
-        options, kept = _snapshot(seqs, note)
+        options, kept = _snapshot(seqs and self._mine(seqs), note)
         check(lib.aura_cache_save(self._use(), os.fsencode(path), ctypes.byref(options)))
 
     def to_bytes(self, seqs: Many[Sequence] | None = None) -> bytes:
         """The bytes of the file that save() would write."""
-        options, kept = _snapshot(seqs)
+        options, kept = _snapshot(seqs and self._mine(seqs))
         return _written(lib.aura_cache_size, lib.aura_cache_write, self._use(), ctypes.byref(options))
 
     @classmethod
-    def load(cls, file: str | os.PathLike | bytes, *, threads: int | Context | None = None, budget_bytes: int = 0,
+    def load(cls, file: str | os.PathLike | bytes | bytearray | memoryview, *, threads: int | Context | None = None, budget_bytes: int = 0,
              device: Any = "cpu", q_heads: int = 0) -> tuple["Cache", list[Sequence]]:
         """The cache of a file, or of the bytes of one, and its sequences in the order in which they were saved. Any device reads what any
         other wrote; a GPU must know q_heads, where the file does not say it."""
@@ -434,7 +440,7 @@ class Cache(Owner):
             return CudaCache.load(file, device=device, threads=threads, budget_bytes=budget_bytes, q_heads=q_heads)
         ctx = context(threads)
         options, kept = _snapshot(None, budget_bytes=budget_bytes)
-        if isinstance(file, bytes):
+        if isinstance(file, BYTES):
             source, held = _source(file)
             create, where = lib.aura_cache_read, ctypes.byref(source)
         else:
@@ -443,10 +449,10 @@ class Cache(Owner):
         cache = cls._of(ctx, handle)
         return cache, [Sequence(cache, id) for id in cache.sequences()]
 
-    def load_sequence(self, file: str | os.PathLike | bytes) -> Sequence:
+    def load_sequence(self, file: str | os.PathLike | bytes | bytearray | memoryview) -> Sequence:
         """A new sequence from a file that Sequence.save() wrote, or from its to_bytes()."""
         id, options = ctypes.c_uint32(), make(_abi.aura_snapshot_options)
-        if isinstance(file, bytes):
+        if isinstance(file, BYTES):
             source, held = _source(file)
             check(lib.aura_seq_read(self._use(), ctypes.byref(source), ctypes.byref(options), ctypes.byref(id)))
         else:

@@ -26,6 +26,10 @@ class _Layer(Cache):
         self._handle.use()
         return self._pointer
 
+    def _is(self, other: Cache) -> bool:
+        """A model makes a layer's object anew for whoever asks."""
+        return isinstance(other, _Layer) and other._pointer == self._pointer
+
     def sequence(self) -> Sequence:
         raise bad("a layer of a model: ModelCache.sequence() makes a sequence in all layers")
 

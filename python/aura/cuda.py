@@ -17,7 +17,7 @@ import numpy as np
 
 from . import _abi
 from ._arrays import Tensor, empty, is_torch, look, shaped
-from ._cache import Array, Cache, Flags, Sequence, _snapshot, _source, config_of
+from ._cache import BYTES, Array, Cache, Flags, Sequence, _snapshot, _source, config_of
 from ._gpu import GONE, CudaSequence, Gpu, available, index_of, set_view
 from ._lib import Context, Error, Handle, Status, bad, check, context, lib, make
 
@@ -501,14 +501,14 @@ class CudaCache(Cache):
 
     def save(self, path: str | os.PathLike, seqs: Many[Sequence] | None = None, note: bytes = b"") -> None:
         """Saves the cache, or some of its sequences, to a file, in one step: the file that a cache of the CPU writes."""
-        options, kept = _snapshot(seqs, note)
+        options, kept = _snapshot(seqs and self._mine(seqs), note)
         with self._lock:
             self._settle()
             check(lib.aura_cuda_cache_save(self._use(), os.fsencode(path), ctypes.byref(options), None, None))
 
     def to_bytes(self, seqs: Many[Sequence] | None = None) -> bytes:
         """The bytes of the file that save() would write."""
-        options, kept = _snapshot(seqs)
+        options, kept = _snapshot(seqs and self._mine(seqs))
         with self._lock:
             self._settle()
             count, handle = ctypes.c_size_t(), self._use()
@@ -519,7 +519,7 @@ class CudaCache(Cache):
         return data.raw
 
     @classmethod
-    def load(cls, file: str | os.PathLike | bytes, *, device: Any = "cuda", threads: int | Context | None = None, budget_bytes: int = 0,
+    def load(cls, file: str | os.PathLike | bytes | bytearray | memoryview, *, device: Any = "cuda", threads: int | Context | None = None, budget_bytes: int = 0,
              q_heads: int = 0, tokens: int = 0, seqs: int = 0) -> tuple["CudaCache", list[CudaSequence]]:
         """The cache of a file, or of the bytes of one, on a GPU, and its sequences in the order in which they were saved. A cache of
         the CPU may have learned: what it stored is read as it is, and tokens that follow are encoded without that."""
@@ -533,12 +533,12 @@ class CudaCache(Cache):
         cache._create(max(pages, -(-tokens // _PAGE)), max(seqs, len(twins), 64))
         return cache, cache._from_host(host, twins)
 
-    def load_sequence(self, file: str | os.PathLike | bytes) -> CudaSequence:
+    def load_sequence(self, file: str | os.PathLike | bytes | bytearray | memoryview) -> CudaSequence:
         """A new sequence from a file that Sequence.save() wrote, or from its to_bytes()."""
         options = make(_abi.aura_snapshot_options)
         with self._lock:
             self._place()
-            if isinstance(file, bytes):
+            if isinstance(file, BYTES):
                 source, held = _source(file)
                 id = self._new_id(lib.aura_cuda_seq_read, ctypes.byref(source), ctypes.byref(options))
             else:

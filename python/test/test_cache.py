@@ -1,4 +1,5 @@
 """The package with numpy alone. Expected numbers come from oracle.py, or are equal bit by bit."""
+import ctypes
 import gc
 import os
 import pathlib
@@ -129,6 +130,28 @@ def test_dlpack():
     assert sys.getrefcount(q) == held, "a capsule was never freed"
 
 
+def test_dlpack_of_another_version():
+    class Versioned(Packed):
+        def __dlpack__(self, **options):
+            make = ctypes.pythonapi.PyCapsule_New
+            make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+            return make(1, b"dltensor_versioned", None)
+
+    cache, seq, k, v = filled(40)
+    refused(aura.Status.UNSUPPORTED, lambda: seq.append(Versioned(k), v), "k[0]", "version")
+
+
+def test_nothing():
+    """No tokens, whatever strides numpy gives to that."""
+    cache, seq, k, v = filled(40)
+    for none in (k[:0], np.broadcast_to(k[:1], (2, 2, 64))[:0], k.transpose(2, 1, 0)[:, :, :0].transpose(2, 1, 0)):
+        seq.append(none, none)
+        assert len(seq) == 40
+    assert seq.attend(np.empty((0, 4, 64), np.float32)).shape == (0, 4, 64)
+    assert cache.attend([seq, seq], np.empty((2, 0, 4, 64), np.float32)).shape == (2, 0, 4, 64)
+    assert [x.shape for x in seq.decode(7, 0)] == [(0, 2, 64)] * 2 and [x.shape for x in cache.sequence().decode()] == [(0, 2, 64)] * 2
+
+
 def test_batches():
     cache = aura.Cache(4, 2, 64, "kf32vf32")
     seqs = [cache.sequence() for _ in range(3)]
@@ -243,6 +266,41 @@ def test_files():
         assert (a.attend(q) == b).all()
     from_memory, seqs = aura.Cache.load(cache.to_bytes())
     assert [len(s) for s in seqs] == [300, 100] and (seqs[1].attend(q) == want[1]).all()
+
+
+def test_files_of_other_sequences():
+    """A sequence of another cache has an id that means another one here."""
+    cache, seq, *_ = filled(30)
+    other, foreign, *_ = filled(50)
+    assert foreign.id == seq.id
+    with tempfile.TemporaryDirectory() as folder:
+        for call in (lambda: cache.to_bytes([foreign]), lambda: cache.save(pathlib.Path(folder, "x"), [seq, foreign])):
+            refused(aura.Status.BAD_ARGUMENT, call, "another cache")
+        assert not os.listdir(folder)
+    assert cache.to_bytes([seq]) == cache.to_bytes(iter([seq])) == cache.to_bytes()
+
+
+def test_bytes_of_any_kind():
+    cache, seq, *_ = filled(30, format="k4v4")
+    for kind in (bytes, bytearray, memoryview):
+        assert len(aura.Cache.load(kind(cache.to_bytes()))[1][0]) == 30
+        assert len(cache.load_sequence(kind(seq.to_bytes()))) == 30
+        refused(aura.Status.BAD_FILE, lambda: aura.Cache.load(kind(b"")))
+
+
+def test_batches_of_a_model():
+    layers = [dict(q_heads=4, kv_heads=2, dim=64, format="kf32vf32")] * 2
+    model, other = aura.ModelCache(layers), aura.ModelCache(layers)
+    seqs, k, v, q = [model.sequence(), model.sequence()], numbers(2, 20, 2, 64), numbers(2, 20, 2, 64), numbers(2, 3, 4, 64)
+    for i, layer in enumerate(model.layers):
+        layer.append([seq[i] for seq in seqs], k, v)
+        out = layer.attend([seq[i] for seq in seqs], q)
+        for row in (0, 1):
+            near(out[row], attention(q[row], k[row], v[row])[0], TIGHT, f"layer {i}")
+        out = layer.step([seq[i] for seq in seqs], k, v, numbers(2, 20, 4, 64))
+        assert [len(seq[i]) for seq in seqs] == [40, 40]
+        for wrong in (seqs[0][1 - i], other.sequence()[i]):
+            refused(aura.Status.BAD_ARGUMENT, lambda: layer.append([wrong], k[:1], v[:1]), "another cache")
 
 
 def test_models():
