@@ -15,6 +15,7 @@ is never stored. There are no gradients.
 from __future__ import annotations
 
 import functools
+import io
 import json
 import os
 import zipfile
@@ -26,7 +27,7 @@ from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, DynamicS
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from ._cache import Cache as Store
+from ._cache import BYTES, Cache as Store
 from ._calibrate import attend_plainly, calibrate
 from ._layer import AuraLayer, Settings
 from ._lazy import Lazy, LazyMask, say_once, counts
@@ -99,10 +100,13 @@ class AuraCache(Cache):
         os.replace(part, path)
 
     @classmethod
-    def load(cls, path: str | os.PathLike, config: Any = None, **options: Any) -> "AuraCache":
-        """The cache that was saved; `config` and options as when it was made."""
+    def load(cls, path: str | os.PathLike | bytes | bytearray | memoryview, config: Any = None, **options: Any) -> "AuraCache":
+        """The cache of a file, or of the bytes of one; `config` and options as when it was made, less the format, which the file knows."""
+        if "format" in options:
+            raise bad("a file says which format it has: load() takes none")
+        data, path = (io.BytesIO(path), "these bytes") if isinstance(path, BYTES) else (path, path)
         try:
-            with zipfile.ZipFile(path) as file:
+            with zipfile.ZipFile(data) as file:
                 about = json.loads(file.read("about.json"))
                 if about["version"] != 1:
                     raise Error(Status.UNSUPPORTED, f"{path}: version {about['version']}")

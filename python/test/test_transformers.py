@@ -225,7 +225,9 @@ def test_files():
             a, b = (m(input_ids=ids, attention_mask=mask, past_key_values=c).logits for c in (cache, loaded))
             assert torch.equal(a, b), name
             assert torch.equal(cache.layers[0].keys + 0, loaded.layers[0].keys + 0), f"{name}: padding elsewhere"
+            refused(aura.Status.BAD_ARGUMENT, lambda: AuraCache.load(path, m.config, format="k8v8"), "format")
             data = bytearray(path.read_bytes())
+            assert AuraCache.load(data, m.config).get_seq_length() == 40
             data[len(data) // 2] ^= 4
             path.write_bytes(data)
             refused(aura.Status.BAD_FILE, lambda: AuraCache.load(path, m.config))
