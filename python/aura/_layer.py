@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import itertools
 from typing import Any
 
 import torch
@@ -10,14 +11,15 @@ from transformers.cache_utils import CacheLayerMixin
 
 from . import _abi
 from ._cache import Cache as Store, Flags, Sequence, format_of, triangle
-from ._lazy import Lazy, counts
+from ._lazy import Lazy, counts, padding_of
 from ._lib import Error, Status, bad, check, emulated, lib, make
 from ._profiles import Profile
 from ._step import DTYPES, GpuStep, Step, added, looks_of, rowwise, set_strides
 
 _WINDOW_QUERIES = 512  # most tokens of a call where a window frees memory; longer prompts go in parts
 _PLAIN = (_abi.AURA_KIND_F32, _abi.AURA_KIND_F16, _abi.AURA_KIND_BF16)
-_TAUGHT = 512  # tokens of a prompt whose queries a cache learns from
+_TAUGHT = 512  # positions whose queries a cache learns from
+_LEAST_TAUGHT = 64  # where a prompt has fewer queries, each is asked once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,29 +155,45 @@ class AuraLayer(CacheLayerMixin):
 
     # Tokens in, attention and tokens out.
 
-    def teach(self, query: torch.Tensor, skip: list[int] | None) -> None:
+    def teach(self, query: torch.Tensor, skip: list[int] | None, mask: torch.Tensor | None = None) -> None:
         """A prompt is stored. A cache that learns is asked before, while there is nothing to see, so that it has seen queries when it
-        encodes. The answers do not count."""
-        if self.settings.learn and not self.gpu and not self.taught and self.pending[0].shape[2] == query.shape[2]:
+        encodes. The answers do not count. mask: what says which tokens are padding where these are stored."""
+        if not self.taught and self.settings.learn and not self.gpu and self.pending[0].shape[2] == query.shape[2]:
             self.taught = True
-            try:
-                self._ask_nothing(rowwise(query[:, :, :_TAUGHT]), skip)
-            except Error:
-                self.pending = None
-                self._recount()
-                raise
+            config = self.store._get_info().config
+            starts = skip or padding_of(mask, len(self.seqs), query.shape[2])
+            if config.flags & Flags.LEARN and config.format.k not in _PLAIN and not config.k_metric and self._finite(starts):
+                try:
+                    self._ask_nothing(query, starts)
+                except Error:
+                    self.pending = None
+                    self._recount()
+                    raise
         self.flush(skip)
 
-    def _ask_nothing(self, query: torch.Tensor, skip: list[int] | None) -> None:
-        tokens, heads = query.shape[2], query.shape[1]
-        out, nothing = torch.empty((tokens, heads, self.v_dim), dtype=query.dtype), (ctypes.c_uint64 * tokens)()
-        for i, seq in enumerate(self.seqs):
-            first = min(skip[i], tokens) if skip else 0
-            ask = make(_abi.aura_attend_job, seq=seq.id, queries=tokens - first, q_heads=heads, until=ctypes.addressof(nothing))
-            set_strides(ask.q, query[i], 1, 0)
+    def _finite(self, starts: list[int]) -> bool:
+        """Whether the prompt is one that can be stored: of another nothing is learnt."""
+        return all(bool(x[i, :, first:].isfinite().all()) for x in self.pending for i, first in enumerate(starts))
+
+    def _ask_nothing(self, query: torch.Tensor, starts: list[int]) -> None:
+        """The queries behind the padding of each row, the first ones. Those of a short prompt are asked again until they are enough,
+        since a cache that has counted fewer has learnt nothing; of very few that would say too little."""
+        parts = [rowwise(query[i : i + 1, :, first : first + _TAUGHT])[0] for i, first in enumerate(starts)]
+        parts = [(seq, part) for seq, part in zip(self.seqs, parts) if part.shape[1]]
+        left, heads = sum(part.shape[1] for _, part in parts), query.shape[1]
+        left = _TAUGHT if left >= _LEAST_TAUGHT else left
+        nothing = (ctypes.c_uint64 * _TAUGHT)()
+        for seq, part in itertools.cycle(parts):
+            count = part.shape[1]
+            out = torch.empty((count, heads, self.v_dim), dtype=part.dtype)
+            ask = make(_abi.aura_attend_job, seq=seq.id, queries=count, q_heads=heads, until=ctypes.addressof(nothing))
+            set_strides(ask.q, part, 1, 0)
             set_strides(ask.out, out, 0, 1)
-            ask.q.data, ask.out.data = query[i, :, first:].data_ptr(), out.data_ptr()
+            ask.q.data, ask.out.data = part.data_ptr(), out.data_ptr()
             check(lib.aura_attend(self.store._use(), ctypes.byref(ask), 1, None))
+            left -= count
+            if left <= 0:
+                break
 
     def flush(self, skip: list[int] | None = None) -> None:
         """Stores what the last update() was given, less the first skip[i] tokens of row i, which are padding."""
@@ -273,17 +291,22 @@ class AuraLayer(CacheLayerMixin):
         step = self._step
         step.known = None
         step.reshape(k, v, query, out)
-        if self.gpu:
-            step.run(self.store._use(), k, v, query, out, given, skip)
-            if skip and k is not None:
-                self.pads = [old + new for old, new in zip(self.pads, skip)]
-            return
-        starts = (ctypes.c_uint32 * len(skip))(*skip) if skip else None
-        step.args.starts = ctypes.addressof(starts) if skip else None
-        step.run(self.store._use(), k, v, query, out, given)
-        step.args.starts = None
-        if skip and k is not None:
-            self.pads = [old + new for old, new in zip(self.pads, skip)]
+        pads = [old + new for old, new in zip(self.pads, skip)] if skip and k is not None else self.pads
+        try:
+            if self.gpu:
+                step.run(self.store._use(), k, v, query, out, given, skip)
+            else:
+                starts = (ctypes.c_uint32 * len(skip))(*skip) if skip else None
+                step.args.starts = ctypes.addressof(starts) if skip else None
+                step.run(self.store._use(), k, v, query, out, given)
+        except Error as error:
+            if error.status == Status.NOT_FINITE:  # of the answers: the tokens are stored
+                self.pads = pads
+            raise
+        finally:
+            if not self.gpu:
+                step.args.starts = None
+        self.pads = pads
 
     def _ask_in_parts(self, k: torch.Tensor | None, v: torch.Tensor | None, query: torch.Tensor, out: torch.Tensor, given: tuple,
                       skip: list[int] | None, mask: torch.Tensor | None, length: int, most: int) -> None:

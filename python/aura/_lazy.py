@@ -114,12 +114,23 @@ def _sdpa(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: fl
         if key.repeat:
             k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
         out = SDPA(query, k, v, attn_mask=attn_mask, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa)
-        layer.teach(query, None)
+        layer.teach(query, None, attn_mask)
         return out
     causal = is_causal or attn_mask is None and tokens == 1
     if is_causal and tokens != key.length or not causal and attn_mask is None:
         return None
     return layer.attend(query, scale, mask=attn_mask, length=key.length).transpose(1, 2)
+
+
+def padding_of(mask: torch.Tensor | None, rows: int, tokens: int) -> list[int]:
+    """How many tokens at the beginning of each row of a prompt are padding, by its mask [batch or 1, 1 or heads, tokens or 1, tokens or 1]:
+    they do not see themselves or, where transformers lets those that would see nothing see all, they see the next one."""
+    if mask is None:
+        return [0] * rows
+    mask = (mask if mask.dtype == torch.bool else mask > -1e4)[:, 0].expand(rows, tokens, tokens)
+    padding = ~mask.diagonal(dim1=1, dim2=2)
+    padding[:, :-1] |= mask.diagonal(1, dim1=1, dim2=2)
+    return (padding.long().cumprod(1)).sum(1).tolist()
 
 
 class LazyMask(torch.Tensor):

@@ -180,8 +180,9 @@ def _exact(module: Any, layer: AuraLayer, query: torch.Tensor, mask: Any, scalin
     if softcap is None and sinks is None:
         counts["exact"] += 1
         k, v = layer.pending
-        out = sdpa_attention_forward(module, query, k, v, mask.sdpa if isinstance(mask, LazyMask) else mask, scaling=scaling, **kwargs)[0]
-        layer.teach(query, skip)
+        mask = mask.sdpa if isinstance(mask, LazyMask) else mask
+        out = sdpa_attention_forward(module, query, k, v, mask, scaling=scaling, **kwargs)[0]
+        layer.teach(query, skip, None if skip else mask)
         return out
     if plain:
         counts["exact"] += 1

@@ -326,24 +326,85 @@ def test_calibrate():
     assert m.config._attn_implementation == "aura"
 
 
-def test_learning():
-    """Queries that look in few directions: errors of keys there become smaller, whichever way a prompt is read."""
+def looking(*rows):
+    """Keys, and queries that look in few directions, [rows, heads, tokens, 64] each."""
     torch.manual_seed(2)
     looks = torch.ones(64) * 0.1
     looks[::16] = 3
-    turn, module = torch.linalg.qr(torch.randn(64, 64))[0], torch.nn.Module()
-    module.num_key_value_groups = 2
-    k, q = torch.randn(1, 2, 1500, 64), (torch.randn(1, 4, 1500, 64) * looks) @ turn
+    turn = torch.linalg.qr(torch.randn(64, 64))[0]
+    return torch.randn(rows[0], 2, rows[1], 64), (torch.randn(rows[0], 4, rows[1], 64) * looks) @ turn
+
+
+def module_of(groups):
+    module = torch.nn.Module()
+    module.num_key_value_groups = groups
+    return module
+
+
+def cost(cache, k, q, part):
+    """What errors of stored keys do to the logits of queries."""
+    error = (cache.layers[0].keys - k)[:, :, part].repeat_interleave(2, 1)
+    return float((q[:, :, part] @ error.transpose(2, 3)).square().mean())
+
+
+def test_learning():
+    """Queries that look in few directions: errors of keys there become smaller, whichever way a prompt is read."""
+    k, q = looking(1, 1500)
     for prefill in ("exact", "codes"):
         wrong = []
         for learn in (False, True):
             cache = AuraCache(format="k4v4", learn=learn, prefill=prefill)
             for part in (slice(0, 700), slice(700, 1500)):
                 key, value = cache.update(k[:, :, part], k[:, :, part], 0)
-                ours.attention(module, q[:, :, part], key, value, None, is_causal=True)
-            error = (cache.layers[0].keys - k)[:, :, 800:1400].repeat_interleave(2, 1)
-            wrong.append(float((q[:, :, 800:1400] @ error.transpose(2, 3)).square().mean()))
+                ours.attention(module_of(2), q[:, :, part], key, value, None, is_causal=True)
+            wrong.append(cost(cache, k, q, slice(800, 1400)))
         assert wrong[1] < 0.8 * wrong[0], f"{prefill}: {wrong}"
+
+
+def test_learning_from_one_prompt():
+    """Its own keys are stored with what its queries say: of short ones too, of several rows, and behind padding, which says nothing."""
+    for rows, tokens, pad in ((1, 200, 0), (1, 700, 0), (2, 100, 0), (2, 1200, 600)):
+        k, q = looking(rows, tokens)
+        noise, given = torch.randn(rows, 4, pad, 64) * 30, torch.ones(rows, tokens, dtype=torch.bool)
+        q[:, :, :pad], given[:, :pad] = noise, 0
+        asked = dict(batch_size=rows, q_length=tokens, kv_length=tokens, q_offset=0, kv_offset=0, attention_mask=given)
+        asked.update(mask_function=transformers.masking_utils.causal_mask_function)
+        for way in ("aura", "sdpa", "sdpa, rows that see nothing see all"):
+            wrong = []
+            for learn in (False, True):
+                cache = AuraCache(format="k4v4", learn=learn)
+                key, value = cache.update(k, k, 0)
+                if way == "aura":
+                    ours.attention(module_of(2), q, key, value, ours.mask(**asked))
+                else:
+                    mask = ours.mask(**asked).real()
+                    mask[:, :, :pad] |= "all" in way
+                    torch.nn.functional.scaled_dot_product_attention(q, key, value, mask, enable_gqa=True)
+                wrong.append(cost(cache, k, q, slice(pad + 4, tokens - 64)))
+            assert wrong[1] < 0.8 * wrong[0], f"{way}: {rows} rows of {tokens}, {pad} of them padding: {wrong}"
+
+
+def test_what_teaches_nothing():
+    """Prompts that are refused, formats with plain keys, metrics of a profile."""
+    k, q = looking(1, 200)
+    metric = torch.eye(64)[tuple(torch.tril_indices(64, 64))].expand(2, -1)
+    profile = aura.Profile(1)
+    profile.put(0, k_metric=metric)
+    asked, attend = [], lib.aura_attend
+    try:
+        lib.aura_attend = lambda *arguments: asked.append(1) or attend(*arguments)
+        for options in (dict(format="kf16v4"), dict(format="k4v4", profile=profile), dict(format="k4v4", learn=False), dict(format="k4v4")):
+            cache = AuraCache(model("llama", num_hidden_layers=1).config, **options)
+            ours.attention(module_of(2), q, *cache.update(k, k, 0), None, is_causal=True)
+            assert bool(asked) == (options == dict(format="k4v4")), options
+        asked.clear()
+        cache, bad = AuraCache(format="k4v4"), k.clone()
+        bad[0, 1, 150, 3] = torch.nan
+        key, value = cache.update(k, bad, 0)
+        refused(aura.Status.BAD_VALUE, lambda: ours.attention(module_of(2), q, key, value, None, is_causal=True))
+        assert not asked and cache.get_seq_length() == 0
+    finally:
+        lib.aura_attend = attend
 
 
 def test_says_once_that_it_decodes():
