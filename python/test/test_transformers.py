@@ -1,6 +1,7 @@
 """AuraCache under generate(): tokens and logits against DynamicCache with transformers' own "eager" attention. In kf32vf32 only the plumbing
 can differ."""
 import copy
+import functools
 import gc
 import logging
 import os
@@ -16,6 +17,7 @@ import transformers
 import aura
 import aura.transformers as ours
 from aura import _lazy
+from aura._layer import AuraLayer
 from aura._lib import lib
 from aura.transformers import AuraCache
 from models import FAMILIES, model, prompts
@@ -446,6 +448,24 @@ def test_errors():
     hybrid = AuraCache(m.config)
     generate(m, hybrid)
     refused(aura.Status.UNSUPPORTED, lambda: hybrid.save("/nowhere"), "LinearAttentionLayer")
+
+
+def test_answers_that_are_no_numbers():
+    """A query that is NaN: the tokens are stored, and what is padding is known."""
+    given, causal = torch.tensor([[0] * 3 + [1] * 5, [1] * 8]).bool(), transformers.masking_utils.causal_mask_function
+    for window in (0, 4):
+        cache = AuraCache(format="kf32vf32", prefill="codes")
+        cache.layer_class_to_replicate = functools.partial(AuraLayer, cache.settings, window)
+        k, q = torch.randn(2, 2, 9, 64), torch.randn(2, 4, 9, 64)
+        q[1, 2, 6] = torch.nan
+        key, value = cache.update(k[:, :, :8], k[:, :, :8], 0)
+        asked = dict(batch_size=2, q_length=8, kv_length=8, q_offset=0, kv_offset=0, attention_mask=given, mask_function=causal)
+        refused(aura.Status.NOT_FINITE, lambda: ours.attention(None, q[:, :, :8], key, value, ours.mask(**asked)))
+        layer = cache.layers[0]
+        assert cache.get_seq_length() == 8 and layer.pads == [3, 0] and [len(seq) for seq in layer.seqs] == [5, 8]
+        held = min(8, window - 1) if window else 8
+        want = (k[:, :, :8] * given[:, None, :, None])[:, :, 8 - held :]
+        assert torch.equal(layer.keys + 0, want), "tokens elsewhere"
 
 
 def test_encoders():
