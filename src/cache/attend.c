@@ -248,7 +248,8 @@ static void finish_row(const struct aura_block *b, size_t i)
     const aura_attend_job *job = b->plan->job;
     uint32_t dim = cache->layout.v.dim, given = cache->config.v_dim, head = aura_q_head_of(b, i);
     struct aura_partial all = {-INFINITY, 0};
-    float out[AURA_TILE_DIM] = {0};
+    float out[AURA_TILE_DIM];
+    memset(out, 0, dim * sizeof *out);
     for (size_t split = 0; split < (a->splits_per_item ? b->plan->splits : b->plan->splits > 0); split++) {
         size_t at = partial_of(b, i, split);
         merge(&all, out, &a->partial[at], a->acc + at * dim, dim);

@@ -5,10 +5,11 @@
  *
  * Needs: row.tmpl.h; vec_store_n, vec_set1, vec_fma; VALUE_VECS, the vectors of a head that stay in registers; AURA_ISA. */
 
-/* acc[h][d .. d + 16 * vecs) += all tokens; `heads` and `vecs` are constants, n lanes count in the last vector. */
+/* acc[h][d .. d + 16 * vecs) += all tokens; `heads` and `vecs` are constants, `lanes` count in the last vector. The first
+ * heads of a call ask for the rows that come later. */
 AURA_INLINE void row_value_part(float *acc, const float *weight, size_t weight_stride, const struct aura_rows *rows,
-                            const struct table *centroid, uint32_t d, uint32_t lanes, size_t n, const int heads,
-                            const int vecs, const int kind)
+                            const struct table *centroid, uint32_t d, uint32_t lanes, size_t n, int first,
+                            const int heads, const int vecs, const int kind)
 {
     size_t stride = rows->query_stride;
     vec sum[4][4];
@@ -19,7 +20,7 @@ AURA_INLINE void row_value_part(float *acc, const float *weight, size_t weight_s
             sum[h][v] = vec_load_n(acc + (size_t)h * stride + d + 16 * v, lanes);
     for (size_t t = 0; t < n; t++) {
         vec x[4];
-        if (d == 0)
+        if (first && d == 0)
             row_prefetch(rows, t, kind);
         AURA_UNROLL
         for (int v = 0; v < vecs; v++)
@@ -40,16 +41,16 @@ AURA_INLINE void row_value_part(float *acc, const float *weight, size_t weight_s
 }
 
 AURA_INLINE void row_value_heads(float *acc, const float *weight, size_t weight_stride, const struct aura_rows *rows,
-                             size_t n, const int heads, const int kind)
+                             size_t n, int first, const int heads, const int kind)
 {
     struct table centroid = row_table(rows, kind);
     uint32_t d = 0, dim = rows->dim;
     for (; d + 16 * VALUE_VECS <= dim; d += 16 * VALUE_VECS)
-        row_value_part(acc, weight, weight_stride, rows, &centroid, d, AURA_LANES, n, heads, VALUE_VECS, kind);
+        row_value_part(acc, weight, weight_stride, rows, &centroid, d, AURA_LANES, n, first, heads, VALUE_VECS, kind);
     for (; d + AURA_LANES <= dim; d += AURA_LANES)
-        row_value_part(acc, weight, weight_stride, rows, &centroid, d, AURA_LANES, n, heads, 1, kind);
+        row_value_part(acc, weight, weight_stride, rows, &centroid, d, AURA_LANES, n, first, heads, 1, kind);
     if (d < dim)
-        row_value_part(acc, weight, weight_stride, rows, &centroid, d, dim - d, n, heads, 1, kind);
+        row_value_part(acc, weight, weight_stride, rows, &centroid, d, dim - d, n, first, heads, 1, kind);
 }
 
 AURA_INLINE void row_value_rows(float *acc, const float *weight, size_t weight_stride, const struct aura_rows *rows,
@@ -57,11 +58,11 @@ AURA_INLINE void row_value_rows(float *acc, const float *weight, size_t weight_s
 {
     size_t g = 0, stride = rows->query_stride;
     for (; g + 4 <= n_query; g += 4)
-        row_value_heads(acc + g * stride, weight + g * weight_stride, weight_stride, rows, n, 4, kind);
+        row_value_heads(acc + g * stride, weight + g * weight_stride, weight_stride, rows, n, !g, 4, kind);
     for (; g + 2 <= n_query; g += 2)
-        row_value_heads(acc + g * stride, weight + g * weight_stride, weight_stride, rows, n, 2, kind);
+        row_value_heads(acc + g * stride, weight + g * weight_stride, weight_stride, rows, n, !g, 2, kind);
     if (g < n_query)
-        row_value_heads(acc + g * stride, weight + g * weight_stride, weight_stride, rows, n, 1, kind);
+        row_value_heads(acc + g * stride, weight + g * weight_stride, weight_stride, rows, n, !g, 1, kind);
 }
 
 #define AURA_STAMP(stage, shape, kind, isa)                                                                            \
