@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 from typing import Any
 
+import numpy as np
 import torch
 from transformers.cache_utils import CacheLayerMixin
 
@@ -16,6 +17,7 @@ from ._lib import Error, Status, bad, check, emulated, lib, make
 from ._profiles import Profile
 from ._step import DTYPES, GpuStep, Step, added, looks_of, rowwise, set_strides
 
+_FEW = 16  # most tokens of a step; a call of more is a prompt, or a part of one
 _WINDOW_QUERIES = 512  # most tokens of a call where a window frees memory; longer prompts go in parts
 _PLAIN = (_abi.AURA_KIND_F32, _abi.AURA_KIND_F16, _abi.AURA_KIND_BF16)
 _TAUGHT = 512  # positions whose queries a cache learns from
@@ -367,6 +369,53 @@ class AuraLayer(CacheLayerMixin):
         setattr(ask, "from", since.data_ptr())
         ask.until = until.data_ptr()
         return mask, since, until
+
+    def sees_itself(self, tokens: int) -> bool:
+        """Whether this is a later part of a prompt that sees its own numbers as they are: more tokens than a step has, of a
+        cache of the CPU with codes on some side."""
+        exact = self.settings.prefill == "exact" and not self.gpu
+        if tokens <= _FEW or not exact or self.pending is None or self.pending[0].shape[2] != tokens:
+            return False
+        kinds = self.store._get_info().config.format
+        return kinds.k not in _PLAIN or kinds.v not in _PLAIN
+
+    def attend_part(self, query: torch.Tensor, scale: float | None, softcap: float, sinks: torch.Tensor | None,
+                    window: int) -> torch.Tensor:
+        """As attend(), for a later part of a prompt without padding: its own tokens are seen as they are, older ones as they
+        are stored. Both answers are joined by their log-sum-exp. The part is stored last, when a cache that learns has counted
+        its queries; its own tokens come first, so that one with numbers that are none teaches nothing."""
+        counts["attend"] += 1
+        k, v, q = (rowwise(x).transpose(1, 2) for x in (*self.pending, query))
+        given = dict(scale=scale or self.k_dim**-0.5, softcap=softcap or 0.0, return_lse=True)
+        out = torch.empty(*q.shape[:3], self.v_dim)
+        own = Store(q.shape[2], self.kv_heads, self.k_dim, "kf32vf32", v_dim=self.v_dim, threads=self.settings.threads)
+        seqs = [own.sequence() for _ in self.seqs]
+        try:
+            own.append(seqs, k, v)
+            own_lse = own.attend(seqs, q, out, window=window, **given)[1]
+            older, older_lse = self._attend_older(q, sinks, window or self.sliding_window, given)
+        except Error:
+            self.pending = None
+            self._recount()
+            raise
+        self.flush()
+        share = torch.sigmoid(older_lse - torch.from_numpy(np.stack(own_lse)))
+        return out.lerp_(older, share[..., None]).to(query.dtype)
+
+    def _attend_older(self, q: torch.Tensor, sinks: torch.Tensor | None, window: int,
+                      given: dict) -> tuple[torch.Tensor, torch.Tensor]:
+        """Queries that come behind all that is stored. What a query sees begins at since, `window` tokens before its end."""
+        out, lse, tokens = torch.empty(*q.shape[:3], self.v_dim), torch.empty(q.shape[:3]), q.shape[1]
+        stored = [(len(seq), seq.first if window else 0) for seq in self.seqs]
+        most = _WINDOW_QUERIES if self.sliding_window else tokens
+        for begin in range(0, tokens, most):
+            part = slice(begin, min(begin + most, tokens))
+            ends = np.arange(part.start + 1, part.stop + 1)
+            since = [np.clip(ends + (old - window), first, old) for old, first in stored] if window else None
+            answers = self.store.attend(self.seqs, q[:, part], out[:, part], sinks=sinks, planes=self.settings.planes,
+                                        since=since, until=[[old] for old, _ in stored], **given)[1]
+            lse[:, part] = torch.from_numpy(np.stack(answers))
+        return out, lse
 
     def attend_plain(self, query: torch.Tensor, scale: float | None, softcap: float, sinks: torch.Tensor | None, skip: list[int] | None,
                      window: int) -> torch.Tensor:

@@ -168,6 +168,8 @@ def attention(module: Any, query: torch.Tensor, key: Any, value: Any, attention_
         if exact is not None:
             return exact, None
     if plain:
+        if tokens > 1 and skip is None and layer.sees_itself(tokens):
+            return layer.attend_part(query, scaling, softcap, s_aux, window), None
         return layer.attend(query, scaling, softcap, s_aux, skip, window=window), None
     if mask is None:
         mask = torch.ones((1, 1, tokens, key.length), dtype=torch.bool, device=query.device)

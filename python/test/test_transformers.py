@@ -16,7 +16,7 @@ import transformers
 
 import aura
 import aura.transformers as ours
-from aura import _lazy
+from aura import _layer, _lazy
 from aura._layer import AuraLayer
 from aura._lib import lib
 from aura.transformers import AuraCache
@@ -185,6 +185,56 @@ def test_turns_copies_chunks():
             assert cache.get_seq_length() == before, "a copy grew, and the original with it"
         chunked = generate(m, AuraCache(m.config, "kf32vf32"), prompts(), prefill_chunk_size=9)
         same(chunked, plain(name), f"{name} in chunks")
+
+
+def test_later_parts_see_themselves():
+    """With plain numbers, taken for codes, nothing but the arithmetic differs. Few tokens are a step."""
+    plain_kinds, cuts = _layer._PLAIN, ((0, 30), (30, 31), (31, 100), (100, 103), (103, 150))
+    for name in ("llama", "mistral, window", "gemma2, softcap", "gpt_oss, sinks"):
+        given, eager, m, went = prompts(2, 150, (7, 0)), model(name, "eager"), model(name), []
+        try:
+            _layer._PLAIN = ()
+            for cache, reader in ((transformers.DynamicCache(config=m.config), eager), (AuraCache(m.config, "kf32vf32"), m)):
+                logits = [reader(input_ids=given["input_ids"][:, a:b], attention_mask=given["attention_mask"][:, :b],
+                                 past_key_values=cache).logits for a, b in cuts]
+                went.append(torch.cat(logits, 1)[:, 7:])
+        finally:
+            _layer._PLAIN = plain_kinds
+        off = float((went[1] - went[0]).abs().max() / went[0].abs().max())
+        assert off < TIGHT and cache.layers[0].pads == [7, 0] and cache.get_seq_length() == 150, f"{name}: {off}"
+
+
+def test_later_parts_with_codes():
+    """A part that sees itself is nearer to the exact one; also where a window's memory is used again."""
+    ids = prompts(1, 1200, (0,))["input_ids"]
+    for dtype in (torch.float32, torch.bfloat16):
+        m, far, logits = model("llama", dtype=dtype), [], []
+        for format, prefill in (("kf32vf32", "exact"), ("k2v2", "exact"), ("k2v2", "codes")):
+            cache = AuraCache(m.config, format, prefill=prefill)
+            m(input_ids=ids[:, :100], past_key_values=cache)
+            logits.append(m(input_ids=ids[:, 100:], past_key_values=cache).logits.float())
+            far.append(float((logits[-1] - logits[0]).square().mean().sqrt()))
+        assert far[1] < far[2] / 3, f"{dtype}: {far}"
+    ids, got, m = prompts(1, 2000, (0,))["input_ids"], [], model("mistral, window")
+    for format in ("kf32vf32", "k8v8"):
+        cache = AuraCache(m.config, format)
+        parts = [ids[:, a:b] for a, b in ((0, 100), (100, 1300), (1300, 2000))]
+        got.append(torch.cat([m(input_ids=part, past_key_values=cache).logits for part in parts], 1))
+    assert cache.layers[0].seqs[0].first > 1000
+    assert float((got[1] - got[0]).abs().max() / got[0].abs().max()) < 0.01
+
+
+def test_later_parts_that_are_refused():
+    k, q = looking(2, 100)
+    for spoilt in (0, 1):  # a key, then a query
+        cache = AuraCache(format="k4v4")
+        ours.attention(module_of(2), q[:, :, :60], *cache.update(k[:, :, :60], k[:, :, :60], 0), None, is_causal=True)
+        keys, queries = k[:, :, 60:].clone(), q[:, :, 60:].clone()
+        (keys, queries)[spoilt][1, 0, 25, 3] = torch.nan
+        key, value = cache.update(keys, keys, 0)
+        status = (aura.Status.BAD_VALUE, aura.Status.NOT_FINITE)[spoilt]
+        refused(status, lambda: ours.attention(None, queries, key, value, None, is_causal=True))
+        assert cache.get_seq_length() == 60 and [len(seq) for seq in cache.layers[0].seqs] == [60, 60]
 
 
 def test_reset():
