@@ -9,8 +9,9 @@ tensors that only say where they come from (`Lazy`). The attention function "aur
 that name, finds the cache in them and asks it; so does torch's scaled_dot_product_attention (attn_implementation="sdpa"). Anybody else
 who looks at such a tensor gets its numbers, decoded, and a log message says so once.
 
-A prompt attends to its own keys and values as they are, and is encoded after that (prefill="codes": before). Padding on the left
-is never stored. There are no gradients.
+A prompt attends to its own keys and values as they are, and is encoded after that (prefill="codes": before). So does a later part of
+one, of more than 16 tokens, with "aura" on the CPU: it sees older tokens as they are stored. Padding on the left is not stored, but
+with "sdpa". There are no gradients.
 """
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ class AuraCache(Cache):
     config: the model's; it says which layers have a window, whose memory is then given back. None: no layer has.
     format: of `aura.formats()`, for all layers; None: what the profile says of each, and k4v4 where it says nothing.
     threads: that attention uses; None: as many as torch.
-    prefill: "exact": a prompt attends to its own numbers as they are; "codes": to what is stored.
+    prefill: "exact": a prompt, or a part of one, attends to its own numbers as they are; "codes": to what is stored.
     rollback: tokens that crop() takes back without loss, 1 to 224; 0: 16.
     profile: an `aura.Profile`, or the path of one: of `aura calibrate`, or what calibrate() found out.
     learn: each layer finds out which directions its queries look at, from the first tokens of a prompt, and encodes keys, the
