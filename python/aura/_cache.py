@@ -431,8 +431,8 @@ class Cache(Owner):
         return _written(lib.aura_cache_size, lib.aura_cache_write, self._use(), ctypes.byref(options))
 
     @classmethod
-    def load(cls, file: str | os.PathLike | bytes | bytearray | memoryview, *, threads: int | Context | None = None, budget_bytes: int = 0,
-             device: Any = "cpu", q_heads: int = 0) -> tuple["Cache", list[Sequence]]:
+    def load(cls, file: str | os.PathLike | bytes | bytearray | memoryview, *, threads: int | Context | None = None,
+             budget_bytes: int = 0, device: Any = "cpu", q_heads: int = 0) -> tuple["Cache", list[Sequence]]:
         """The cache of a file, or of the bytes of one, and its sequences in the order in which they were saved. Any device reads what any
         other wrote; a GPU must know q_heads, where the file does not say it."""
         if str(device) != "cpu":

@@ -178,8 +178,8 @@ class AuraLayer(CacheLayerMixin):
         return all(bool(x[i, :, first:].isfinite().all()) for x in self.pending for i, first in enumerate(starts))
 
     def _ask_nothing(self, query: torch.Tensor, starts: list[int]) -> None:
-        """The queries behind the padding of each row, the first ones. Those of a short prompt are asked again until they are enough,
-        since a cache that has counted fewer has learnt nothing; of very few that would say too little."""
+        """The first queries behind the padding of each row. Those of a short prompt are asked again until they are enough, since
+        a cache that has counted fewer has learnt nothing; very few would say too little."""
         parts = [rowwise(query[i : i + 1, :, first : first + _TAUGHT])[0] for i, first in enumerate(starts)]
         parts = [(seq, part) for seq, part in zip(self.seqs, parts) if part.shape[1]]
         left, heads = sum(part.shape[1] for _, part in parts), query.shape[1]

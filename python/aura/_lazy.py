@@ -123,14 +123,15 @@ def _sdpa(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: fl
 
 
 def padding_of(mask: torch.Tensor | None, rows: int, tokens: int) -> list[int]:
-    """How many tokens at the beginning of each row of a prompt are padding, by its mask [batch or 1, 1 or heads, tokens or 1, tokens or 1]:
-    they do not see themselves or, where transformers lets those that would see nothing see all, they see the next one."""
+    """How many tokens at the beginning of each row of a prompt are padding, by its mask [batch or 1, 1 or heads, tokens or 1,
+    tokens or 1]: they do not see themselves or, where transformers lets those that would see nothing see all, they see the
+    next one."""
     if mask is None:
         return [0] * rows
     mask = (mask if mask.dtype == torch.bool else mask > -1e4)[:, 0].expand(rows, tokens, tokens)
     padding = ~mask.diagonal(dim1=1, dim2=2)
     padding[:, :-1] |= mask.diagonal(1, dim1=1, dim2=2)
-    return (padding.long().cumprod(1)).sum(1).tolist()
+    return padding.long().cumprod(1).sum(1).tolist()
 
 
 class LazyMask(torch.Tensor):

@@ -4,8 +4,8 @@
     torch.ops.aura.append(batch.state, k, v)            # [batch, tokens, kv_heads, dim] each
     out = torch.ops.aura.attend(batch.state, q, v_dim)  # [batch, tokens, q_heads, dim] -> [batch, tokens, q_heads, v_dim]
 
-The state is a small tensor of the CPU that both change, as torch is told: so it leaves them in their order. The other tensors are where
-the cache is: on the CPU or a GPU. There are no gradients.
+The state is a small tensor of the CPU that both change, as torch is told: so it leaves them in their order. The other tensors
+are where the cache is: on the CPU or a GPU. There are no gradients.
 """
 import itertools
 import weakref

@@ -102,7 +102,8 @@ class AuraCache(Cache):
 
     @classmethod
     def load(cls, path: str | os.PathLike | bytes | bytearray | memoryview, config: Any = None, **options: Any) -> "AuraCache":
-        """The cache of a file, or of the bytes of one; `config` and options as when it was made, less the format, which the file knows."""
+        """The cache of a file, or of the bytes of one; `config` and options as when it was made, less the format, which the
+        file knows."""
         if "format" in options:
             raise bad("a file says which format it has: load() takes none")
         data, path = (io.BytesIO(path), "these bytes") if isinstance(path, BYTES) else (path, path)

@@ -414,7 +414,8 @@ def test_learning():
 
 
 def test_learning_from_one_prompt():
-    """Its own keys are stored with what its queries say: of short ones too, of several rows, and behind padding, which says nothing."""
+    """Its own keys are stored with what its queries say: of short ones too, of several rows, and behind padding, which teaches
+    nothing."""
     for rows, tokens, pad in ((1, 200, 0), (1, 700, 0), (2, 100, 0), (2, 1200, 600)):
         k, q = looking(rows, tokens)
         noise, given = torch.randn(rows, 4, pad, 64) * 30, torch.ones(rows, tokens, dtype=torch.bool)
@@ -445,10 +446,11 @@ def test_what_teaches_nothing():
     asked, attend = [], lib.aura_attend
     try:
         lib.aura_attend = lambda *arguments: asked.append(1) or attend(*arguments)
-        for options in (dict(format="kf16v4"), dict(format="k4v4", profile=profile), dict(format="k4v4", learn=False), dict(format="k4v4")):
+        learns = dict(format="k4v4")
+        for options in (dict(format="kf16v4"), {**learns, "profile": profile}, {**learns, "learn": False}, learns):
             cache = AuraCache(model("llama", num_hidden_layers=1).config, **options)
             ours.attention(module_of(2), q, *cache.update(k, k, 0), None, is_causal=True)
-            assert bool(asked) == (options == dict(format="k4v4")), options
+            assert bool(asked) == (options is learns), options
         asked.clear()
         cache, bad = AuraCache(format="k4v4"), k.clone()
         bad[0, 1, 150, 3] = torch.nan
