@@ -252,7 +252,7 @@ static void prompts_teach_of(uint32_t count, int teaches)
 
 static void prompts_teach(void)
 {
-    prompts_teach_of(600, 1), prompts_teach_of(100, 1), prompts_teach_of(60, 0);
+    prompts_teach_of(600, 1), prompts_teach_of(140, 1), prompts_teach_of(120, 0);
 }
 
 /* Few tokens, and a cache without codes, go the short way: the same bits as without exact_prompts. The second 16 tokens close a
