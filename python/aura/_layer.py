@@ -385,6 +385,7 @@ class AuraLayer(CacheLayerMixin):
         are stored. Both answers are joined by their log-sum-exp. The part is stored last, when a cache that learns has counted
         its queries; its own tokens come first, so that one with numbers that are none teaches nothing."""
         counts["attend"] += 1
+        window = window or self.sliding_window
         k, v, q = (rowwise(x).transpose(1, 2) for x in (*self.pending, query))
         given = dict(scale=scale or self.k_dim**-0.5, softcap=softcap or 0.0, return_lse=True)
         out = torch.empty(*q.shape[:3], self.v_dim)
@@ -393,7 +394,7 @@ class AuraLayer(CacheLayerMixin):
         try:
             own.append(seqs, k, v)
             own_lse = own.attend(seqs, q, out, window=window, **given)[1]
-            older, older_lse = self._attend_older(q, sinks, window or self.sliding_window, given)
+            older, older_lse = self._attend_older(q, sinks, window, given)
         except Error:
             self.pending = None
             self._recount()

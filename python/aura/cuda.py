@@ -520,7 +520,8 @@ class CudaCache(Cache):
 
     @classmethod
     def load(cls, file: str | os.PathLike | bytes | bytearray | memoryview, *, device: Any = "cuda",
-             threads: int | Context | None = None, budget_bytes: int = 0, q_heads: int = 0, tokens: int = 0, seqs: int = 0) -> tuple["CudaCache", list[CudaSequence]]:
+             threads: int | Context | None = None, budget_bytes: int = 0, q_heads: int = 0, tokens: int = 0,
+             seqs: int = 0) -> tuple["CudaCache", list[CudaSequence]]:
         """The cache of a file, or of the bytes of one, on a GPU, and its sequences in the order in which they were saved. A cache of
         the CPU may have learned: what it stored is read as it is, and tokens that follow are encoded without that."""
         host, twins = Cache.load(file, threads=threads)
