@@ -21,7 +21,7 @@ _FEW = 16  # most tokens of a step; a call of more is a prompt, or a part of one
 _WINDOW_QUERIES = 512  # most tokens of a call where a window frees memory; longer prompts go in parts
 _PLAIN = (_abi.AURA_KIND_F32, _abi.AURA_KIND_F16, _abi.AURA_KIND_BF16)
 _TAUGHT = 512  # positions whose queries a cache learns from
-_LEAST_TAUGHT = 64  # where a prompt has fewer queries, each is asked once
+_LEAST_TAUGHT = 128  # fewer queries are asked once: again and again they would make worse what comes long after them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,7 +179,7 @@ class AuraLayer(CacheLayerMixin):
 
     def _ask_nothing(self, query: torch.Tensor, starts: list[int]) -> None:
         """The first queries behind the padding of each row. Those of a short prompt are asked again until they are enough, since
-        a cache that has counted fewer has learnt nothing; very few would say too little."""
+        a cache that has counted fewer has learnt nothing."""
         parts = [rowwise(query[i : i + 1, :, first : first + _TAUGHT])[0] for i, first in enumerate(starts)]
         parts = [(seq, part) for seq, part in zip(self.seqs, parts) if part.shape[1]]
         left, heads = sum(part.shape[1] for _, part in parts), query.shape[1]
