@@ -3,8 +3,8 @@
 
 #include <inttypes.h>
 
-/* Positions that a cache learns from; the least of a prompt that are counted several times. What 64 had taught made the second half of
- * 2 048 tokens worse than nothing would (k4v4 0.0023 instead of 0.0020), 128 and 256 better (0.0018, 0.0016); 512 have 0.0015. */
+/* Positions that a cache learns from; the least of a prompt that are counted several times. What 64 had taught made the second half
+ * of 2 048 tokens worse than nothing would (k4v4 0.0023 instead of 0.0020), 128 and 256 better (0.0018, 0.0016); 512 have 0.0015. */
 enum { TAUGHT = 512, LEAST_TAUGHT = 128 };
 
 /* Appends, then attends: each query sees what the cache holds after the last token of the call. */
@@ -43,8 +43,8 @@ static int attend_older(const struct llm_state *state, const aura_cache *cache, 
     return aura_attend(cache, &job, 1, options);
 }
 
-/* A cache that learns makes something of queries when it has counted 512. Those of a shorter prompt are asked again until it has, but
- * for the one time that every prompt is asked; of very few they would say too little. The answers do not count. */
+/* A cache that learns makes something of queries when it has counted 512. Those of a shorter prompt are asked again until it has,
+ * but for the one time that every prompt is asked; of very few they would say too little. The answers do not count. */
 static int teach(const struct llm_state *state, const aura_cache *cache, const aura_attend_job *ask,
                  const aura_attend_options *options)
 {
