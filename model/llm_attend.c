@@ -4,7 +4,7 @@
 #include <inttypes.h>
 
 /* Positions that a cache learns from; the least of a prompt that are counted several times. What 64 had taught made the second half
- * of 2 048 tokens worse than nothing would (k4v4 0.0023 instead of 0.0020), 128 and 256 better (0.0018, 0.0016); 512 have 0.0015. */
+ * of 2 048 tokens worse than nothing (k4v4 0.0023 instead of 0.0020), 128 and 256 better (0.0018, 0.0016); 512 have 0.0015. */
 enum { TAUGHT = 512, LEAST_TAUGHT = 128 };
 
 /* Appends, then attends: each query sees what the cache holds after the last token of the call. */
