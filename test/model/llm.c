@@ -275,19 +275,26 @@ static void no_prompts(void)
     }
 }
 
-/* A prompt that fails in the middle leaves what was there, and the next one is right. */
-static void prompts_that_fail(void)
+/* A model of which token 0 has a weight that is not finite, and tokens without it. */
+static struct opened open_with_bad_token(uint32_t *tokens, uint32_t n)
 {
     struct tiny t = tiny_model("llama");
     struct gguf_writer w = {0};
-    uint32_t tokens[MOST];
-    float logits[VOCAB], again[VOCAB], nan = NAN;
-    some_tokens(tokens, MOST);
-    for (int i = 0; i < MOST; i++)
-        tokens[i] += !tokens[i]; /* token 0 has a weight that is not finite */
+    const float nan = NAN;
+    some_tokens(tokens, n);
+    for (uint32_t i = 0; i < n; i++)
+        tokens[i] += !tokens[i];
     tiny_write(&t, &w);
     memcpy(w.data.data, &nan, sizeof nan);
-    struct opened o = open_bytes(&w);
+    return open_bytes(&w);
+}
+
+/* A prompt that fails in the middle leaves what was there, and the next one is right. */
+static void prompts_that_fail(void)
+{
+    uint32_t tokens[MOST];
+    float logits[VOCAB], again[VOCAB];
+    struct opened o = open_with_bad_token(tokens, MOST);
     const struct llm_options options = {.format = {AURA_KIND_B4, AURA_KIND_B4}, .exact_prompts = 1, .rollback = 30};
     EXPECT(o.llm && !llm_state_create(o.llm, &options, &o.state, error), "%s", error);
     EXPECT(!llm_forward(o.state, tokens, 20, 0, NULL, error) && !llm_forward(o.state, tokens + 20, 30, 1, logits, error), "%s",
@@ -307,16 +314,9 @@ static void prompts_that_fail(void)
 static void prompts_that_fail_teach_nothing(void)
 {
     enum { LONG = 600 };
-    struct tiny t = tiny_model("llama");
-    struct gguf_writer w = {0};
     static uint32_t tokens[LONG];
-    float logits[2][VOCAB], nan = NAN;
-    some_tokens(tokens, LONG);
-    for (int i = 0; i < LONG; i++)
-        tokens[i] += !tokens[i]; /* token 0 has a weight that is not finite */
-    tiny_write(&t, &w);
-    memcpy(w.data.data, &nan, sizeof nan);
-    struct opened o = open_bytes(&w);
+    float logits[2][VOCAB];
+    struct opened o = open_with_bad_token(tokens, LONG);
     for (int fails = 0; fails < 2; fails++) {
         const struct llm_options options = {.format = {AURA_KIND_B3, AURA_KIND_B3}, .exact_prompts = 1, .flags = AURA_LEARN,
                                             .tokens = LONG + 20};
