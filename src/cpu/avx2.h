@@ -118,14 +118,6 @@ AURA_INLINE struct two vec_sum2(vec a, vec b)
     struct two sums = {_mm256_cvtss_f32(h1), _mm_cvtss_f32(_mm256_extractf128_ps(h1, 1))};
     return sums;
 }
-/* a_sum[i], b_sum[i] = the sums of a[i] and b[i]. */
-AURA_INLINE void vec_sums(float *a_sum, float *b_sum, const vec *a, const vec *b, const int n)
-{
-    for (int i = 0; i < n; i++) {
-        const struct two sums = vec_sum2(a[i], b[i]);
-        a_sum[i] = sums.first, b_sum[i] = sums.second;
-    }
-}
 /* The largest lane. */
 AURA_INLINE float vec_top(vec v)
 {
@@ -191,11 +183,6 @@ AURA_INLINE vec vec_lookup16(vec table, ivec index)
     return vec_of(lookup16_half(table, index.lo), lookup16_half(table, index.hi));
 }
 
-/* a / sqrt(b). */
-AURA_INLINE vec vec_over_root(vec a, vec b)
-{
-    return vec_of(_mm256_div_ps(a.lo, _mm256_sqrt_ps(b.lo)), _mm256_div_ps(a.hi, _mm256_sqrt_ps(b.hi)));
-}
 AURA_INLINE vec vec_fma(vec a, vec b, vec c)
 {
     return vec_of(_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi));
@@ -256,6 +243,16 @@ AURA_INLINE vec vec_below(vec x, float limit, vec v)
 
 /* 16 registers, two a vector: 4 heads of one token, or of one vector of the accumulator. */
 enum { SCORE_TOGETHER = 1, VALUE_VECS = 1, ENCODE_FITS = 1 };
+struct sums {
+    float dot[ENCODE_FITS], size2[ENCODE_FITS];
+};
+/* The sums of as many vectors. */
+AURA_INLINE struct sums vec_sums(const vec *dots, const vec *squares)
+{
+    const struct two two = vec_sum2(dots[0], squares[0]);
+    struct sums sums = {{two.first}, {two.second}};
+    return sums;
+}
 
 AURA_INLINE uint64_t pack8(uint64_t bytes, const int bits) { return bits_pack8(bytes, bits); }
 AURA_INLINE uint64_t unpack8(uint64_t packed, const int bits) { return bits_unpack8(packed, bits); }

@@ -73,28 +73,6 @@ AURA_INLINE struct two vec_sum2(vec a, vec b)
     struct two sums = {_mm512_cvtss_f32(h1), _mm_cvtss_f32(_mm512_extractf32x4_ps(h1, 1))};
     return sums;
 }
-/* The sums of four vectors. */
-AURA_INLINE void sums_of_four(float *sum, const vec *v)
-{
-    vec a = _mm512_add_ps(_mm512_shuffle_f32x4(v[0], v[1], 0x44), _mm512_shuffle_f32x4(v[0], v[1], 0xee));
-    vec b = _mm512_add_ps(_mm512_shuffle_f32x4(v[2], v[3], 0x44), _mm512_shuffle_f32x4(v[2], v[3], 0xee));
-    vec all = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd)); /* a quarter each */
-    all = _mm512_add_ps(all, _mm512_permute_ps(all, 0x4e));
-    all = _mm512_add_ps(all, _mm512_permute_ps(all, 0xb1));
-    _mm_storeu_ps(sum, _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, all)));
-}
-/* a_sum[i], b_sum[i] = the sums of a[i] and b[i]; four at once take 8 shuffles instead of 14. */
-AURA_INLINE void vec_sums(float *a_sum, float *b_sum, const vec *a, const vec *b, const int n)
-{
-    if (n == 4) {
-        sums_of_four(a_sum, a), sums_of_four(b_sum, b);
-        return;
-    }
-    for (int i = 0; i < n; i++) {
-        const struct two sums = vec_sum2(a[i], b[i]);
-        a_sum[i] = sums.first, b_sum[i] = sums.second;
-    }
-}
 /* The largest lane. */
 AURA_INLINE float vec_top(vec v) { return _mm512_reduce_max_ps(v); }
 /* top[i] = the largest lane of v[i]; four vectors at once take 8 shuffles instead of 16. */
@@ -143,8 +121,6 @@ AURA_INLINE vec vec_lookup(const float *table, const vec *part, ivec index, cons
 /* Only the lowest 4 bits of an index count. */
 AURA_INLINE vec vec_lookup16(vec table, ivec index) { return _mm512_permutexvar_ps(index, table); }
 
-/* a / sqrt(b). */
-AURA_INLINE vec vec_over_root(vec a, vec b) { return _mm512_div_ps(a, _mm512_sqrt_ps(b)); }
 AURA_INLINE vec vec_fma(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c); }
 /* b in the lanes whose bit is set, a in the others. */
 AURA_INLINE vec vec_blend(vec a, vec b, const uint16_t lanes) { return _mm512_mask_blend_ps(lanes, a, b); }
@@ -182,6 +158,26 @@ AURA_INLINE vec vec_below(vec x, float limit, vec v)
 
 /* 32 registers: 4 heads x 4 tokens, 4 heads x 4 vectors, and 4 fits, are kept at once. */
 enum { SCORE_TOGETHER = 4, VALUE_VECS = 4, ENCODE_FITS = 4 };
+struct sums {
+    float dot[ENCODE_FITS], size2[ENCODE_FITS];
+};
+AURA_INLINE __m128 sums_of_four(const vec *v)
+{
+    vec a = _mm512_add_ps(_mm512_shuffle_f32x4(v[0], v[1], 0x44), _mm512_shuffle_f32x4(v[0], v[1], 0xee));
+    vec b = _mm512_add_ps(_mm512_shuffle_f32x4(v[2], v[3], 0x44), _mm512_shuffle_f32x4(v[2], v[3], 0xee));
+    vec all = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd)); /* a quarter each */
+    all = _mm512_add_ps(all, _mm512_permute_ps(all, 0x4e));
+    all = _mm512_add_ps(all, _mm512_permute_ps(all, 0xb1));
+    return _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, all));
+}
+/* The sums of as many vectors: 16 shuffles, where one pair after the other takes 28. */
+AURA_INLINE struct sums vec_sums(const vec *dots, const vec *squares)
+{
+    struct sums sums;
+    _mm_storeu_ps(sums.dot, sums_of_four(dots));
+    _mm_storeu_ps(sums.size2, sums_of_four(squares));
+    return sums;
+}
 
 /* Eight codes between bytes and a packed stream. */
 AURA_INLINE uint64_t lowest_bits(const int bits) { return 0x0101010101010101u * ((1u << bits) - 1); }

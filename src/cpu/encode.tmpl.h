@@ -11,7 +11,7 @@
  * Other tables are divided into 16 cells, in each of which one threshold is at most; so one comparison decides.
  *
  * Needs: row_codes.tmpl.h; vec_round, vec_fma, vec_sub, vec_from_int, ivec_from_vec; vec_load_n, vec_set1, vec_add,
- *        vec_mul, vec_keep, vec_abs, vec_max, vec_min, vec_sum, vec_sums, vec_over_root, vec_top, vec_above; ivec_zero,
+ *        vec_mul, vec_keep, vec_abs, vec_max, vec_min, vec_sum, vec_sum2, vec_sums, vec_top, vec_above; ivec_zero,
  *        ivec_add, ivec_add_where, ivec_plus, ivec_and, ivec_xor, ivec_sar, ivec_shr, ivec_set1, ivec_of_vec, vec_of_ivec;
  *        TIES_NONE, ties_note, ties_found; ENCODE_FITS, the fits that are tried together; AURA_ISA. */
 
@@ -140,7 +140,16 @@ AURA_INLINE uint32_t encode_try(float *dot, float *size2, const struct mirrored 
             squares[i] = vec_add(squares[i], vec_mul(c, c));
         }
     }
-    vec_sums(dot, size2, dots, squares, n);
+    if (n == ENCODE_FITS) {
+        const struct sums sums = vec_sums(dots, squares);
+        memcpy(dot, sums.dot, sizeof sums.dot);
+        memcpy(size2, sums.size2, sizeof sums.size2);
+    } else {
+        for (int i = 0; i < n; i++) {
+            const struct two sums = vec_sum2(dots[i], squares[i]);
+            dot[i] = sums.first, size2[i] = sums.second;
+        }
+    }
     AURA_UNROLL
     for (int i = 0; i < n; i++)
         unsure |= (uint32_t)(bits > 4 && ties_found(near[i])) << i;
@@ -205,7 +214,8 @@ AURA_INLINE uint32_t encode_best(float *dot, float *size2, const float *y, const
         encode_fits(dots + k, squares + k, y, plan, unit, size, k, ENCODE_FITS, mirrored, bits);
     for (; k < plan->n_fits; k++)
         encode_fits(dots + k, squares + k, y, plan, unit, size, k, 1, mirrored, bits);
-    vec_store(cosine, vec_over_root(vec_load(dots), vec_load(squares)));
+    for (k = 0; k < AURA_LANES; k++) /* of all that there is room for: the compiler makes vectors of it */
+        cosine[k] = dots[k] / sqrtf(squares[k]);
     for (k = 0; k < plan->n_fits; k++) { /* without a branch: which fit is best cannot be foretold */
         found += (k - found) & -(uint32_t)(cosine[k] > best);
         best = cosine[k] > best ? cosine[k] : best;

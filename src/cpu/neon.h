@@ -156,14 +156,6 @@ AURA_INLINE struct two vec_sum2(vec a, vec b)
     struct two sums = {vec_sum(a), vec_sum(b)};
     return sums;
 }
-/* a_sum[i], b_sum[i] = the sums of a[i] and b[i]. */
-AURA_INLINE void vec_sums(float *a_sum, float *b_sum, const vec *a, const vec *b, const int n)
-{
-    for (int i = 0; i < n; i++) {
-        const struct two sums = vec_sum2(a[i], b[i]);
-        a_sum[i] = sums.first, b_sum[i] = sums.second;
-    }
-}
 /* The largest lane. */
 AURA_INLINE float vec_top(vec v)
 {
@@ -245,13 +237,6 @@ AURA_INLINE vec vec_lookup16(vec table, ivec index)
     return v;
 }
 
-/* a / sqrt(b). */
-AURA_INLINE vec vec_over_root(vec a, vec b)
-{
-    for (int i = 0; i < 4; i++)
-        a.val[i] = vdivq_f32(a.val[i], vsqrtq_f32(b.val[i]));
-    return a;
-}
 AURA_INLINE vec vec_fma(vec a, vec b, vec c)
 {
     for (int i = 0; i < 4; i++)
@@ -326,6 +311,16 @@ AURA_INLINE vec vec_below(vec x, float limit, vec v)
 
 /* 32 registers, four a vector: 4 heads of one token, or of one vector of the accumulator. */
 enum { SCORE_TOGETHER = 1, VALUE_VECS = 1, ENCODE_FITS = 1 };
+struct sums {
+    float dot[ENCODE_FITS], size2[ENCODE_FITS];
+};
+/* The sums of as many vectors. */
+AURA_INLINE struct sums vec_sums(const vec *dots, const vec *squares)
+{
+    const struct two two = vec_sum2(dots[0], squares[0]);
+    struct sums sums = {{two.first}, {two.second}};
+    return sums;
+}
 
 AURA_INLINE uint64_t pack8(uint64_t bytes, const int bits) { return bits_pack8(bytes, bits); }
 AURA_INLINE uint64_t unpack8(uint64_t packed, const int bits) { return bits_unpack8(packed, bits); }
