@@ -16,7 +16,7 @@ import transformers
 
 import aura
 import aura.transformers as ours
-from aura import _layer, _lazy
+from aura import _calibrate, _layer, _lazy
 from aura._layer import AuraLayer
 from aura._lib import lib
 from aura.transformers import AuraCache
@@ -110,6 +110,19 @@ def test_masks_of_heads():
         want = sdpa(q, k, v, mask, scale=0.125, enable_gqa=True)
         assert torch.allclose(out, want, atol=1e-5), f"{way}: {float((out - want).abs().max())}"
         assert ours.counts["decoded"] == before["decoded"] and ours.counts["masked"] > before["masked"], way
+
+
+def test_metrics_of_values():
+    """What the product behind attention makes of a head's output, whichever way round its weights lie: GPT-2 and GPT-BigCode call
+    it by one name."""
+    below = torch.tril_indices(16, 16)
+    for product in (torch.nn.Linear(64, 64), transformers.pytorch_utils.Conv1D(64, 64)):
+        module = torch.nn.Module()
+        module.c_proj = product
+        w = (product(torch.eye(64)) - product(torch.zeros(1, 64))).double().reshape(2, 2, 16, 64)
+        want = torch.einsum("kgdo,kgeo->kde", w, w)[:, below[0], below[1]]
+        got = _calibrate._metric_of_values(module, 4, 2, 16)
+        assert torch.allclose(got.double(), want, rtol=1e-3, atol=1e-6), f"{type(product).__name__}: {float((got - want).abs().max())}"
 
 
 def test_beams_and_samples():
