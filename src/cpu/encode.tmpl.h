@@ -7,7 +7,7 @@
  *
  * That is encode_fit(), for any table. Tables that mirror themselves around 0 have something faster, encode_mirrored(): the
  * levels of |y|, which give the same products and squares. Of equally spaced levels it takes the quotient as it is: where
- * that is so near a threshold that rounding may decide, the vector is encoded the other way, once in a few dozen vectors.
+ * that is so near a threshold that rounding may decide, the fit is made the other way, once in a few dozen fits.
  * Other tables are divided into 16 cells, in each of which one threshold is at most; so one comparison decides.
  *
  * Needs: row_codes.tmpl.h; vec_round, vec_fma, vec_sub, vec_from_int, ivec_from_vec; vec_load_n, vec_set1, vec_add,
