@@ -418,8 +418,8 @@ __device__ __forceinline__ void finish_warp(const struct dev_prefill &p, wgmma_s
 template <class S>
 __device__ __forceinline__ void ask_logits(wgmma_space<S> &s, wgmma_running<S> &run, const wgmma_turn<S> &turn)
 {
-    const uint64_t q = operand_at(&s.q[0][(threadIdx.x / 128 - 1) * 64][0]), k = operand_at(s.k[0]) +
-        turn.stage * (S::STAGE_BYTES / 16);
+    const uint64_t q = operand_at(&s.q[0][uniform(threadIdx.x / 128 - 1) * 64][0]),
+                   k = operand_at(s.k[0]) + turn.stage * (S::STAGE_BYTES / 16);
     meeting_wait(&s.k_full[turn.stage], turn.parity);
     products_begin();
 #pragma unroll
@@ -521,11 +521,12 @@ __device__ __forceinline__ void hide_step(const struct dev_prefill &p, wgmma_run
         hide_unseen<S>(p, run, token + step % PARTS * S::TOKENS);
 }
 
-/* All steps. */
+/* All steps. turn is uniform, so that a warp finds a stage's operands once for all lanes. */
 template <class S>
 __device__ __forceinline__ void attend_steps(const struct dev_prefill &p, wgmma_space<S> &s, wgmma_running<S> &run,
                                              const struct tile_reach &t, uint32_t steps, wgmma_turn<S> &turn)
 {
+    turn = {uniform(turn.stage), uniform(turn.parity)};
     ask_logits<S>(s, run, turn);
     products_but_last_done<0>();
     give_stage<S>(&s.k_empty[turn.stage]);
@@ -581,7 +582,7 @@ __device__ __forceinline__ void attend_item(const struct dev_prefill &p, wgmma_s
     __syncthreads();
     wgmma_running<S> run;
     const struct tile_reach t = tile_reach_of(p, s.work);
-    const uint32_t steps = steps_of<S>(t);
+    const uint32_t steps = uniform(steps_of<S>(t));
     begin_rows<S>(p, s, run);
     if (steps)
         attend_steps<S>(p, s, run, t, steps, turn);
@@ -611,9 +612,10 @@ __device__ __forceinline__ void compute(const struct dev_prefill &p, wgmma_space
     wgmma_turn<S> turn = {0, 0};
     for (;;) {
         __syncthreads();
-        if (s.work.what == PREFILL_NOTHING)
+        const uint32_t what = uniform(s.work.what);
+        if (what == PREFILL_NOTHING)
             return;
-        if (s.work.what == PREFILL_IMAGE)
+        if (what == PREFILL_IMAGE)
             make_images<S>(p, s);
         else
             attend_item<S>(p, s, turn);
@@ -631,7 +633,7 @@ __device__ __forceinline__ void prefill_wgmma(const struct dev_prefill &p)
             meeting_init(&s.k_empty[i], 8), meeting_init(&s.v_empty[i], 8);
         }
     __syncthreads();
-    if (threadIdx.x < 128) {
+    if (uniform(threadIdx.x / 128) == 0) {
         fewer_registers<40>();
         supply<S>(p, s);
     } else {

@@ -102,12 +102,6 @@ __device__ __forceinline__ wide_queries<S> wide_queries_of(wide_space<S> &s)
     return {(int8_t(*)[2][S::D + 8])s.plain, (__half(*)[2][S::D + 8])(S::KEPT ? s.half : s.plain + S::HALF_BYTES / 2), s.row};
 }
 
-/* The same in all lanes, which the compiler then knows: products may be begun in branches that depend on it. */
-__device__ __forceinline__ uint32_t uniform(uint32_t x)
-{
-    return __shfl_sync(~0u, x, 0);
-}
-
 /* Where a group is. */
 template <class S>
 struct wide_walk {

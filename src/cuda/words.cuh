@@ -285,4 +285,12 @@ __device__ __forceinline__ uint8_t *dynamic_shared()
 }
 
 #endif
+
+/* The same in all lanes, which the compiler then knows: products may be begun in branches that depend on it, and what is computed
+ * from it is computed once for the warp. The latter only where no lane can be elsewhere: every branch around is uniform too. */
+__device__ __forceinline__ uint32_t uniform(uint32_t x)
+{
+    return __shfl_sync(~0u, x, 0);
+}
+
 #endif
