@@ -17,20 +17,16 @@ struct wgmma_shape {
     static constexpr int LOGITS = TOKENS / 2;               /* of a lane */
     static constexpr int O_COLUMNS = D == 64 ? 64 : 128, O_PARTS = D / O_COLUMNS; /* of one product of values */
     static constexpr uint32_t STAGE_BYTES = TOKENS * D * 2; /* of a side */
-    static constexpr int AT_ONCE = D == 256 ? 2 : 8;        /* rows that a warp rotates at once: each waits for itself alone */
 };
 
 /* Shared memory; begins at a multiple of 1024. */
 template <class S>
 struct wgmma_space {
     uint8_t q[S::D / 64][S::ROWS][128];
-    uint8_t k[S::STAGES][S::STAGE_BYTES], v[S::STAGES][S::STAGE_BYTES]; /* then, of the groups, what they have added up */
-    float factor[S::ROWS]; /* from products to logits; NaN where a query is not finite */
+    uint8_t k[S::STAGES][S::STAGE_BYTES], v[S::STAGES][S::STAGE_BYTES]; /* before and after, k[0] has the matrix that turns rows */
     struct prefill_work work;
     uint64_t k_full[S::STAGES], k_empty[S::STAGES], v_full[S::STAGES], v_empty[S::STAGES];
 };
-
-enum { WGMMA_APART = 4 }; /* floats between rows that are turned */
 
 /* Which stage is next, of those that go round; and the parity of the phase that it is in. */
 template <class S>
@@ -110,165 +106,268 @@ __device__ __forceinline__ void supply(const struct dev_prefill &p, wgmma_space<
     }
 }
 
-/* ---- queries ---------------------------------------------------------------------------------------------------------- */
+/* ---- rows on their way in and out ------------------------------------------------------------------------------------- */
 
-/* Walsh-Hadamard of some rows: coordinate lane * E + i of row r is y[r][i]. As hadamard_warp(), which has the same order. */
-template <int N, int E>
-__device__ __forceinline__ void hadamard_rows(float (&y)[N][E])
+/* Rows are turned (by a Walsh-Hadamard transform, or not at all) by a product with a matrix of 1 and -1, so that each number
+ * crosses no lanes but in the tensor product. What goes in is two f16 that add up to it: what is lost is 2^-22 of the largest of
+ * its row.
+ *
+ * A lane's numbers y[i][4 j + 2 r + e] are, of its row r, columns i * O_COLUMNS + 8 j + 2 t + e: as products leave them, and as
+ * images want queries. The caller's tensors have the same registers spread over channels: spread_channel() of the column. Then a
+ * lane has eight channels side by side for every four j, and loads and stores 16 bytes of f16 at once. The product takes either
+ * order to the other, and with the same matrix: that of a column's spread channel and a plain row is what that of a plain column
+ * and a row's spread channel is, since the transform has as many -1 as its two numbers share bits. */
+__device__ __forceinline__ uint32_t spread_channel(uint32_t column)
 {
-    const uint32_t lane = threadIdx.x % 32;
+    return (column & ~30u) | (column >> 2 & 6) | (column << 2 & 24);
+}
+
+/* Of the matrix, rows `row`, which is even, and the next: (-1)^(bits that row and channel share), or 1 where they are the same. */
+__device__ __forceinline__ uint32_t turn_of(uint32_t channel, uint32_t row, bool rotated)
+{
+    if (rotated)
+        return (__popc(channel & row) % 2 ? 0xbc00bc00 : 0x3c003c00) ^ channel << 31;
+    return channel / 2 == row / 2 ? 0x3c00u << channel % 2 * 16 : 0;
+}
+
+/* The matrix, by the threads of both groups. */
+template <class S>
+__device__ __forceinline__ void make_turn(uint8_t *matrix, bool rotated)
+{
+    constexpr uint32_t N = S::O_COLUMNS;
+    static_assert(N * N * 2 <= S::STAGE_BYTES, "it lies where the first keys will");
+    for (uint32_t at = threadIdx.x - 128; at < N * N / 8; at += 256) {
+        const uint32_t column = at / (N / 8), first = at % (N / 8) * 8, channel = spread_channel(column);
+        *(uint4 *)image_chunk(matrix + first / 64 * (N * 128), column, first % 64 / 8) =
+            make_uint4(turn_of(channel, first, rotated), turn_of(channel, first + 2, rotated),
+                       turn_of(channel, first + 4, rotated), turn_of(channel, first + 6, rotated));
+    }
+    fence_products();
+    meet_groups();
+}
+
+/* A power of two that takes the largest number of a lane's row r to 2^14 or just above, and down[r], which takes back what it does:
+ * 0 where all are next to nothing, NaN where one is not finite. */
+template <class S>
+__device__ __forceinline__ void scale_rows(float (&y)[S::O_PARTS][S::O_COLUMNS / 2], float (&down)[2])
+{
+    float most[2] = {0, 0}, up[2];
+    bool good[2] = {true, true};
 #pragma unroll
-    for (int stride = 1; stride < E; stride *= 2)
+    for (int i = 0; i < S::O_PARTS; i++)
 #pragma unroll
-        for (int i = 0; i < E; i++)
+        for (int j = 0; j < S::O_COLUMNS / 2; j++) {
+            const int r = j / 2 % 2;
+            most[r] = fmaxf(most[r], fabsf(y[i][j])), good[r] &= fabsf(y[i][j]) < INFINITY;
+        }
 #pragma unroll
-            for (int r = 0; r < N; r++)
-                if (!(i & stride)) {
-                    const float a = y[r][i], b = y[r][i + stride];
-                    y[r][i] = a + b, y[r][i + stride] = a - b;
-                }
-#pragma unroll 1
-    for (int far = 1; far < 32; far *= 2) {
-        const float sign = lane & far ? -1.f : 1.f;
+    for (int r = 0; r < 2; r++) {
+        most[r] = fmaxf(most[r], good[r] ? 0 : INFINITY);
+        most[r] = fmaxf(most[r], __shfl_xor_sync(~0u, most[r], 1));
+        most[r] = fmaxf(most[r], __shfl_xor_sync(~0u, most[r], 2));
+        const uint32_t exponent = __float_as_uint(most[r]) >> 23;
+        up[r] = exponent < 27 ? 0 : __uint_as_float((268 - exponent) << 23);
+        down[r] = exponent < 27 ? 0 : exponent == 255 ? NAN : __uint_as_float((exponent - 14) << 23);
+    }
 #pragma unroll
-        for (int r = 0; r < N; r++)
+    for (int i = 0; i < S::O_PARTS; i++)
 #pragma unroll
-            for (int i = 0; i < E; i++)
-                y[r][i] = fmaf(y[r][i], sign, __shfl_xor_sync(~0u, y[r][i], far));
+        for (int j = 0; j < S::O_COLUMNS / 2; j++)
+            y[i][j] *= up[j / 2 % 2];
+}
+
+/* Turns rows: times down[r] of scale_rows(), they are then what they were, or its transform without its norm. `matrix` is space
+ * that both groups share. */
+template <class S>
+__device__ __forceinline__ void turn_rows(float (&y)[S::O_PARTS][S::O_COLUMNS / 2], uint8_t *matrix, bool rotated, float (&down)[2])
+{
+    constexpr int N = S::O_COLUMNS;
+    make_turn<S>(matrix, rotated);
+    if (S::O_PARTS == 2 && rotated)
+#pragma unroll
+        for (int j = 0; j < N / 2; j++) {
+            const float a = y[0][j], b = y[S::O_PARTS - 1][j];
+            y[0][j] = a + b, y[S::O_PARTS - 1][j] = a - b;
+        }
+    scale_rows<S>(y, down);
+    const uint64_t columns = operand_at(matrix);
+#pragma unroll
+    for (int i = 0; i < S::O_PARTS; i++) {
+        uint32_t high[N / 4], low[N / 4];
+#pragma unroll
+        for (int j = 0; j < N / 4; j++) {
+            const __half2 two = __floats2half2_rn(y[i][2 * j], y[i][2 * j + 1]);
+            high[j] = bits_of(two);
+            low[j] = bits_of(__floats2half2_rn(y[i][2 * j] - __low2float(two), y[i][2 * j + 1] - __high2float(two)));
+        }
+#pragma unroll
+        for (int j = 0; j < N / 2; j++)
+            y[i][j] = 0;
+        sums_are_there(y[i]);
+        products_begin();
+#pragma unroll
+        for (int k = 0; k < N / 16; k++) {
+            product_registers(y[i], &high[4 * k], columns + k / 4 * (N * 8) + k % 4 * 2);
+            product_registers(y[i], &low[4 * k], columns + k / 4 * (N * 8) + k % 4 * 2);
+        }
+        products_grouped();
+        products_but_last_done<0>();
+        sums_are_there(y[i]);
     }
 }
 
-/* The lane's numbers of a row of the caller's, all at once where they are aligned. */
-template <int E>
-__device__ __forceinline__ void load_numbers(float (&y)[E], const struct dev_view &view, int64_t from)
+__device__ __forceinline__ void times_eight(float (&y)[8], const float *factors)
 {
-    const uint8_t *p = (const uint8_t *)view.data + from * (view.dtype == AURA_F32 ? 4 : 2);
-    alignas(16) uint32_t word[E / 2];
-    if (view.dtype == AURA_F32 || (uintptr_t)p % (2 * E)) {
-#pragma unroll
-        for (int i = 0; i < E; i++)
-            y[i] = load_element(view.data, view.dtype, from + i);
-        return;
-    }
-    if (E == 2)
-        word[0] = *(const uint32_t *)p;
-    if (E == 4)
-        *(uint2 *)word = *(const uint2 *)p;
-    if (E == 8)
-        *(uint4 *)word = *(const uint4 *)p;
-#pragma unroll
-    for (int i = 0; i < E; i++)
-        y[i] = number_of(i % 2 ? word[i / 2] >> 16 : word[i / 2] & 0xffff, view.dtype);
+    const float4 a = ((const float4 *)factors)[0], b = ((const float4 *)factors)[1];
+    y[0] *= a.x, y[1] *= a.y, y[2] *= a.z, y[3] *= a.w, y[4] *= b.x, y[5] *= b.y, y[6] *= b.z, y[7] *= b.w;
 }
 
-template <int E>
-__device__ __forceinline__ void store_numbers(const struct dev_view &view, int64_t to, const float (&y)[E])
+/* Eight numbers to the caller's tensor. wide: they can be stored 16 bytes at once. */
+__device__ __forceinline__ void store_eight(const struct dev_view &view, int64_t to, bool wide, const float (&y)[8])
 {
-    uint8_t *p = (uint8_t *)view.data + to * (view.dtype == AURA_F32 ? 4 : 2);
-    alignas(16) uint32_t word[E / 2];
-    if (view.dtype == AURA_F32 || (uintptr_t)p % (2 * E)) {
+    if (!wide) {
 #pragma unroll
-        for (int i = 0; i < E; i++)
+        for (int i = 0; i < 8; i++)
             store_element(view.data, view.dtype, to + i, y[i]);
-        return;
-    }
+    } else if (view.dtype == AURA_F32) {
+        float4 *p = (float4 *)((float *)view.data + to);
+        p[0] = make_float4(y[0], y[1], y[2], y[3]), p[1] = make_float4(y[4], y[5], y[6], y[7]);
+    } else {
+        uint32_t word[4];
 #pragma unroll
-    for (int i = 0; i < E / 2; i++)
-        word[i] = view.dtype == AURA_F16 ? bits_of(__floats2half2_rn(y[2 * i], y[2 * i + 1]))
-                                         : bf16_bits(y[2 * i]) | (uint32_t)bf16_bits(y[2 * i + 1]) << 16;
-    if (E == 2)
-        *(uint32_t *)p = word[0];
-    if (E == 4)
-        *(uint2 *)p = *(const uint2 *)word;
-    if (E == 8)
-        *(uint4 *)p = *(const uint4 *)word;
+        for (int i = 0; i < 4; i++)
+            word[i] = view.dtype == AURA_F16 ? bits_of(__floats2half2_rn(y[2 * i], y[2 * i + 1]))
+                                             : bf16_bits(y[2 * i]) | (uint32_t)bf16_bits(y[2 * i + 1]) << 16;
+        *(uint4 *)((uint16_t *)view.data + to) = make_uint4(word[0], word[1], word[2], word[3]);
+    }
 }
 
-/* Of row `first` and those after it, by one warp: what the lane has of the query, balanced and rotated. */
-template <class S>
-__device__ __forceinline__ void load_queries(float (&y)[S::AT_ONCE][S::D / 32], const struct dev_prefill &p,
-                                             const wgmma_space<S> &s, uint32_t first)
+/* Whether a row that begins there can be. */
+__device__ __forceinline__ bool is_wide(const struct dev_view &view, int64_t row)
 {
-    constexpr int E = S::D / 32;
-    const struct dev_attend &a = p.a;
-    const uint32_t lane = threadIdx.x % 32;
-#pragma unroll
-    for (int r = 0; r < S::AT_ONCE; r++) {
-        const row_info row = prefill_row(p, s.work, first + r);
-        const int64_t from = s.work.job * a.q.seq + row.query * a.q.token + row.head * a.q.head + lane * E;
-#pragma unroll
-        for (int i = 0; i < E; i++)
-            y[r][i] = 0;
-        if (row.there)
-            load_numbers<E>(y[r], a.q, from);
-    }
-    if (a.c.inverse_balance)
-#pragma unroll
-        for (int i = 0; i < E; i++) {
-            const float balance = a.c.inverse_balance[(size_t)s.work.head * S::D + lane * E + i];
-#pragma unroll
-            for (int r = 0; r < S::AT_ONCE; r++)
-                y[r][i] *= balance;
-        }
-    if (!a.c.k_rows)
-        return;
-#pragma unroll
-    for (int r = 0; r < S::AT_ONCE; r++)
-        flip_signs<E>(y[r], a.c.k_sign, lane);
-    hadamard_rows(y);
-#pragma unroll
-    for (int r = 0; r < S::AT_ONCE; r++)
-#pragma unroll
-        for (int i = 0; i < E; i++)
-            y[r][i] *= a.c.k_norm;
+    return ((uintptr_t)view.data + row * (view.dtype == AURA_F32 ? 4 : 2)) % 16 == 0;
 }
-
-/* These queries as f16. Factors are above 0, so that they keep maxima and -inf: the query takes the sign of the scale. */
-template <class S>
-__device__ __forceinline__ void wgmma_queries(const struct dev_prefill &p, wgmma_space<S> &s, uint32_t first)
-{
-    constexpr int E = S::D / 32;
-    const uint32_t lane = threadIdx.x % 32;
-    float y[S::AT_ONCE][E];
-    load_queries<S>(y, p, s, first);
-#pragma unroll
-    for (int r = 0; r < S::AT_ONCE; r++) {
-        float largest = 0;
-        bool bad = false;
-#pragma unroll
-        for (int i = 0; i < E; i++)
-            bad |= !(fabsf(y[r][i]) < INFINITY), largest = fmaxf(largest, fabsf(y[r][i]));
-        bad = __any_sync(~0u, bad);
-        largest = bad ? 0 : warp_largest(largest);
-        const float factor = largest < 0x1p-100f ? 0 : copysignf(PREFILL_QUERY_TOP / largest, p.a.unit);
-#pragma unroll
-        for (int i = 0; i < E; i += 2) {
-            const uint32_t d = lane * E + i;
-            *(__half2 *)(image_chunk(&s.q[d / 64][0][0], first + r, d % 64 / 8) + d % 8 * 2) =
-                bad ? __floats2half2_rn(0, 0) : __floats2half2_rn(y[r][i] * factor, y[r][i + 1] * factor);
-        }
-        if (lane == 0)
-            s.factor[first + r] = bad ? NAN : fmaxf(largest / PREFILL_QUERY_TOP * fabsf(p.a.unit) * p.im.k.unit, 0x1p-100f);
-    }
-}
-
-/* ---- what a group keeps ----------------------------------------------------------------------------------------------- */
 
 /* Lane (g, t) of warp w of a group: of rows 16 w + g and 16 w + g + 8. */
-template <class S>
-struct wgmma_running {
-    float m[2], l[2], keep[2];
-    float o[S::O_PARTS][S::O_COLUMNS / 2], x[S::LOGITS]; /* x: products, logits, weights */
-    uint32_t weight[S::LOGITS / 2];
-    float factor[2];
-    uint32_t begin[2], end[2];
-};
-
 template <class S>
 __device__ __forceinline__ uint32_t lane_first_row()
 {
     return (threadIdx.x / 128 - 1) * 64 + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
 }
+
+/* The channel of the first of the eight numbers y[i][16 m] ... of a lane, spread. */
+template <class S>
+__device__ __forceinline__ uint32_t lane_channel(int i, int m)
+{
+    return i * S::O_COLUMNS + 32 * m + threadIdx.x % 4 * 8;
+}
+
+/* The lane's numbers of a row of the caller's, spread, as row r. All are on their way at once where they can be loaded 16 bytes at
+ * once, but for those of f32, which are twice as many. */
+template <class S>
+__device__ __forceinline__ void load_row(float (&y)[S::O_PARTS][S::O_COLUMNS / 2], int r, const struct dev_view &view, int64_t from)
+{
+    if (view.dtype == AURA_F32 || !is_wide(view, from)) {
+#pragma unroll
+        for (int i = 0; i < S::O_PARTS; i++)
+#pragma unroll
+            for (int j = 0; j < S::O_COLUMNS / 4; j++)
+                y[i][j / 2 * 4 + 2 * r + j % 2] = load_element(view.data, view.dtype, from + lane_channel<S>(i, j / 8) + j % 8);
+        return;
+    }
+    uint4 word[S::O_PARTS][S::O_COLUMNS / 32];
+#pragma unroll
+    for (int i = 0; i < S::O_PARTS; i++)
+#pragma unroll
+        for (int m = 0; m < S::O_COLUMNS / 32; m++)
+            word[i][m] = *(const uint4 *)((const uint16_t *)view.data + from + lane_channel<S>(i, m));
+#pragma unroll
+    for (int i = 0; i < S::O_PARTS; i++)
+#pragma unroll
+        for (int j = 0; j < S::O_COLUMNS / 4; j++) {
+            const uint4 &v = word[i][j / 8];
+            const uint32_t two = j % 8 < 2 ? v.x : j % 8 < 4 ? v.y : j % 8 < 6 ? v.z : v.w;
+            y[i][j / 2 * 4 + 2 * r + j % 2] = number_of(j % 2 ? two >> 16 : two & 0xffff, view.dtype);
+        }
+}
+
+/* The lane's queries, spread: balanced, and with the signs of the rotation. */
+template <class S>
+__device__ __forceinline__ void load_queries(float (&y)[S::O_PARTS][S::O_COLUMNS / 2], const struct dev_prefill &p,
+                                             const struct prefill_work &w)
+{
+    const struct dev_attend &a = p.a;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const row_info row = prefill_row(p, w, lane_first_row<S>() + 8 * r);
+        const int64_t from = w.job * a.q.seq + row.query * a.q.token + row.head * a.q.head;
+#pragma unroll
+        for (int i = 0; i < S::O_PARTS; i++)
+#pragma unroll
+            for (int j = 0; j < S::O_COLUMNS / 4; j++)
+                y[i][j / 2 * 4 + 2 * r + j % 2] = 0;
+        if (row.there)
+            load_row<S>(y, r, a.q, from);
+    }
+#pragma unroll
+    for (int i = 0; i < S::O_PARTS; i++)
+#pragma unroll
+        for (int m = 0; m < S::O_COLUMNS / 32; m++)
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                const uint32_t channel = lane_channel<S>(i, m);
+                float eight[8];
+#pragma unroll
+                for (int j = 0; j < 8; j++)
+                    eight[j] = y[i][16 * m + j / 2 * 4 + 2 * r + j % 2];
+                if (a.c.inverse_balance)
+                    times_eight(eight, a.c.inverse_balance + (size_t)w.head * S::D + channel);
+                if (a.c.k_rows)
+                    flip_signs<8>(eight, a.c.k_sign, channel / 8);
+#pragma unroll
+                for (int j = 0; j < 8; j++)
+                    y[i][16 * m + j / 2 * 4 + 2 * r + j % 2] = eight[j];
+            }
+}
+
+/* Queries as f16, where products find them, and factors from products to logits: NaN where a query is not finite. Factors are above
+ * 0, so that they keep maxima and -inf: the query takes the sign of the scale. */
+template <class S>
+__device__ __forceinline__ void wgmma_queries(const struct dev_prefill &p, wgmma_space<S> &s,
+                                              float (&y)[S::O_PARTS][S::O_COLUMNS / 2], float (&factor)[2])
+{
+    /* 2^15 is above what goes into a product, and it adds at most 128 of these up. */
+    const float top = 0x1p15f * S::O_COLUMNS, times = copysignf(PREFILL_QUERY_TOP / top, p.a.unit);
+    float down[2];
+    load_queries<S>(y, p, s.work);
+    turn_rows<S>(y, s.k[0], p.a.c.k_rows, down);
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const bool bad = isnan(down[r]);
+#pragma unroll
+        for (int i = 0; i < S::O_PARTS; i++)
+#pragma unroll
+            for (int j = 0; j < S::O_COLUMNS / 8; j++) {
+                const uint32_t d = i * S::O_COLUMNS + 8 * j;
+                const float *two = &y[i][4 * j + 2 * r];
+                *(__half2 *)(image_chunk(&s.q[d / 64][0][0], lane_first_row<S>() + 8 * r, d % 64 / 8) + threadIdx.x % 4 * 4) =
+                    bad ? __floats2half2_rn(0, 0) : __floats2half2_rn(two[0] * times, two[1] * times);
+            }
+        factor[r] = down[r] * (top / PREFILL_QUERY_TOP) * (p.a.c.k_rows ? p.a.c.k_norm : 1) * fabsf(p.a.unit) * p.im.k.unit;
+        factor[r] = bad ? NAN : fmaxf(factor[r], 0x1p-100f);
+    }
+}
+
+/* ---- what a group keeps ----------------------------------------------------------------------------------------------- */
+
+template <class S>
+struct wgmma_running {
+    float m[2], l[2], keep[2];
+    float o[S::O_PARTS][S::O_COLUMNS / 2], x[S::LOGITS]; /* x: products, logits, weights */
+    uint32_t weight[S::LOGITS / 2];
+    float factor[2]; /* from products to logits; NaN where a query is not finite */
+    uint32_t begin[2], end[2];
+};
 
 /* Adds what a part has left to what there is. To nothing, it is that, bit for bit. */
 template <class S>
@@ -294,21 +393,20 @@ __device__ __forceinline__ void add_carry(const struct dev_prefill &p, wgmma_run
 }
 
 template <class S>
-__device__ __forceinline__ void begin_rows(const struct dev_prefill &p, const wgmma_space<S> &s, wgmma_running<S> &run)
+__device__ __forceinline__ void begin_rows(const struct dev_prefill &p, const struct prefill_work &w, wgmma_running<S> &run)
 {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        const row_info row = prefill_row(p, s.work, lane_first_row<S>() + 8 * r);
-        run.factor[r] = s.factor[lane_first_row<S>() + 8 * r], run.begin[r] = row.begin, run.end[r] = row.end;
-        run.m[r] = NOTHING, run.l[r] = 0;
+        const row_info row = prefill_row(p, w, lane_first_row<S>() + 8 * r);
+        run.begin[r] = row.begin, run.end[r] = row.end, run.m[r] = NOTHING, run.l[r] = 0;
     }
 #pragma unroll
     for (int i = 0; i < S::O_PARTS; i++)
 #pragma unroll
         for (int j = 0; j < S::O_COLUMNS / 2; j++)
             run.o[i][j] = 0;
-    if (s.work.part && p.state->way != PREFILL_BESIDE)
-        add_carry<S>(p, run, s.work.carry);
+    if (w.part && p.state->way != PREFILL_BESIDE)
+        add_carry<S>(p, run, w.carry);
 }
 
 template <class S>
@@ -329,87 +427,80 @@ __device__ __forceinline__ void keep_carry(const struct dev_prefill &p, const wg
     }
 }
 
-/* Rows `first` ... of the tile, which are in `rows` and have these m and l; to the caller's tensor. */
+/* What a lane has added up of row r, turned, becomes what the caller gets. Returns whether all of it is finite. */
 template <class S>
-__device__ __forceinline__ void finish_some(const struct dev_prefill &p, const wgmma_space<S> &s, uint32_t first, const float *rows,
-                                            const float (&m)[S::AT_ONCE], const float (&l)[S::AT_ONCE])
+__device__ __forceinline__ bool finish_numbers(const struct dev_prefill &p, wgmma_running<S> &run, uint32_t head, int r, bool empty,
+                                               float down, float times)
 {
-    constexpr int E = S::D / 32, PITCH = S::D + WGMMA_APART;
     const struct dev_attend &a = p.a;
-    const uint32_t lane = threadIdx.x % 32;
     const float limit = aura_first_infinite(a.out.dtype);
-    float y[S::AT_ONCE][E];
-    struct split g = {};
-    g.job = s.work.job, g.seq = p.jobs[s.work.job].seq;
+    bool good = true;
 #pragma unroll
-    for (int r = 0; r < S::AT_ONCE; r++)
+    for (int i = 0; i < S::O_PARTS; i++)
 #pragma unroll
-        for (int i = 0; i < E; i++)
-            y[r][i] = rows[r * PITCH + lane * E + i];
-    if (a.c.v_rows)
-        hadamard_rows(y);
+        for (int m = 0; m < S::O_COLUMNS / 32; m++) {
+            const uint32_t channel = lane_channel<S>(i, m);
+            float eight[8];
 #pragma unroll
-    for (int r = 0; r < S::AT_ONCE; r++) {
-        const row_info row = prefill_row(p, s.work, first + r);
-        float most = m[r], sum = l[r];
-        const float keep = a.sinks ? merge_sink(most, sum, a.sinks[row.head]) : 1;
-        const bool empty = sum == 0;
-        bool bad = isnan(s.factor[first + r]) || g.seq >= a.c.n_seqs || !(empty || aura_is_good_sum(sum));
-        const float times = empty ? 0 : keep / sum * (a.c.v_rows ? a.c.v_norm : 1);
+            for (int j = 0; j < 8; j++)
+                eight[j] = empty ? 0 : run.o[i][16 * m + j / 2 * 4 + 2 * r + j % 2] * down * times;
+            if (a.c.v_inverse_balance)
+                times_eight(eight, a.c.v_inverse_balance + (size_t)head * S::D + channel);
 #pragma unroll
-        for (int i = 0; i < E; i++)
-            y[r][i] = empty ? 0 : y[r][i] * times;
-        if (a.c.v_inverse_balance) {
+            for (int j = 0; j < 8; j++)
+                good &= fabsf(eight[j]) < limit;
+            if (a.c.v_rows)
+                flip_signs<8>(eight, a.c.v_sign, channel / 8);
 #pragma unroll
-            for (int i = 0; i < E; i++)
-                y[r][i] *= a.c.v_inverse_balance[(size_t)s.work.head * S::D + lane * E + i];
+            for (int j = 0; j < 8; j++)
+                run.o[i][16 * m + j / 2 * 4 + 2 * r + j % 2] = eight[j];
         }
-#pragma unroll
-        for (int i = 0; i < E; i++)
-            bad |= !(fabsf(y[r][i]) < limit);
-        if (a.c.v_rows)
-            flip_signs<E>(y[r], a.c.v_sign, lane);
-        bad = __any_sync(~0u, bad);
-        const int64_t to = g.job * a.out.seq + row.query * a.out.token + row.head * a.out.head + lane * E;
-        if (!row.there)
-            continue;
-#pragma unroll
-        for (int i = 0; i < E; i++)
-            y[r][i] = bad ? NAN : y[r][i];
-        store_numbers<E>(a.out, to, y[r]);
-        if (lane == 0)
-            finish_lse(a, g, row, most, sum, bad);
-    }
+    return good;
 }
 
-/* The rows of a warp, by way of the shared memory that images were in: eight rows at a time. */
+/* Row r of a lane, turned, to the caller's tensor. */
 template <class S>
-__device__ __forceinline__ void finish_warp(const struct dev_prefill &p, wgmma_space<S> &s, const wgmma_running<S> &run)
+__device__ __forceinline__ void store_row(const struct dev_prefill &p, const wgmma_running<S> &run, int r, int64_t to, bool bad)
 {
-    constexpr int PITCH = S::D + WGMMA_APART;
-    static_assert(8 * 8 * PITCH * 4 <= 2 * S::STAGES * S::STAGE_BYTES, "eight warps, each with eight rows");
-    const uint32_t warp = threadIdx.x / 32 - 4, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    float *rows = (float *)s.k[0] + warp * 8 * PITCH;
+    const bool wide = is_wide(p.a.out, to);
+#pragma unroll
+    for (int i = 0; i < S::O_PARTS; i++)
+#pragma unroll
+        for (int m = 0; m < S::O_COLUMNS / 32; m++) {
+            float eight[8];
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+                eight[j] = bad ? NAN : run.o[i][16 * m + j / 2 * 4 + 2 * r + j % 2];
+            store_eight(p.a.out, to + lane_channel<S>(i, m), wide, eight);
+        }
+}
+
+/* The rows of a group, to the caller's tensor. Writes over the first keys. */
+template <class S>
+__device__ __forceinline__ void finish_rows(const struct dev_prefill &p, wgmma_space<S> &s, wgmma_running<S> &run)
+{
+    const struct dev_attend &a = p.a;
+    struct split g = {};
+    g.job = s.work.job, g.seq = p.jobs[s.work.job].seq;
+    float down[2];
+    turn_rows<S>(run.o, s.k[0], a.c.v_rows, down);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        float sum = run.l[r] + __shfl_xor_sync(~0u, run.l[r], 1);
+        const row_info row = prefill_row(p, s.work, lane_first_row<S>() + 8 * r);
+        float most = run.m[r], sum = run.l[r] + __shfl_xor_sync(~0u, run.l[r], 1);
         sum += __shfl_xor_sync(~0u, sum, 2);
-#pragma unroll
-        for (int i = 0; i < S::O_PARTS; i++)
-#pragma unroll
-            for (int j = 0; j < S::O_COLUMNS / 8; j++)
-                *(float2 *)&rows[g * PITCH + i * S::O_COLUMNS + 8 * j + 2 * t] =
-                    make_float2(run.o[i][4 * j + 2 * r] * p.im.v.unit, run.o[i][4 * j + 2 * r + 1] * p.im.v.unit);
-        __syncwarp();
-#pragma unroll 1
-        for (int first = 0; first < 8; first += S::AT_ONCE) {
-            float m[S::AT_ONCE], l[S::AT_ONCE];
-#pragma unroll
-            for (int i = 0; i < S::AT_ONCE; i++)
-                m[i] = __shfl_sync(~0u, run.m[r], 4 * (first + i)), l[i] = __shfl_sync(~0u, sum, 4 * (first + i));
-            finish_some<S>(p, s, 16 * warp + 8 * r + first, rows + first * PITCH, m, l);
-        }
-        __syncwarp();
+        const float keep = a.sinks ? merge_sink(most, sum, a.sinks[row.head]) : 1;
+        const bool empty = sum == 0;
+        const float times = empty ? 0 : keep / sum * (a.c.v_rows ? a.c.v_norm : 1);
+        bool bad = !finish_numbers<S>(p, run, s.work.head, r, empty, down[r] * p.im.v.unit, times);
+        bad |= isnan(run.factor[r]) || g.seq >= a.c.n_seqs || !(empty || aura_is_good_sum(sum));
+        bad |= __shfl_xor_sync(~0u, (int)bad, 1) != 0;
+        bad |= __shfl_xor_sync(~0u, (int)bad, 2) != 0;
+        if (!row.there)
+            continue;
+        store_row<S>(p, run, r, g.job * a.out.seq + row.query * a.out.token + row.head * a.out.head, bad);
+        if (threadIdx.x % 4 == 0)
+            finish_lse(a, g, row, most, sum, bad);
     }
 }
 
@@ -574,19 +665,16 @@ __device__ __forceinline__ void make_images(const struct dev_prefill &p, const w
 template <class S>
 __device__ __forceinline__ void attend_item(const struct dev_prefill &p, wgmma_space<S> &s, wgmma_turn<S> &turn)
 {
-    const uint32_t warp = threadIdx.x / 32 - 4;
-#pragma unroll 1
-    for (uint32_t r = 0; r < 16; r += S::AT_ONCE)
-        wgmma_queries<S>(p, s, 16 * warp + r);
+    wgmma_running<S> run;
+    wgmma_queries<S>(p, s, run.o, run.factor);
     fence_engines();
     __syncthreads();
-    wgmma_running<S> run;
     const struct tile_reach t = tile_reach_of(p, s.work);
     const uint32_t steps = uniform(steps_of<S>(t));
-    begin_rows<S>(p, s, run);
+    begin_rows<S>(p, s.work, run);
     if (steps)
         attend_steps<S>(p, s, run, t, steps, turn);
-    meet_groups(); /* the other group may still read what finish_warp() writes over */
+    meet_groups(); /* the other group may still read what finish_rows() writes over */
     bool last = is_last_part(p, s.work);
     if (!last) {
         keep_carry<S>(p, s, run);
@@ -596,13 +684,13 @@ __device__ __forceinline__ void attend_item(const struct dev_prefill &p, wgmma_s
         meet_groups();
         last = s.work.last;
         if (last) {
-            begin_rows<S>(p, s, run);
+            begin_rows<S>(p, s.work, run);
             for (uint32_t i = 0; i < p.jobs[s.work.job].parts; i++)
                 add_carry<S>(p, run, carry_of_part(p, s.work, i));
         }
     }
     if (last)
-        finish_warp<S>(p, s, run);
+        finish_rows<S>(p, s, run);
     fence_engines();
 }
 

@@ -121,13 +121,21 @@ __device__ __forceinline__ void products_grouped()
 }
 
 /* What sums begin with is in registers of its own when products begin: moved there later, it would make them wait for each
- * other. */
+ * other. Likewise after the wait for products, where the compiler would compute with sums before it. */
 template <int N>
 __device__ __forceinline__ void sums_are_there(int (&d)[N])
 {
 #pragma unroll
     for (int i = 0; i < N; i++)
         asm volatile("" : "+r"(d[i])::"memory");
+}
+
+template <int N>
+__device__ __forceinline__ void sums_are_there(float (&d)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        asm volatile("" : "+f"(d[i])::"memory");
 }
 
 /* All groups but the last N are done. */

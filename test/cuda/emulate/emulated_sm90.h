@@ -17,7 +17,7 @@ static inline void fence_products() {}
 template <int N> static inline void fewer_registers() {}
 template <int N> static inline void more_registers() {}
 static inline void products_begin() {}
-template <int N> static inline void sums_are_there(int (&)[N]) {}
+template <class T, int N> static inline void sums_are_there(T (&)[N]) {}
 static inline void products_grouped() {}
 template <int N> static inline void products_but_last_done() {}
 
