@@ -227,7 +227,8 @@ enum { AURA_N_KINDS = 32 };
  *     prefill_d128_cuda          more than 16 queries, dim 128 on both sides: cuda/prefill_wgmma.cu
  *     prefill_any_d128_cuda      the same for every format, values of up to dim 128, on every device: cuda/prefill_any.cu
  *     prefill_jobs_cuda          what comes before either: cuda/prefill.cu
- *     unpack_d128_cuda           tokens as 16-bit numbers, codes of up to dim 128; unpack_any_cuda everything: cuda/decode.cu
+ *     unpack_b4_d128_cuda        tokens as 16-bit numbers, codes of 4 bits and dim 128 on both sides: cuda/decode_codes.cu
+ *     unpack_d128_cuda           the same for codes of up to dim 128; unpack_any_cuda for everything: cuda/decode.cu
  *     rows_encode_cuda           over rows, the layout of the public families: cuda/rows_codec.cu and others beside it
  * `aura check --device cuda` says which of them each case ran, and `aura check --union` fails where one of them ran in no case. */
 
@@ -381,6 +382,6 @@ enum { AURA_N_KINDS = 32 };
     X(truncate_any_cuda, 0) X(write_any_cuda, 0) X(seen_any_cuda, 0) X(pad_any_cuda, 0)                      \
     AURA_CUDA_ATTEND(X) AURA_CUDA_GENERAL(X) AURA_CUDA_PREFILL(X)                                             \
     AURA_CUDA_WIDE(X) AURA_CUDA_PREFILL_ANY(X) X(prefill_jobs_cuda, 0) \
-    X(unpack_d128_cuda, 128) X(unpack_d256_cuda, 256) X(unpack_any_cuda, 0) AURA_CUDA_ROWS(X)
+    X(unpack_b4_d128_cuda, 128) X(unpack_d128_cuda, 128) X(unpack_d256_cuda, 256) X(unpack_any_cuda, 0) AURA_CUDA_ROWS(X)
 
 #endif

@@ -4,61 +4,7 @@
  * products with a Walsh-Hadamard matrix of 16 channels. In rotated space the matrix is that of 1, and there are no
  * additions after it. Everything else is decoded number by number, a vector by a warp. */
 #include "cache.cuh"
-#include "image.cuh"
-#include "rotate.cuh"
-#include "split.cuh"
-
-/* One call. a: only what names sequences is set. */
-struct dev_unpack {
-    struct dev_attend a;
-    struct dev_images im;
-    struct dev_view k, v;         /* data NULL: not wanted */
-    uint32_t first, tokens;
-    uint32_t rotated;
-};
-
-/* What a block has: tokens [from, to) of a head of a sequence, among those of an image. */
-struct unpack_block {
-    struct image_block image;
-    uint32_t job, from, to;
-    uint32_t gone;                /* 1: they are not there, and become NaN */
-};
-
-__device__ __forceinline__ struct unpack_block unpack_block_of(const struct dev_unpack &u)
-{
-    const struct dev_cache &c = u.a.c;
-    const uint32_t head = blockIdx.y % c.kv_heads, first = (u.first / IMAGE_TOKENS + blockIdx.x) * IMAGE_TOKENS;
-    struct unpack_block b = {};
-    b.job = blockIdx.y / c.kv_heads;
-    struct seq_now now = seq_at(u.a, b.job);
-    b.from = max(first, u.first), b.to = min(first + IMAGE_TOKENS, u.first + u.tokens);
-    b.gone = now.seq >= c.n_seqs;
-    if (now.top && u.first < now.len && !aura_window_has(&c.window, aura_window_first(&c.window, now.top), u.first, now.len)) {
-        if (threadIdx.x == 0)
-            atomicOr(&c.seqs[now.seq].status, (uint32_t)AURA_CUDA_GONE);
-        b.gone = 1;
-    }
-    if (b.gone)
-        now.len = now.closed = 0;
-    b.image = image_block_of(c, now.seq, now.len, now.closed, head, first);
-    return b;
-}
-
-__device__ __forceinline__ int64_t unpacked_at(const struct dev_unpack &u, const struct dev_view &to, const struct unpack_block &b,
-                                               uint32_t token)
-{
-    return b.job * to.seq + (token - u.first) * to.token + b.image.head * to.head;
-}
-
-/* What is not there, as NaN. */
-__device__ __forceinline__ void unpack_nothing(const struct dev_unpack &u, const struct unpack_block &b, bool values)
-{
-    const struct dev_view &to = values ? u.v : u.k;
-    const uint32_t dim = values ? u.a.c.v_dim : u.a.c.k_dim;
-    if (to.data)
-        for (uint32_t i = threadIdx.x; i < (b.to - b.from) * dim; i += blockDim.x)
-            store_element(to.data, to.dtype, unpacked_at(u, to, b, b.from + i / dim) + i % dim, NAN);
-}
+#include "decode.cuh"
 
 /* ---- by products ------------------------------------------------------------------------------------------------- */
 
@@ -300,17 +246,6 @@ __device__ __noinline__ void store_apart(uint16_t *to, uint4 eight)
 {
     for (int i = 0; i < 8; i++)
         to[i] = (uint16_t)(part(eight, i / 2) >> 16 * (i % 2));
-}
-
-/* Eight numbers side by side. */
-__device__ __forceinline__ uint4 eight_of(const float (&x)[8], uint32_t dtype)
-{
-    uint32_t word[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        word[i] = dtype == AURA_F16 ? bits_of(__floats2half2_rn(x[2 * i], x[2 * i + 1]))
-                                    : bf16_bits(x[2 * i]) | (uint32_t)bf16_bits(x[2 * i + 1]) << 16;
-    return make_uint4(word[0], word[1], word[2], word[3]);
 }
 
 /* The lane's channels of its tokens, of runs [4 upper, 4 upper + 4). */
@@ -562,6 +497,19 @@ static aura_status check_unpack(const aura_cuda_cache *c, const char *call, cons
     return AURA_OK;
 }
 
+static struct unpack_kernel unpack_kernel_of(const struct dev_unpack &u)
+{
+    const struct dev_cache &c = u.a.c;
+    const struct unpack_kernel codes = unpack_codes_kernel(u);
+    if (codes.run)
+        return codes;
+    if (!is_by_products(c))
+        return {"unpack_any_cuda", (const void *)aura_unpack_any_cuda, IMAGE_THREADS, sizeof(struct unpack_space)};
+    if (c.k_dim > 128 || c.v_dim > 128)
+        return {"unpack_d256_cuda", (const void *)aura_unpack_d256_cuda, UNPACK_THREADS, sizeof(struct unpack_tables)};
+    return {"unpack_d128_cuda", (const void *)aura_unpack_d128_cuda, UNPACK_THREADS, sizeof(struct unpack_tables)};
+}
+
 extern "C" aura_status aura_cuda_unpack(const aura_cuda_cache *c, const aura_cuda_unpack_args *args, struct CUstream_st *stream)
 {
     const char *call = "aura_cuda_unpack";
@@ -576,18 +524,11 @@ extern "C" aura_status aura_cuda_unpack(const aura_cuda_cache *c, const aura_cud
     u.k = view_of(&args->k, args->tokens, c->dev.kv_heads, c->dev.k_dim);
     u.v = view_of(&args->v, args->tokens, c->dev.kv_heads, c->dev.v_dim);
     u.first = (uint32_t)args->first, u.tokens = args->tokens, u.rotated = args->rotated;
-    const bool products = is_by_products(c->dev), large = c->dev.k_dim > 128 || c->dev.v_dim > 128;
-    const void *run = !products ? (const void *)aura_unpack_any_cuda
-                      : large   ? (const void *)aura_unpack_d256_cuda
-                                : (const void *)aura_unpack_d128_cuda;
-    const char *name = !products ? "unpack_any_cuda" : large ? "unpack_d256_cuda" : "unpack_d128_cuda";
-    const uint32_t shared_bytes = products ? (uint32_t)sizeof(struct unpack_tables) :
-                                           (uint32_t)sizeof(struct unpack_space);
+    const struct unpack_kernel k = unpack_kernel_of(u);
     on_device here(c->device);
-    status = cuda_status(c->ctx, call, aura_cuda_allow_shared(run, shared_bytes), "preparing a kernel");
+    status = cuda_status(c->ctx, call, aura_cuda_allow_shared(k.run, k.shared_bytes), "preparing a kernel");
     const uint32_t blocks = (u.first + u.tokens - 1) / IMAGE_TOKENS - u.first / IMAGE_TOKENS + 1;
     void *params[] = {&u};
-    const struct launch how = {dim3(blocks, c->dev.kv_heads * u.a.n_seqs), products ? (uint32_t)UNPACK_THREADS :
-                                (uint32_t)IMAGE_THREADS, shared_bytes, stream};
-    return status ? status : aura_cuda_launch(c, call, name, run, how, params);
+    const struct launch how = {dim3(blocks * c->dev.kv_heads, u.a.n_seqs), k.threads, k.shared_bytes, stream};
+    return status ? status : aura_cuda_launch(c, call, k.name, k.run, how, params);
 }

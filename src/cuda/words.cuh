@@ -119,6 +119,15 @@ __device__ __forceinline__ uint4 load_once(const void *p)
     return v;
 }
 
+/* Stores bytes that nobody reads soon, so that they are the first to leave the caches; if `wanted`, without a branch. No thread of
+ * the kernel may read them: the compiler is free to move other loads and stores past it. */
+__device__ __forceinline__ void store_once_if(bool wanted, void *p, uint4 v)
+{
+    asm volatile("{\n\t.reg .pred wanted;\n\tsetp.ne.u32 wanted, %0, 0;\n\t"
+                 "@wanted st.global.cs.v4.u32 [%1], {%2, %3, %4, %5};\n\t}" ::"r"((uint32_t)wanted),
+                 "l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w));
+}
+
 /* Starts a copy of 16 bytes to shared memory. The thread that started it can read them after copies_arrived(). */
 __device__ __forceinline__ void copy_ahead(void *shared, const void *from)
 {

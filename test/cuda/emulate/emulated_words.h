@@ -82,6 +82,12 @@ static inline uint4 load_once(const void *p)
     return *(const uint4 *)p;
 }
 
+static inline void store_once_if(bool wanted, void *p, uint4 v)
+{
+    if (wanted)
+        *(uint4 *)p = v;
+}
+
 static inline void prefetch(const void *)
 {
 }

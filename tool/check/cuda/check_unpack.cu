@@ -186,6 +186,11 @@ void check_unpack()
     struct scene s = scene_of(4, 4, 128, 8, 2, {500}), mixed = scene_of(4, 4, 128, 8, 2, {300, 40});
     run_unpack(s, {0, 500, AURA_F16, true, false, false});
     run_unpack(s, {129, 3, AURA_F16, false, false, false});
+    struct scene both = scene_of(4, 4, 128, 6, 3, {700, 130, 3});
+    both.balance = true;
+    for (i = 0; i < 4; i++)
+        run_unpack(both, {i * 41, 250 + 93 * i, i % 2 ? AURA_F16 : AURA_BF16, i / 2 == 1, false, i == 3});
+    run_unpack(both, {30, 300, AURA_F16, false, true, false});
     mixed.config.v_dim = 64, mixed.name += "/64", mixed.balance = true;
     run_unpack(mixed, {1, 299, AURA_F16, false, false, false});
     struct scene any = scene_of(4, 3, 80, 6, 2, {300, 40}), plain = scene_of(AURA_ROW_F16, 4, 96, 6, 2, {300, 40});
