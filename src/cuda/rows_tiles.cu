@@ -42,7 +42,8 @@ struct tile_places {
     uint8_t *score;
 };
 
-template <int MODE, int KB, int VB, int DIM>
+/* SINGLE: norms, scores and weights are f32, as they nearly always are; else they are what the call says. */
+template <int MODE, int KB, int VB, int DIM, bool SINGLE>
 struct tile_warp {
     static constexpr int WARPS = TILE_WARPS<KB, DIM>, K_BYTES = DIM / 4 * KB / 8, V_BYTES = DIM / 8 * VB / 8, STEPS = DIM / 16;
     static constexpr bool AHEAD = V_BYTES <= 16; /* the values of the next tile are loaded before this one's are added */
@@ -65,6 +66,11 @@ struct tile_warp {
 #pragma unroll
         for (int i = 0; i < STEPS; i++)
             acc[i][0] = acc[i][1] = acc[i][2] = acc[i][3] = 0;
+    }
+
+    __device__ __forceinline__ static uint32_t type(uint32_t dtype)
+    {
+        return SINGLE ? (uint32_t)AURA_F32 : dtype;
     }
 
     /* Columns 2 h and 2 h + 1 are the parts of head h. */
@@ -96,7 +102,7 @@ struct tile_warp {
 
     __device__ __forceinline__ static const uint8_t *norm_place(const struct dev_rows_side &s, size_t row)
     {
-        return (const uint8_t *)s.norms + row * (s.norm_dtype == AURA_F32 ? 4 : 2);
+        return (const uint8_t *)s.norms + row * (type(s.norm_dtype) == AURA_F32 ? 4 : 2);
     }
 
     __device__ __forceinline__ struct tile_places places_of(uint64_t base) const
@@ -104,7 +110,7 @@ struct tile_warp {
         const size_t score = (at.first + t) * c.score_stride + base + g;
         return {base, row_at(c.k, at.kv, base + g) + t * K_BYTES, row_at(c.v, at.kv, base + 2 * t) + g * V_BYTES,
                 norm_place(c.k, at.kv * c.k.head_rows + base + g), norm_place(c.v, at.kv * c.v.head_rows + base + g),
-                (uint8_t *)c.scores + score * (c.score_dtype == AURA_F32 ? 4 : 2)};
+                (uint8_t *)c.scores + score * (type(c.score_dtype) == AURA_F32 ? 4 : 2)};
     }
 
     __device__ __forceinline__ static void move(struct tile_places &p, const struct dev_rows_call &c, uint64_t tokens)
@@ -113,13 +119,13 @@ struct tile_warp {
         if (MODE != ROWS_VALUE)
             p.k += tokens * c.k.row_stride;
         if (MODE != ROWS_VALUE && KB != 16)
-            p.k_norm += tokens * (c.k.norm_dtype == AURA_F32 ? 4 : 2);
+            p.k_norm += tokens * (type(c.k.norm_dtype) == AURA_F32 ? 4 : 2);
         if (MODE != ROWS_SCORE)
             p.v += tokens * c.v.row_stride;
         if (MODE != ROWS_SCORE && VB != 16)
-            p.v_norm += tokens * (c.v.norm_dtype == AURA_F32 ? 4 : 2);
+            p.v_norm += tokens * (type(c.v.norm_dtype) == AURA_F32 ? 4 : 2);
         if (MODE != ROWS_ATTEND)
-            p.score += tokens * (c.score_dtype == AURA_F32 ? 4 : 2);
+            p.score += tokens * (type(c.score_dtype) == AURA_F32 ? 4 : 2);
     }
 
     __device__ __forceinline__ void find_plain(uint64_t end)
@@ -150,7 +156,7 @@ struct tile_warp {
         for (int i = 0; i < 2; i++) {
             const bool wanted = PLAIN || x.key(i);
             load_words<K_BYTES>(k[i], p.k + i * 8 * c.k.row_stride, wanted);
-            k_norm[i] = KB == 16 || !wanted ? 0 : load_bits(p.k_norm, c.k.norm_dtype, 8 * i);
+            k_norm[i] = KB == 16 || !wanted ? 0 : load_bits(p.k_norm, type(c.k.norm_dtype), 8 * i);
         }
     }
 
@@ -163,7 +169,7 @@ struct tile_warp {
             load_words<V_BYTES>(to[i], p.v + (i % 2 + i / 2 * 8) * c.v.row_stride, PLAIN || x.value(i));
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            norm[i] = VB == 16 || !(PLAIN || x.key(i)) ? 0 : load_bits(p.v_norm, c.v.norm_dtype, 8 * i);
+            norm[i] = VB == 16 || !(PLAIN || x.key(i)) ? 0 : load_bits(p.v_norm, type(c.v.norm_dtype), 8 * i);
     }
 
     /* Weights of head t; in a call that has them. */
@@ -172,7 +178,7 @@ struct tile_warp {
     {
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            to[i] = t < at.n && (PLAIN || x.key(i)) ? load_bits(p.score, c.score_dtype, 8 * i) : 0;
+            to[i] = t < at.n && (PLAIN || x.key(i)) ? load_bits(p.score, type(c.score_dtype), 8 * i) : 0;
     }
 
     /* All that is loaded of a tile while the one before is still worked on. */
@@ -228,7 +234,7 @@ struct tile_warp {
             return {prmt(v[2 * i][d / 2], v[2 * i + 1][d / 2], d % 2 ? 0x7632 : 0x5410), 0};
         } else if constexpr (VB == 4) {
             const uint32_t x = v[2 * i][d / 8], y = v[2 * i + 1][d / 8];
-            const uint32_t mixed = d % 2 ? (x >> 4 & 0x0f0f0f0f) | (y & 0xf0f0f0f0) : (x & 0x0f0f0f0f) | (y << 4 & 0xf0f0f0f0);
+            const uint32_t mixed = d % 2 ? picked(0x0f0f0f0f, x >> 4, y) : picked(0x0f0f0f0f, x, y << 4);
             return values.value_pair(values.at_byte(mixed, d % 8 / 2));
         } else if constexpr (VB == 8) {
             return values.singles(values.at_byte(v[2 * i][d / 4], d % 4), values.at_byte(v[2 * i + 1][d / 4], d % 4));
@@ -261,7 +267,7 @@ struct tile_warp {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             const float y = sum[i] * k_unit * c.scale;
-            logit[i] = KB == 16 ? y : y * (number_of(k_norm[i], c.k.norm_dtype) * c.k.norm_factor);
+            logit[i] = KB == 16 ? y : y * (number_of(k_norm[i], type(c.k.norm_dtype)) * c.k.norm_factor);
         }
 #pragma unroll 1
         for (int i = 0; c.softcap > 0 && i < 2; i++) {
@@ -316,7 +322,7 @@ struct tile_warp {
     {
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            x[i] = VB == 16 ? x[i] : x[i] == 0 ? 0 : x[i] * (number_of(v_norm[i], c.v.norm_dtype) * c.v.norm_factor);
+            x[i] = VB == 16 ? x[i] : x[i] == 0 ? 0 : x[i] * (number_of(v_norm[i], type(c.v.norm_dtype)) * c.v.norm_factor);
         const bool beyond = !(fabsf(x[0]) * w_unit < 65504.f && fabsf(x[1]) * w_unit < 65504.f);
         if (moves | __any_sync(~0u, beyond))
             follow_top(x, keep);
@@ -352,7 +358,7 @@ struct tile_warp {
 #pragma unroll
             for (int i = 0; i < 2; i++)
                 if (t < at.n && x.key(i))
-                    store_element(place.score, c.score_dtype, 8 * i, p[i]);
+                    store_element(place.score, type(c.score_dtype), 8 * i, p[i]);
             return;
         }
         const bool moves = MODE == ROWS_ATTEND && softmax(p, keep);
@@ -382,7 +388,7 @@ struct tile_warp {
             load_ahead(next, then);
 #pragma unroll
             for (int j = 0; MODE == ROWS_VALUE && j < 2; j++) {
-                const float y = number_of(w[j], c.score_dtype);
+                const float y = number_of(w[j], type(c.score_dtype));
                 p[j] = t < at.n && now.key(j) && y >= c.threshold ? y : 0; /* NaN is not kept */
             }
             if (now.any)
@@ -463,15 +469,15 @@ struct tile_space {
     static constexpr int BYTES = TABLES > MERGE ? TABLES : MERGE;
 };
 
-template <int MODE, int KB, int VB, int DIM>
-__device__ __forceinline__ void run_tiles(const struct dev_rows_call &c)
+template <int MODE, int KB, int VB, int DIM, bool SINGLE>
+__device__ __forceinline__ void run_block(const struct dev_rows_call &c)
 {
     uint8_t *shared = dynamic_shared();
     const uint32_t place = shared_place(shared), tables = (place + TABLE_SPACE - 1) / TABLE_SPACE * TABLE_SPACE;
     const uint32_t unit = blockIdx.x % c.tokens.units;
     uint64_t first, end;
     unit_limits(c.tokens, unit, &first, &end);
-    struct tile_warp<MODE, KB, VB, DIM> w(c, heads_of(c, blockIdx.x / c.tokens.units, TILE_HEADS));
+    struct tile_warp<MODE, KB, VB, DIM, SINGLE> w(c, heads_of(c, blockIdx.x / c.tokens.units, TILE_HEADS));
     const float k_unit = MODE == ROWS_VALUE ? 1 : make_table<KB, false>(shared + (tables - place), c.k);
     w.v_unit = MODE == ROWS_SCORE ? 1 : 1 / make_table<VB, true>(shared + (tables - place) + TABLE_VALUES, c.v);
     w.keys.mine = tables + w.lane % table<KB>::COPIES * (128 / table<KB>::COPIES);
@@ -483,6 +489,17 @@ __device__ __forceinline__ void run_tiles(const struct dev_rows_call &c)
     __syncthreads();
     if (MODE != ROWS_SCORE)
         merge_warps<DIM>(shared, w, unit, MODE == ROWS_VALUE);
+}
+
+/* Attention does without SINGLE: with it, five of its kernels kept more of their numbers in local memory. */
+template <int MODE, int KB, int VB, int DIM>
+__device__ __forceinline__ void run_tiles(const struct dev_rows_call &c)
+{
+    const uint32_t norm_dtype = MODE == ROWS_VALUE ? c.v.norm_dtype : c.k.norm_dtype;
+    if (MODE != ROWS_ATTEND && norm_dtype == AURA_F32 && c.score_dtype == AURA_F32)
+        run_block<MODE, KB, VB, DIM, MODE != ROWS_ATTEND>(c);
+    else
+        run_block<MODE, KB, VB, DIM, false>(c);
 }
 
 #define STAMP(name, mode, kind, dim, blocks)                                         \

@@ -93,6 +93,10 @@ static void check_score_and_value()
             run_score(c, p, x);
             run_value(c, p, x, 0.1f);
             run_value(c, p, x, 0.1f, 1e-7f); /* as of tokens without number */
+            p.side = types[(bits + n) % 3], p.q_dtype = types[n % 2 + 1], p.out_dtype = types[bits % 3];
+            const arrays other(c, p);
+            run_score(c, p, other);
+            run_value(c, p, other, 0.1f);
         }
     for (uint32_t dim : {1u, 7u, 9u, 63u, 130u}) { /* any dim of values */
         struct problem p = {4, dim % 2 ? 3u : 6u, 64, dim, 4, 2, 70, 70, 71};
