@@ -4,42 +4,55 @@
  * the indices of eight codes as nibbles: quads v and v + 4 of a run are octet v. Keys are in the right lane for that. Values come
  * with four channels in a lane, all of their words, and their nibbles go through shared memory to the lanes that multiply them.
  *
- * Levels are 1, 2 or 4 tables of eight, whose products the mma adds up. */
+ * Levels are as many tables of eight as bits less one, whose products the mma adds up. */
 #ifndef AURA_CUDA_UNPACK_TRELLIS_CUH
 #define AURA_CUDA_UNPACK_TRELLIS_CUH
 
 #include "unpack.cuh"
 
 template <int KIND>
-constexpr int fused_tables = !code<KIND>::trellis ? code<KIND>::halves : code<KIND>::bits == 4 ? 4 : code<KIND>::bits - 1;
+constexpr int fused_tables = !code<KIND>::trellis ? code<KIND>::halves : code<KIND>::bits - 1;
 
-/* The tables of a kind as its fused kernels look them up: with t4 the levels below 0, which mirror the others, come first. */
+/* The tables of a kind as its fused kernels look them up. t3: eight levels, then the other eight from the last to the first,
+ * because the nibbles that look these up are turned. t4: with n the place of a level, 0 to 15, among those of its sign, the level
+ * is the one below 0, of which there are two tables, and of one above 0 also how far apart the two of n are. They are as far apart
+ * for 15 - n, because levels mirror each other, so that this is one table of eight. */
 template <int KIND>
 __device__ __forceinline__ void fused_table(uint32_t (&table)[8], const uint32_t *levels)
 {
+    const uint32_t from_the_last = 0x0123;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        table[i] = kept(levels[i]);
-        if (KIND == AURA_TRELLIS_4) {
-            table[4 + i] = table[i];
-            table[i] = kept(0x80808080u - prmt(levels[3 - i], 0, 0x0123)); /* no byte borrows */
-        }
+        if (KIND == AURA_TRELLIS_4)
+            table[i] = kept(0x80808080u - prmt(levels[3 - i], 0, from_the_last)); /* no byte borrows */
+        else
+            table[i] = kept(KIND == AURA_TRELLIS_3 && i >= 2 ? prmt(levels[5 - i], 0, from_the_last) : levels[i]);
+        if (KIND == AURA_TRELLIS_4 && i < 2)
+            table[4 + i] = kept(levels[i] - table[i]);
     }
 }
 
-/* The nibbles of octets 0 to 3 of a run: word[0] is not looked at. And of t4 the top bits, bit k of byte i being of code 4k + i. */
+/* The nibbles of octets 0 to 3 of a run: w[0] is not looked at. Of t4, a nibble is the place n of a level among those of its
+ * sign, its lower bits turned if the upper one is set; and there are the top bits, bit k of byte i being of code 4k + i. */
 template <int BITS>
 struct trellis_nibbles {
     static constexpr int words = BITS == 4 ? 5 : 4;
     uint32_t word[words];
 
-    /* right: z.zero >> 1, of which every other bit is looked at. */
-    __device__ __forceinline__ trellis_nibbles(const struct subset_bits &z, uint32_t right, const uint32_t (&w)[BITS])
+    /* right: z.zero >> 1, of which every other bit is looked at; not of t4. */
+    __device__ __forceinline__ trellis_nibbles(struct subset_bits z, uint32_t right, const uint32_t (&w)[BITS])
     {
         const uint32_t pairs = 0x33333333u, bits = 0x55555555u;
-        const uint32_t even = picked(bits, z.zero, z.one << 1), odd = picked(bits, right, z.one);
         /* Pairs of bits, of t2 with an upper one of 0: of those of `odd`, this is in the place of the lower one. */
-        const uint32_t upper = BITS == 2 ? kept(w[1] & bits) : w[1], next = BITS == 2 ? kept(w[1] & ~bits) : w[2 % BITS];
+        uint32_t upper = BITS == 2 ? kept(w[1] & bits) : w[1], next = BITS == 2 ? kept(w[1] & ~bits) : w[2 % BITS];
+        if (BITS == 4) {
+            const uint32_t halves = picked(bits, upper >> 1, next);
+            z = {z.one ^ halves, z.zero ^ halves};
+            right = z.zero >> 1;
+            upper ^= upper >> 1 & bits, next ^= next >> 1 & bits;
+            word[words - 1] = kept(picked(0x0f0f0f0fu, w[3 % BITS] >> 4, w[3 % BITS] << 4));
+        }
+        const uint32_t even = picked(bits, z.zero, z.one << 1), odd = picked(bits, right, z.one);
         word[0] = picked(pairs, even, upper << 2);
         word[1] = picked(pairs, odd, next << (BITS == 2 ? 1 : 2));
         word[2] = picked(pairs, even >> 2, upper);
@@ -47,26 +60,29 @@ struct trellis_nibbles {
 #pragma unroll
         for (int i = 0; i < 4; i++)
             word[i] = kept(word[i]); /* now, so that the words before are free */
-        if (BITS == 4) {
-            const uint32_t top = w[3 % BITS];
-            word[words - 1] = picked(0x0f0f0f0fu, top >> 4, top << 4);
-        }
     }
 };
 
-/* Eight codes by their nibbles; top: of t4, their top bits as bit 3 of nibbles. Only one table has a byte that is not 0. */
-template <int BITS>
-__device__ __forceinline__ eight lookup_trellis(uint32_t nibbles, uint32_t top, const uint32_t *table)
+/* Of t4: the nibbles that look up the third table. top: the top bits of octet v are bits v and v + 4 of each byte. */
+__device__ __forceinline__ uint32_t nibbles_above(uint32_t nibbles, uint32_t top, int v)
 {
-    const uint32_t high = 0x88888888u;
+    return picked_turned(0x88888888u, top << (3 - v), nibbles);
+}
+
+/* Eight codes by their nibbles, of t4 also those of nibbles_above(). A nibble with bit 3 gives 0. */
+template <int BITS>
+__device__ __forceinline__ eight lookup_trellis(uint32_t nibbles, uint32_t above, const uint32_t *table)
+{
     eight e;
-#pragma unroll
-    for (int h = 0; h < fused_tables<AURA_TRELLIS_2 + BITS - 2>; h++) {
-        uint32_t x = h % 2 ? nibbles ^ high : nibbles;
-        if (BITS == 4)
-            x |= h < 2 ? top & high : ~top & high;
-        e.r[h][0] = prmt(table[2 * h], table[2 * h + 1], x);
-        e.r[h][1] = prmt(table[2 * h], table[2 * h + 1], upper_half(x));
+    e.r[0][0] = prmt(table[0], table[1], nibbles);
+    e.r[0][1] = prmt(table[0], table[1], upper_half(nibbles));
+    if (BITS > 2) {
+        e.r[1][0] = prmt(table[2], table[3], lower_turned(nibbles));
+        e.r[1][1] = prmt(table[2], table[3], upper_turned(nibbles));
+    }
+    if (BITS == 4) {
+        e.r[2][0] = prmt(table[4], table[5], above);
+        e.r[2][1] = prmt(table[4], table[5], upper_half(above));
     }
     return e;
 }
@@ -128,7 +144,8 @@ struct trellis_keys {
 
     static __device__ __forceinline__ eight decode(const nibbles_of_tokens &w, int step, int i, int, const uint32_t *table)
     {
-        return lookup_trellis<BITS>(w[i][step], BITS == 4 ? w[i][trellis_nibbles<BITS>::words - 1] << (3 - step) : 0, table);
+        const uint32_t above = BITS == 4 ? nibbles_above(w[i][step], w[i][trellis_nibbles<BITS>::words - 1], step) : 0;
+        return lookup_trellis<BITS>(w[i][step], above, table);
     }
 };
 
@@ -190,7 +207,8 @@ struct trellis_values {
 
     static __device__ __forceinline__ eight decode(const typename ready::group &x, int i, int t, const uint32_t *table)
     {
-        return lookup_trellis<BITS>(part(x.nibbles, i), BITS == 4 ? part(x.top, i) << (3 - t) : 0, table);
+        const uint32_t above = BITS == 4 ? nibbles_above(part(x.nibbles, i), part(x.top, i), t) : 0;
+        return lookup_trellis<BITS>(part(x.nibbles, i), above, table);
     }
 };
 

@@ -28,12 +28,36 @@ __device__ __forceinline__ uint32_t upper_half(uint32_t x)
     return d;
 }
 
+/* The lower and the upper half of x with all bits turned, in the lower 16 bits of the result; the others may be anything. By the
+ * unit of upper_half(): with XOR, lower halves would be another instruction of the busiest one. */
+__device__ __forceinline__ uint32_t lower_turned(uint32_t x)
+{
+    uint32_t d;
+    asm("dp2a.lo.u32.s32 %0, %1, %2, %3;" : "=r"(d) : "r"(x), "r"(0x00ff), "r"(-1));
+    return d;
+}
+
+__device__ __forceinline__ uint32_t upper_turned(uint32_t x)
+{
+    uint32_t d;
+    asm("dp2a.lo.u32.s32 %0, %1, %2, %3;" : "=r"(d) : "r"(x), "r"(0xff00), "r"(-1));
+    return d;
+}
+
 /* The bits of x where the mask has one, else those of y: one instruction, where the compiler makes two of
  * (x & mask) | (y & ~mask). */
 __device__ __forceinline__ uint32_t picked(uint32_t mask, uint32_t x, uint32_t y)
 {
     uint32_t d;
     asm("lop3.b32 %0, %1, %2, %3, 0xca;" : "=r"(d) : "r"(mask), "r"(x), "r"(y));
+    return d;
+}
+
+/* The same, with the bits of x turned. */
+__device__ __forceinline__ uint32_t picked_turned(uint32_t mask, uint32_t x, uint32_t y)
+{
+    uint32_t d;
+    asm("lop3.b32 %0, %1, %2, %3, 0x3a;" : "=r"(d) : "r"(mask), "r"(x), "r"(y));
     return d;
 }
 

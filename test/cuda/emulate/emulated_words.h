@@ -18,9 +18,24 @@ static inline uint32_t upper_half(uint32_t x)
     return x >> 16;
 }
 
+static inline uint32_t lower_turned(uint32_t x)
+{
+    return ~0u - (x & 0xffff);
+}
+
+static inline uint32_t upper_turned(uint32_t x)
+{
+    return ~0u - (x >> 16);
+}
+
 static inline uint32_t picked(uint32_t mask, uint32_t x, uint32_t y)
 {
     return (x & mask) | (y & ~mask);
+}
+
+static inline uint32_t picked_turned(uint32_t mask, uint32_t x, uint32_t y)
+{
+    return picked(mask, ~x, y);
 }
 
 static inline float exp2_approx(float x)
