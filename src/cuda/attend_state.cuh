@@ -60,7 +60,7 @@ struct attend_space {
     row_info row[S::ROWS];
     alignas(16) uint8_t reference[S::WARPS][S::D + 16]; /* of the page that a warp comes to next, and its scale */
     uint32_t page[PAGES_NEAR], first_page;
-    staging<S::V_KIND> staged[S::WARPS]; /* values of the tile that a warp is at */
+    staging<S::V_KIND> staged[S::WARPS]; /* codes of the tile that a warp is at, on their way between lanes */
     struct split split; /* here rather than in registers, of which there are none to spare */
     merge_space<S::D, S::ROWS, S::WARPS> merge;
 };

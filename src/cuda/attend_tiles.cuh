@@ -21,10 +21,17 @@ struct at_hand {
     typename values<S::V_KIND, S::D>::ready v;
     uint2 k_scale, v_scale;
 
-    __device__ __forceinline__ void take(const in_flight<S> &f, void *staged)
+    __device__ __forceinline__ void take(const in_flight<S> &f, attend_space<S> &s)
     {
-        k.take(f.k);
-        v.take(f.v, staged);
+        if constexpr (code<S::V_KIND>::trellis) {
+            auto &staged = s.staged[threadIdx.x / 32];
+            staged.put(f.k[0], f.v[0]);
+            k.take(f.k, staged);
+            v.take(f.v, staged);
+        } else {
+            k.take(f.k);
+            v.take(f.v);
+        }
         k_scale = f.k_scale, v_scale = f.v_scale;
     }
 };
@@ -511,7 +518,7 @@ __device__ __forceinline__ void attend_run(attend_space<S> &s, const struct dev_
         if (S::PL == 1 && has_scale_above(f.k_scale, c.limit))
             return;
         at_hand<S> now;
-        now.take(f, &s.staged[threadIdx.x / 32]);
+        now.take(f, s);
         const uint32_t tile = at.tile++;
         if (at.tile < at.end) {
             at.at = next_tile_of<S>(at.at, s, a, g, at.tile);
@@ -540,7 +547,7 @@ __device__ __forceinline__ void attend_both(attend_space<S> &s, const struct dev
     float logit[S::NT][S::RL][4];
     weights<S> w;
     at_hand<S> now;
-    now.take(f, &s.staged[threadIdx.x / 32]);
+    now.take(f, s);
     score_tile<S>(logit, now, c, table);
     score_both<S>(logit, now, c, s, a, table);
     if (a.trace)
@@ -582,6 +589,8 @@ __device__ __forceinline__ void attend_tiles(attend_space<S> &s, const struct de
     ask_keys<S>(f, at.at, lane);
     ask_values<S>(f, at.at, lane);
     table.load(a);
+    if constexpr (code<S::V_KIND>::trellis)
+        s.staged[threadIdx.x / 32].begin();
     load_columns<S>(c, s);
     /* Codes that all rows see. The first row sees the fewest new tokens, the last row the fewest old ones. */
     const uint32_t rows = queries_of_job(a, g.job) * a.c.ratio; /* that are there */

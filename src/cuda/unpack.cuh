@@ -335,7 +335,7 @@ struct values {
     /* Part j of the words, as decode() takes it. */
     struct ready {
         uint4 w[n];
-        __device__ __forceinline__ void take(const uint4 (&words)[n], void *)
+        __device__ __forceinline__ void take(const uint4 (&words)[n])
         {
 #pragma unroll
             for (int i = 0; i < n; i++)

@@ -87,6 +87,34 @@ __device__ __forceinline__ eight lookup_trellis(uint32_t nibbles, uint32_t above
     return e;
 }
 
+/* The shared memory of a warp for trellis codes, of words that lanes read of each other: word 0 of values and of keys, of which a
+ * lane needs that of the next four channels, or of the next run, and 0 where there is none; then the nibbles of values, of t4 also
+ * those of nibbles_above(). A quarter of a warp reads, and writes, different banks. */
+template <int BITS>
+struct trellis_staging {
+    static constexpr int words = BITS == 4 ? 8 : 4, zeros = 32, keys = 36;
+    uint4 first[keys + 32], word[words][32 + 2];
+
+    __device__ __forceinline__ void begin()
+    {
+        if (threadIdx.x % 32 < keys - zeros)
+            first[zeros + threadIdx.x % 32] = make_uint4(0, 0, 0, 0);
+    }
+    __device__ __forceinline__ void put(const uint4 &of_key, const uint4 &of_value)
+    {
+        first[keys + threadIdx.x % 32] = of_key, first[threadIdx.x % 32] = of_value;
+        __syncwarp();
+    }
+    __device__ __forceinline__ uint4 after_key() const
+    {
+        return first[threadIdx.x % 4 == 3 ? zeros : keys + threadIdx.x % 32 + 1];
+    }
+    __device__ __forceinline__ uint4 after_value() const
+    {
+        return first[threadIdx.x % 32 + 1];
+    }
+};
+
 /* Lane (g, t) has run t of tokens 4 g ... 4 g + 3. */
 template <int BITS>
 struct trellis_keys {
@@ -124,16 +152,16 @@ struct trellis_keys {
     struct ready {
         nibbles_of_tokens w;
 
-        __device__ __forceinline__ void take(const uint4 (&words)[n])
+        __device__ __forceinline__ void take(const uint4 (&words)[n], const trellis_staging<BITS> &s)
         {
-            const uint32_t there = threadIdx.x % 4 == 3 ? 0 : ~0u; /* after the last run there is nothing */
+            const uint4 next = s.after_key();
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 uint32_t word[BITS];
 #pragma unroll
                 for (int j = 0; j < BITS; j++)
                     word[j] = part(words[j], i);
-                const uint32_t after = __shfl_sync(~0u, word[0], threadIdx.x % 32 + 1) & there;
+                const uint32_t after = part(next, i);
                 const trellis_nibbles<BITS> nibbles(subsets_of_key(word[0], after), word[0] >> 3 | after << 29, word);
 #pragma unroll
                 for (int j = 0; j < nibbles.words; j++)
@@ -159,23 +187,16 @@ struct trellis_values {
         return t;
     }
 
-    /* A warp's nibbles on their way: rows begin in different banks. */
-    struct staged {
-        uint4 word[words][32 + 2];
-    };
-
+    using staged = trellis_staging<BITS>;
     struct ready {
         const staged *s;
 
-        __device__ __forceinline__ void take(const uint4 (&w)[n], void *space)
+        __device__ __forceinline__ void take(const uint4 (&w)[n], staged &space)
         {
-            s = (const staged *)space;
-            const uint32_t lane = threadIdx.x % 32, there = lane == 31 ? 0 : ~0u;
-            uint32_t u[7] = {w[0].x, w[0].y, w[0].z, w[0].w};
-            uint4 out[words];
-#pragma unroll
-            for (int i = 0; i < 3; i++)
-                u[4 + i] = __shfl_sync(~0u, u[i], lane + 1) & there;
+            s = &space;
+            const uint4 next = space.after_value();
+            const uint32_t u[7] = {w[0].x, w[0].y, w[0].z, w[0].w, next.x, next.y, next.z};
+            uint4 out[staged::words];
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 uint32_t word[BITS];
@@ -185,39 +206,39 @@ struct trellis_values {
                 const struct subset_bits z = {u[i] ^ u[i + 1] ^ u[i + 3], u[i + 2]};
                 const trellis_nibbles<BITS> nibbles(z, z.zero >> 1, word);
 #pragma unroll
-                for (int j = 0; j < words; j++)
-                    (i == 0 ? out[j].x : i == 1 ? out[j].y : i == 2 ? out[j].z : out[j].w) = nibbles.word[j];
+                for (int j = 0; j < staged::words; j++)
+                    (i == 0 ? out[j].x : i == 1 ? out[j].y : i == 2 ? out[j].z : out[j].w) =
+                        j < 4 ? nibbles.word[j] : nibbles_above(nibbles.word[j - 4], nibbles.word[nibbles.words - 1], j - 4);
             }
             __syncwarp(); /* all have read those of the tile before */
 #pragma unroll
-            for (int j = 0; j < words; j++)
-                ((staged *)space)->word[j][lane] = out[j];
+            for (int j = 0; j < staged::words; j++)
+                space.word[j][threadIdx.x % 32] = out[j];
             __syncwarp();
         }
 
         struct group {
-            uint4 nibbles, top;
+            uint4 nibbles, above;
         };
         __device__ __forceinline__ group operator[](int j) const
         {
-            const int at = 8 * j + threadIdx.x % 32 / 4;
-            return {s->word[threadIdx.x % 4][at], s->word[words - 1][at]};
+            const int at = 8 * j + threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+            return {s->word[t][at], s->word[staged::words - 4 + t][at]};
         }
     };
 
-    static __device__ __forceinline__ eight decode(const typename ready::group &x, int i, int t, const uint32_t *table)
+    static __device__ __forceinline__ eight decode(const typename ready::group &x, int i, int, const uint32_t *table)
     {
-        const uint32_t above = BITS == 4 ? nibbles_above(part(x.nibbles, i), part(x.top, i), t) : 0;
-        return lookup_trellis<BITS>(part(x.nibbles, i), above, table);
+        return lookup_trellis<BITS>(part(x.nibbles, i), part(x.above, i), table);
     }
 };
 
-/* The shared memory that a warp needs for that. */
+/* The shared memory that a warp needs for tiles. */
 template <int KIND>
 struct staging {};
-template <> struct staging<AURA_TRELLIS_2> : trellis_values<2>::staged {};
-template <> struct staging<AURA_TRELLIS_3> : trellis_values<3>::staged {};
-template <> struct staging<AURA_TRELLIS_4> : trellis_values<4>::staged {};
+template <> struct staging<AURA_TRELLIS_2> : trellis_staging<2> {};
+template <> struct staging<AURA_TRELLIS_3> : trellis_staging<3> {};
+template <> struct staging<AURA_TRELLIS_4> : trellis_staging<4> {};
 
 template <> struct keys<AURA_TRELLIS_2, 128> : trellis_keys<2> {};
 template <> struct keys<AURA_TRELLIS_3, 128> : trellis_keys<3> {};
