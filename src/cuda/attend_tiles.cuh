@@ -95,7 +95,7 @@ __device__ __forceinline__ void ask_values(in_flight<S> &f, const uint8_t *from,
 template <class S>
 struct columns {
     uint32_t q[S::NT][S::STEPS][2];
-    int begin[S::NT][4];        /* -offset times the sum of the column's bytes */
+    int begin[S::NT][4];        /* -offset times the sum of the column's bytes, as a product takes it */
     float factor[S::NT][S::RL], bias[S::NT][S::RL];
     uint32_t limit;             /* the lowest of the lane's rows */
 };
@@ -127,7 +127,8 @@ __device__ __forceinline__ void load_columns(columns<S> &c, const attend_space<S
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             const int sum = S::RL == 2 ? s.row[nt * S::COLUMN_ROWS + 2 * t + i].sum[0] : s.row[nt * S::COLUMN_ROWS + t].sum[i];
-            c.begin[nt][i] = c.begin[nt][i + 2] = (S::PL == 1 ? WHOLE_BITS : 0) - code<S::K_KIND>::offset * sum;
+            c.begin[nt][i] = (S::PL == 1 ? WHOLE_BITS : 0) - code<S::K_KIND>::offset * sum;
+            c.begin[nt][i + 2] = (int)another((uint32_t)c.begin[nt][i]);
         }
 #pragma unroll
         for (int r = 0; r < S::RL; r++) {

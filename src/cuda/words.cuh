@@ -326,4 +326,11 @@ __device__ __forceinline__ uint32_t uniform(uint32_t x)
     return __shfl_sync(~0u, x, 0);
 }
 
+/* x once more, in a register of its own. Of two registers with the same number the compiler keeps one, also with kept(), and
+ * copies it to where a product wants both; it does not know that lanes are below 32. */
+__device__ __forceinline__ uint32_t another(uint32_t x)
+{
+    return x + lane_number() / 32;
+}
+
 #endif
