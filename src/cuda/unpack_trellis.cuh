@@ -13,46 +13,61 @@
 template <int KIND>
 constexpr int fused_tables = !code<KIND>::trellis ? code<KIND>::halves : code<KIND>::bits - 1;
 
+/* Byte i of four words. */
+__device__ __forceinline__ uint32_t column(const uint32_t *word, int i)
+{
+    const uint32_t two = i | (4 + i) << 4;
+    return prmt(prmt(word[0], word[1], two), prmt(word[2], word[3], two), 0x5410);
+}
+
 /* The tables of a kind as its fused kernels look them up. t3: eight levels, then the other eight from the last to the first,
  * because the nibbles that look these up are turned. t4: with n the place of a level, 0 to 15, among those of its sign, the level
  * is the one below 0, of which there are two tables, and of one above 0 also how far apart the two of n are. They are as far apart
- * for 15 - n, because levels mirror each other, so that this is one table of eight. */
+ * for 15 - n, because levels mirror each other, so that this is one table of eight. The first table is of even n, the second of odd
+ * n; their index is bits 1, 3 and 2 of n. */
 template <int KIND>
 __device__ __forceinline__ void fused_table(uint32_t (&table)[8], const uint32_t *levels)
 {
     const uint32_t from_the_last = 0x0123;
+    uint32_t below[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        if (KIND == AURA_TRELLIS_4)
-            table[i] = kept(0x80808080u - prmt(levels[3 - i], 0, from_the_last)); /* no byte borrows */
-        else
+        below[i] = 0x80808080u - prmt(levels[3 - i], 0, from_the_last); /* no byte borrows */
+        if (KIND != AURA_TRELLIS_4)
             table[i] = kept(KIND == AURA_TRELLIS_3 && i >= 2 ? prmt(levels[5 - i], 0, from_the_last) : levels[i]);
-        if (KIND == AURA_TRELLIS_4 && i < 2)
-            table[4 + i] = kept(levels[i] - table[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < 4 && KIND == AURA_TRELLIS_4; i++) {
+        table[i] = kept(column(below, i < 2 ? 2 * i : 2 * i - 3));
+        if (i < 2)
+            table[4 + i] = kept(column(levels, 2 * i) - table[i]);
     }
 }
 
-/* The nibbles of octets 0 to 3 of a run: w[0] is not looked at. Of t4, a nibble is the place n of a level among those of its
- * sign, its lower bits turned if the upper one is set; and there are the top bits, bit k of byte i being of code 4k + i. */
+/* The nibbles of octets 0 to 3 of a run: w[0] is not looked at. Of t4, a nibble is bits 0, 1, 3 and 2 of the place n of a level
+ * among those of its sign, the last three turned if bit 0 is set; and there are the top bits, bit k of byte i being of code
+ * 4k + i. */
 template <int BITS>
 struct trellis_nibbles {
     static constexpr int words = BITS == 4 ? 5 : 4;
     uint32_t word[words];
 
-    /* right: z.zero >> 1, of which every other bit is looked at; not of t4. */
-    __device__ __forceinline__ trellis_nibbles(struct subset_bits z, uint32_t right, const uint32_t (&w)[BITS])
+    /* left and right: z.zero << 1 and z.zero >> 1, of which every other bit is looked at. */
+    __device__ __forceinline__ trellis_nibbles(const struct subset_bits &z, uint32_t left, uint32_t right,
+                                               const uint32_t (&w)[BITS])
     {
         const uint32_t pairs = 0x33333333u, bits = 0x55555555u;
-        /* Pairs of bits, of t2 with an upper one of 0: of those of `odd`, this is in the place of the lower one. */
-        uint32_t upper = BITS == 2 ? kept(w[1] & bits) : w[1], next = BITS == 2 ? kept(w[1] & ~bits) : w[2 % BITS];
+        uint32_t even, odd, upper, next; /* the lower and upper pairs of bits of nibbles of even and odd quads */
         if (BITS == 4) {
-            const uint32_t halves = picked(bits, upper >> 1, next);
-            z = {z.one ^ halves, z.zero ^ halves};
-            right = z.zero >> 1;
-            upper ^= upper >> 1 & bits, next ^= next >> 1 & bits;
-            word[words - 1] = kept(picked(0x0f0f0f0fu, w[3 % BITS] >> 4, w[3 % BITS] << 4));
+            const uint32_t one = z.one ^ z.zero, top = w[3 % BITS];
+            upper = picked(bits, one, left), next = picked(bits, one >> 1, z.zero);
+            even = w[1] ^ picked(bits, z.zero, left), odd = w[2 % BITS] ^ picked(bits, right, z.zero);
+            word[words - 1] = kept(picked(0x0f0f0f0fu, top >> 4, top << 4));
+        } else {
+            even = picked(bits, z.zero, z.one << 1), odd = picked(bits, right, z.one);
+            upper = BITS == 2 ? kept(w[1] & bits) : w[1];
+            next = BITS == 2 ? kept(w[1] & ~bits) : w[2 % BITS]; /* of t2, one bit too high */
         }
-        const uint32_t even = picked(bits, z.zero, z.one << 1), odd = picked(bits, right, z.one);
         word[0] = picked(pairs, even, upper << 2);
         word[1] = picked(pairs, odd, next << (BITS == 2 ? 1 : 2));
         word[2] = picked(pairs, even >> 2, upper);
@@ -162,7 +177,8 @@ struct trellis_keys {
                 for (int j = 0; j < BITS; j++)
                     word[j] = part(words[j], i);
                 const uint32_t after = part(next, i);
-                const trellis_nibbles<BITS> nibbles(subsets_of_key(word[0], after), word[0] >> 3 | after << 29, word);
+                const trellis_nibbles<BITS> nibbles(subsets_of_key(word[0], after), word[0] >> 1 | after << 31,
+                                                    word[0] >> 3 | after << 29, word);
 #pragma unroll
                 for (int j = 0; j < nibbles.words; j++)
                     w[i][j] = nibbles.word[j];
@@ -204,7 +220,7 @@ struct trellis_values {
                 for (int j = 0; j < BITS; j++)
                     word[j] = part(w[j], i);
                 const struct subset_bits z = {u[i] ^ u[i + 1] ^ u[i + 3], u[i + 2]};
-                const trellis_nibbles<BITS> nibbles(z, z.zero >> 1, word);
+                const trellis_nibbles<BITS> nibbles(z, z.zero << 1, z.zero >> 1, word);
 #pragma unroll
                 for (int j = 0; j < staged::words; j++)
                     (i == 0 ? out[j].x : i == 1 ? out[j].y : i == 2 ? out[j].z : out[j].w) =
