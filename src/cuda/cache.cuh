@@ -69,7 +69,7 @@ struct aura_cuda_cache {
 struct prefill_place {
     uint8_t *memory; /* NULL: nothing */
     uint32_t seqs, queries, room, beside;
-    size_t state_at, chunks_at, jobs_at, done_at, carry_at, images_at;
+    size_t state_at, chunks_at, jobs_at, done_at, made_at, carry_at, images_at;
 };
 
 struct aura_cuda_workspace {

@@ -141,60 +141,76 @@ struct octet {
     }
 };
 
-/* Keys that are codes, by 128 threads: eight lanes have a row of the image. */
-template <int KIND>
+/* The reference of eight channels. */
+__device__ __forceinline__ void references_of(__half2 (&offset)[4], uint2 codes, float step)
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const uint32_t word = (i < 2 ? codes.x : codes.y) >> 16 * (i % 2);
+        offset[i] = __floats2half2_rn((float)(int8_t)word * step, (float)(int8_t)(word >> 8) * step);
+    }
+}
+
+/* Keys that are codes, by 128 threads: eight lanes have a row of the image. DIM: theirs, or 0, if it is not known when compiling;
+ * where it is, loops become one run of instructions that begins with all loads. */
+template <int KIND, uint32_t DIM>
 __device__ __forceinline__ void image_keys(const struct dev_images &im, const struct dev_cache &c, const struct image_block &b,
                                            uint8_t *to, uint32_t thread)
 {
     using O = octet<KIND>;
-    const uint32_t tile = thread / 32, chunk = thread % 8, quad = thread / 8 % 4, runs = aura_padded_run(c.k_dim) / AURA_RUN;
+    constexpr int GROUPS = O::words > 2 || DIM % 128 ? 1 : 2; /* whose words are on their way at once */
+    const uint32_t dim = DIM ? DIM : c.k_dim, groups = DIM ? DIM / IMAGE_ROW : im.groups;
+    const uint32_t tile = thread / 32, chunk = thread % 8, quad = thread / 8 % 4, runs = aura_padded_run(dim) / AURA_RUN;
     const uint8_t *from = image_tile(c, b, tile);
     if (b.first + (tile + 1) * AURA_TILE <= b.from || b.first + tile * AURA_TILE >= b.to)
         return;
     const float reference = c.has_reference ? __half2float(*(const __half *)(b.page + c.reference_scale_at)) * im.reference : 0;
+    const uint32_t codes_there = max(b.to, b.from) - b.from;
     uint2 scale[2];
 #pragma unroll
     for (int y = 0; y < 2; y++)
         scale[y] = *(const uint2 *)(from + c.k_scale_at + (quad + 4 * y) * 8);
-#pragma unroll 2
-    for (uint32_t group = 0; group < im.groups; group++) {
-        const uint32_t channel = (8 * group + chunk) * 8, run = channel / AURA_RUN, v = channel / 8 % 4;
-        if (channel >= c.k_dim)
-            continue;
-        uint4 w[2][O::words];
+#pragma unroll 1
+    for (uint32_t first = 0; first < groups; first += GROUPS) {
+        uint4 w[GROUPS][2][O::words], after[GROUPS][2];
+        uint2 codes[GROUPS];
 #pragma unroll
-        for (int y = 0; y < 2; y++)
+        for (int n = 0; n < GROUPS; n++) {
+            const uint32_t wanted = (8 * (first + n) + chunk) * 8, channel = wanted < dim ? wanted : 0, run = channel / AURA_RUN;
 #pragma unroll
-            for (int i = 0; i < O::words; i++)
-                w[y][i] = *(const uint4 *)(from + O::row(run, runs, v, i) * 128 + (quad + 4 * y) * 16);
-        uint4 after[2] = {make_uint4(0, 0, 0, 0), make_uint4(0, 0, 0, 0)};
-        if (O::trellis && run + 1 < runs)
+            for (int y = 0; y < 2; y++) {
+                const uint8_t *words = from + (quad + 4 * y) * 16;
+#pragma unroll
+                for (int i = 0; i < O::words; i++)
+                    w[n][y][i] = *(const uint4 *)(words + O::row(run, runs, chunk % 4, i) * 128);
+                after[n][y] = O::trellis && run + 1 < runs ? *(const uint4 *)(words + O::row(run + 1, runs, chunk % 4, 0) * 128)
+                                                           : make_uint4(0, 0, 0, 0);
+            }
+            codes[n] = c.has_reference ? *(const uint2 *)(b.page + c.reference_at + channel) : make_uint2(0, 0);
+        }
+        __syncwarp(); /* all of it is on its way before a word is used: the compiler would ask for some later */
+#pragma unroll
+        for (int n = 0; n < GROUPS; n++) {
+            const bool there = (8 * (first + n) + chunk) * 8 < dim;
+            __half2 offset[4];
+            references_of(offset, codes[n], reference);
 #pragma unroll
             for (int y = 0; y < 2; y++)
-                after[y] = *(const uint4 *)(from + O::row(run + 1, runs, v, 0) * 128 + (quad + 4 * y) * 16);
-        const uint2 codes = c.has_reference ? *(const uint2 *)(b.page + c.reference_at + channel) : make_uint2(0, 0);
-        __half2 offset[4];
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const uint32_t word = (i < 2 ? codes.x : codes.y) >> 16 * (i % 2);
-            offset[i] = __floats2half2_rn((float)(int8_t)word * reference, (float)(int8_t)(word >> 8) * reference);
+                for (int i = 0; i < 4; i++) {
+                    uint32_t byte[2];
+                    O::template levels_of<false>(byte, w[n][y], after[n][y], i, chunk % 4, c.k_table);
+                    const uint32_t both = i < 2 ? scale[y].x : scale[y].y;
+                    const __half2 times = half2_of(prmt(both, both, i % 2 ? 0x3232 : 0x1010));
+                    const uint32_t row = tile * AURA_TILE + 4 * (quad + 4 * y) + i;
+                    store_if(there & (b.first + row - b.from < codes_there),
+                             image_chunk(to + (first + n) * (IMAGE_TOKENS * 128), row, chunk),
+                             make_uint4(bits_of(__hfma2(O::template pair<false>(byte, 0, im.k), times, offset[0])),
+                                        bits_of(__hfma2(O::template pair<false>(byte, 2, im.k), times, offset[1])),
+                                        bits_of(__hfma2(O::template pair<false>(byte, 4, im.k), times, offset[2])),
+                                        bits_of(__hfma2(O::template pair<false>(byte, 6, im.k), times, offset[3]))));
+                }
         }
-#pragma unroll
-        for (int y = 0; y < 2; y++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                uint32_t byte[2];
-                O::template levels_of<false>(byte, w[y], after[y], i, v, c.k_table);
-                const uint32_t both = i < 2 ? scale[y].x : scale[y].y;
-                const __half2 times = half2_of(prmt(both, both, i % 2 ? 0x3232 : 0x1010));
-                const uint32_t row = tile * AURA_TILE + 4 * (quad + 4 * y) + i;
-                if (b.first + row >= b.from && b.first + row < b.to)
-                    *(uint4 *)image_chunk(to + group * (IMAGE_TOKENS * 128), row, chunk) =
-                        make_uint4(bits_of(__hfma2(O::template pair<false>(byte, 0, im.k), times, offset[0])),
-                                   bits_of(__hfma2(O::template pair<false>(byte, 2, im.k), times, offset[1])),
-                                   bits_of(__hfma2(O::template pair<false>(byte, 4, im.k), times, offset[2])),
-                                   bits_of(__hfma2(O::template pair<false>(byte, 6, im.k), times, offset[3])));
-            }
     }
 }
 
@@ -205,41 +221,51 @@ __device__ __forceinline__ bool is_all_codes(const struct image_block &b, uint32
 }
 
 /* Values that are codes, by 128 threads, octets of tokens that all are; eight lanes have a row of the image. */
-template <int KIND>
+template <int KIND, uint32_t DIM>
 __device__ __forceinline__ void image_values(const struct dev_images &im, const struct dev_cache &c, const struct image_block &b,
                                              uint8_t *to, uint32_t thread)
 {
     using O = octet<KIND>;
-    const uint32_t chunk = thread % 8, v = chunk % 4;
+    constexpr int HALVES = O::words > 2 ? 1 : 2, STEPS = O::words > 1 || DIM % 128 ? 1 : 2; /* on their way at once */
+    const uint32_t chunk = thread % 8, v = chunk % 4, dim = DIM ? DIM : c.v_dim;
+#pragma unroll 1
+    for (uint32_t half = 0; half < 2; half += HALVES)
+#pragma unroll 1
+        for (uint32_t first = 0; first < dim; first += 64 * STEPS) {
+            uint4 w[STEPS][HALVES][O::words], after[STEPS][HALVES], scale[HALVES];
 #pragma unroll
-    for (uint32_t half = 0; half < 2; half++) {
-        const uint32_t tile = 2 * half + chunk / 4;
-        const uint8_t *from = image_tile(c, b, tile);
-        if (!is_all_codes(b, b.first + tile * AURA_TILE + 8 * v))
-            continue;
-        const uint4 scale = *(const uint4 *)(from + c.v_scale_at + 16 * v);
-        const __half2 times[4] = {half2_of(scale.x), half2_of(scale.y), half2_of(scale.z), half2_of(scale.w)};
-#pragma unroll 2
-        for (uint32_t channel = thread / 8 * 4; channel < c.v_dim; channel += 64) {
-            uint4 w[O::words];
+            for (int h = 0; h < HALVES; h++) {
+                const uint8_t *from = image_tile(c, b, 2 * (half + h) + chunk / 4);
+                scale[h] = *(const uint4 *)(from + c.v_scale_at + 16 * v);
 #pragma unroll
-            for (int i = 0; i < O::words; i++)
-                w[i] = *(const uint4 *)(from + c.v_at + (O::row(0, 1, v, i) * c.v_dim + channel) * 4);
-            uint4 after = make_uint4(0, 0, 0, 0);
-            if (O::trellis && channel + 4 < c.v_dim)
-                after = *(const uint4 *)(from + c.v_at + (channel + 4) * 4);
+                for (int n = 0; n < STEPS; n++) {
+                    const uint32_t wanted = first + 64 * n + thread / 8 * 4, channel = wanted < dim ? wanted : 0;
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                uint32_t byte[2];
-                O::template levels_of<true>(byte, w, after, i, v, c.v_table);
-                *(uint4 *)image_chunk(to + half * c.v_dim * 128, channel + i, chunk) =
-                    make_uint4(bits_of(__hmul2(O::template pair<true>(byte, 0, im.v), times[0])),
-                               bits_of(__hmul2(O::template pair<true>(byte, 2, im.v), times[1])),
-                               bits_of(__hmul2(O::template pair<true>(byte, 4, im.v), times[2])),
-                               bits_of(__hmul2(O::template pair<true>(byte, 6, im.v), times[3])));
+                    for (int i = 0; i < O::words; i++)
+                        w[n][h][i] = *(const uint4 *)(from + c.v_at + (O::row(0, 1, v, i) * dim + channel) * 4);
+                    after[n][h] = O::trellis && channel + 4 < dim ? *(const uint4 *)(from + c.v_at + (channel + 4) * 4)
+                                                                  : make_uint4(0, 0, 0, 0);
+                }
             }
+            __syncwarp(); /* as in image_keys() */
+#pragma unroll
+            for (int n = 0; n < STEPS; n++)
+#pragma unroll
+                for (int h = 0; h < HALVES; h++)
+#pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        const uint32_t channel = first + 64 * n + thread / 8 * 4,
+                                       token = b.first + (2 * (half + h) + chunk / 4) * AURA_TILE + 8 * v;
+                        uint32_t byte[2];
+                        O::template levels_of<true>(byte, w[n][h], after[n][h], i, v, c.v_table);
+                        store_if((channel < dim) & is_all_codes(b, token),
+                                 image_chunk(to + (half + h) * dim * 128, channel + i, chunk),
+                                 make_uint4(bits_of(__hmul2(O::template pair<true>(byte, 0, im.v), half2_of(scale[h].x))),
+                                            bits_of(__hmul2(O::template pair<true>(byte, 2, im.v), half2_of(scale[h].y))),
+                                            bits_of(__hmul2(O::template pair<true>(byte, 4, im.v), half2_of(scale[h].z))),
+                                            bits_of(__hmul2(O::template pair<true>(byte, 6, im.v), half2_of(scale[h].w)))));
+                    }
         }
-    }
 }
 
 /* ---- one number at a time: plain sides, pinned and open tokens -------------------------------------------------------- */
@@ -360,18 +386,19 @@ __device__ __forceinline__ void image_rest(const struct dev_images &im, const st
     }
 }
 
-/* The image of a block, by 256 threads. Where there are ups, image_ups() and a barrier came before. */
+/* The image of a block, by 256 threads. DIM: of both sides, or 0. Where there are ups, image_ups() and a barrier came before. */
+template <uint32_t DIM>
 __device__ __forceinline__ void make_image(const struct dev_images &im, const struct dev_cache &c, const struct image_block &b,
                                            uint8_t *to, uint32_t thread)
 {
     const uint32_t mine = thread % 128, kind = thread < 128 ? c.k_kind : c.v_kind;
     const bool keys = thread < 128;
-#define IMAGE_OF(width, ...)                        \
-    case width:                                     \
-        if (keys)                                   \
-            image_keys<width>(im, c, b, to, mine);  \
-        else                                        \
-            image_values<width>(im, c, b, to + im.v_at, mine); \
+#define IMAGE_OF(width, ...)                                        \
+    case width:                                                     \
+        if (keys)                                                   \
+            image_keys<width, DIM>(im, c, b, to, mine);             \
+        else                                                        \
+            image_values<width, DIM>(im, c, b, to + im.v_at, mine); \
         break;
     switch (kind) {
         AURA_CUDA_CODES(IMAGE_OF)

@@ -59,7 +59,7 @@ extern "C" __global__ void __launch_bounds__(IMAGE_THREADS, 1) aura_prefill_jobs
 {
     const uint32_t lane = threadIdx.x % 32, heads = p.a.c.kv_heads;
     for (uint32_t i = threadIdx.x; i < p.room; i += IMAGE_THREADS)
-        p.chunks[i] = {0, 0, 0, 0};
+        p.chunks[i] = {0, 0, 0, 0}, p.made[i] = 0;
     for (uint32_t i = threadIdx.x; i < p.beside; i += IMAGE_THREADS)
         p.tiles_done[i] = 0;
     if (threadIdx.x >= 32)
@@ -185,7 +185,8 @@ size_t aura_cuda_plan_prefill(aura_cuda_workspace *w, uint32_t seqs, uint32_t qu
     t->chunks_at = round_up(sizeof(struct prefill_state));
     t->jobs_at = t->chunks_at + round_up(t->room * sizeof(struct prefill_chunk));
     t->done_at = t->jobs_at + round_up((seqs + 1) * sizeof(struct prefill_job));
-    t->carry_at = t->done_at + round_up(t->beside * 4);
+    t->made_at = t->done_at + round_up(t->beside * 4);
+    t->carry_at = t->made_at + round_up(t->room * 4);
     t->images_at = t->carry_at +
         round_up((tiles > t->beside ? tiles : t->beside) * rows * (c->dev.v_dim + PREFILL_CARRIED) * sizeof(float));
     return t->images_at + (size_t)t->room * im.bytes;
@@ -219,6 +220,7 @@ aura_status aura_cuda_prefill(const aura_cuda_cache *c, const aura_cuda_workspac
     p.state = (struct prefill_state *)(t.memory + t.state_at);
     p.chunks = (struct prefill_chunk *)(t.memory + t.chunks_at);
     p.jobs = (struct prefill_job *)(t.memory + t.jobs_at);
+    p.made = (uint32_t *)(t.memory + t.made_at);
     p.carry = (float *)(t.memory + t.carry_at);
     p.images = t.memory + t.images_at;
     p.tiles_done = (uint32_t *)(t.memory + t.done_at);

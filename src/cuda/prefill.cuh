@@ -8,9 +8,10 @@
  *     item    a tile of rows and a chunk
  *
  * Chunks and items are taken in order, of a chunk some images at a time. Before a block of threads does the item that it has
- * taken, it takes images as long as there are any of that item's chunk or the next one. An image waits until all items are done
- * that read what is in its place, which are of earlier chunks; an item waits for the images of its chunk. So whoever has the
- * first item that is not done waits for nobody who waits, and the call ends however few blocks of threads run at once.
+ * taken, it takes images as long as there are any of that item's chunk, or the next one. Warps that do nothing else take images of
+ * any chunk meanwhile. An image waits until all items are done that read what is in its place, which are of earlier chunks; an item
+ * waits for images of its chunk. So whoever has the first item that is not done waits for nobody who waits, and the call ends
+ * however few blocks of threads run at once. Where there is room for more than one chunk, images are made ahead.
  *
  * Where there are fewer items than blocks of threads, chunks are cut into parts that are attended to side by side: then a tile
  * leaves what it has after each part, and the last to be done with a tile adds the parts up, in their order. Not so in a cache
@@ -50,12 +51,11 @@ struct prefill_state {
 enum { PREFILL_NARROW, PREFILL_WIDE, PREFILL_BESIDE };
 
 struct prefill_chunk {
-    uint32_t taken;         /* images that somebody has taken, or more */
-    uint32_t images, items; /* that are done */
-    uint32_t done;          /* its number plus 1 when all items are */
+    uint32_t taken; /* images that somebody has taken, or more */
+    uint32_t items; /* that are done */
+    uint32_t done;  /* its number plus 1 when all items are */
+    uint32_t unused;
 };
-
-enum { PREFILL_TAKE = 8 }; /* images that are taken at once */
 
 struct dev_prefill {
     struct dev_attend a;
@@ -63,6 +63,7 @@ struct dev_prefill {
     struct prefill_job *jobs;      /* [n_seqs + 1]; the last one has the totals */
     struct prefill_state *state;
     struct prefill_chunk *chunks;  /* [room]: number c is at c modulo room */
+    uint32_t *made;                /* [room]: the number, plus 1, of the image that is there */
     uint8_t *images;
     uint32_t room;                 /* images that there is room for */
     float *carry;                  /* [tiles][tile_rows][v_dim + PREFILL_CARRIED]: PREFILL_CARRY times carry_tiles of them; or
@@ -81,6 +82,7 @@ struct prefill_work {
     uint32_t block;          /* the number, in the call, of the first of them */
     uint32_t carry;          /* where the tile's carry is */
     uint32_t last;           /* 1: this was the last part of its tile */
+    uint32_t help;           /* before an item: images are taken of chunks before this one */
 };
 
 /* ---- numbers ---------------------------------------------------------------------------------------------------------- */
@@ -129,10 +131,15 @@ __device__ __forceinline__ uint32_t token_of_image(const struct prefill_job &j, 
     return (i < j.kept ? i : j.first_block + i - j.kept) * IMAGE_TOKENS;
 }
 
-/* Where image i of the head is. */
+/* The number, in the call, of image i of the head; where it is. */
+__device__ __forceinline__ uint32_t image_number(const struct prefill_work &w, uint32_t i)
+{
+    return w.block + i - w.first;
+}
+
 __device__ __forceinline__ uint8_t *image_place(const struct dev_prefill &p, const struct prefill_work &w, uint32_t i)
 {
-    return p.images + (size_t)((w.block + i - w.first) % p.room) * p.im.bytes;
+    return p.images + (size_t)(image_number(w, i) % p.room) * p.im.bytes;
 }
 
 /* Asks the second cache for the pages of the images that are to be made; by some warps, of which this is number `warp`. */
@@ -165,22 +172,23 @@ __device__ __forceinline__ void wait_for_chunks(const struct dev_prefill &p, uin
         wait_for_count(&p.state->done, before);
 }
 
-/* The first image of a chunk that nobody has taken, and some after it; of chunks up to `last`. */
-__device__ __forceinline__ bool take_images(const struct dev_prefill &p, struct prefill_work &w, uint32_t last)
+/* The first image of a chunk that nobody has taken, and those after it, `most` in all; of chunks before `end`. */
+__device__ __forceinline__ bool take_images(const struct dev_prefill &p, struct prefill_work &w, uint32_t end, uint32_t most)
 {
-    for (uint32_t chunk = load_relaxed(&p.state->next_chunk); chunk <= last; chunk++) {
+    for (uint32_t chunk = load_relaxed(&p.state->next_chunk); chunk < end; chunk++) {
         struct prefill_chunk *c = &p.chunks[chunk % p.room];
         describe_chunk(p, w, chunk);
         wait_for_chunks(p, chunk >= p.room ? chunk - p.room + 1 : 0); /* that was in the same place */
-        const uint32_t at = load_relaxed(&c->taken) < w.images ? atomicAdd(&c->taken, (uint32_t)PREFILL_TAKE) : w.images;
+        const uint32_t at = load_relaxed(&c->taken) < w.images ? atomicAdd(&c->taken, most) : w.images;
         if (at < w.images) {
+            if (at + most >= w.images) /* now, and not when the next one looks: by then the chunk may be done, and others begin */
+                atomicMax(&p.state->next_chunk, chunk + 1);
             w.what = PREFILL_IMAGE;
-            w.first += at, w.block += at, w.images = min(w.images - at, (uint32_t)PREFILL_TAKE);
+            w.first += at, w.block += at, w.images = min(w.images - at, most);
             if (w.block + w.images > p.room)
                 wait_for_chunks(p, chunk_of_block(p, w.block + w.images - 1 - p.room) + 1);
             return true;
         }
-        atomicMax(&p.state->next_chunk, chunk + 1);
     }
     return false;
 }
@@ -197,44 +205,67 @@ __device__ __forceinline__ void describe_item(const struct dev_prefill &p, struc
                                              : (j.carry + w.head) % PREFILL_CARRY * p.carry_tiles + w.tile;
 }
 
-/* The next piece of work. held: the item that this block of threads has taken and not done; ~0: none. */
-__device__ __forceinline__ void take_work(const struct dev_prefill &p, struct prefill_work &w, uint32_t &held)
+/* Waits for chunks that must be done before an item: what was in the same place, and the part before. */
+__device__ __forceinline__ void wait_for_turn(const struct dev_prefill &p, const struct prefill_work &w)
 {
-    const uint32_t items = p.jobs[p.a.n_seqs].item, chunks = p.jobs[p.a.n_seqs].chunk;
-    if (held == ~0u)
-        held = atomicAdd(&p.state->next_item, 1);
-    uint32_t last = chunks - 1;
-    if (held < items) {
-        describe_item(p, w, held);
-        last = min(w.chunk + 1, last);
-    }
-    if (items && take_images(p, w, last))
-        return;
-    if (held >= items) {
-        w.what = PREFILL_NOTHING;
-        return;
-    }
-    describe_item(p, w, held);
-    held = ~0u;
-    /* Chunks that must be done: what was in the same place, and the part before. */
     uint32_t before = w.chunk >= p.room ? w.chunk - p.room + 1 : 0;
     if (w.part && p.state->way != PREFILL_BESIDE)
         before = p.state->way == PREFILL_WIDE ? w.chunk - p.a.c.kv_heads + 1 : w.chunk;
     wait_for_chunks(p, before);
-    wait_for_count(&p.chunks[w.chunk % p.room].images, w.images);
 }
 
-/* After a barrier: this piece is done. */
-__device__ __forceinline__ void work_done(const struct dev_prefill &p, const struct prefill_work &w)
+/* The next item, for a block of threads in which some warps do nothing but make images. The others help them before it, until all
+ * images of its chunk are taken; all images of the call, where there is room for them and nobody will have another item: the call
+ * then takes as long as the item that begins last. */
+__device__ __forceinline__ void take_item(const struct dev_prefill &p, struct prefill_work &w)
 {
-    struct prefill_chunk *c = &p.chunks[w.chunk % p.room];
-    if (w.what == PREFILL_IMAGE) {
-        arrive(&c->images, w.images);
+    const struct prefill_job &all = p.jobs[p.a.n_seqs];
+    const uint32_t item = atomicAdd(&p.state->next_item, 1);
+    if (item >= all.item) {
+        w.what = PREFILL_NOTHING, w.help = all.chunk;
         return;
     }
+    describe_item(p, w, item);
+    w.help = item + gridDim.x >= all.item && all.block <= p.room ? all.chunk : w.chunk + 1;
+    wait_for_turn(p, w);
+}
+
+/* Images, `most` at once, or an item. held: the item that this block of threads has taken and not done; ~0: none. */
+__device__ __forceinline__ void take_work(const struct dev_prefill &p, struct prefill_work &w, uint32_t &held, uint32_t most)
+{
+    const uint32_t items = p.jobs[p.a.n_seqs].item, chunks = p.jobs[p.a.n_seqs].chunk;
+    if (held == ~0u)
+        held = atomicAdd(&p.state->next_item, 1);
+    uint32_t end = chunks;
+    if (held < items) {
+        describe_item(p, w, held);
+        end = min(w.chunk + 2, chunks);
+    }
+    if (take_images(p, w, end, most))
+        return;
+    w.what = PREFILL_NOTHING;
+    if (held >= items)
+        return;
+    describe_item(p, w, held);
+    held = ~0u;
+    wait_for_turn(p, w);
+}
+
+/* After a barrier: these images are there. */
+__device__ __forceinline__ void images_made(const struct dev_prefill &p, const struct prefill_work &w)
+{
+    __threadfence();
+    for (uint32_t i = w.block; i < w.block + w.images; i++)
+        atomicExch(&p.made[i % p.room], i + 1);
+}
+
+/* After a barrier: this item is done. */
+__device__ __forceinline__ void item_done(const struct dev_prefill &p, const struct prefill_work &w)
+{
+    struct prefill_chunk *c = &p.chunks[w.chunk % p.room];
     if (arrive(&c->items) < p.jobs[w.job].tiles - 1)
         return;
-    c->taken = c->images = c->items = 0;
+    c->taken = c->items = 0;
     __threadfence();
     c->done = w.chunk + 1;
     __threadfence();
@@ -306,6 +337,30 @@ __device__ __forceinline__ uint32_t images_of(const struct tile_reach &t)
 __device__ __forceinline__ uint32_t image_of(const struct tile_reach &t, uint32_t i)
 {
     return i < t.kept ? t.kept_from + i : t.from + i - t.kept;
+}
+
+/* By some threads: until all images of the item's chunk are there. */
+__device__ __forceinline__ void wait_for_images(const struct dev_prefill &p, const struct prefill_work &w, uint32_t thread,
+                                                uint32_t threads)
+{
+    for (uint32_t i = w.block + thread; i < w.block + w.images; i += threads)
+        wait_for_count(&p.made[i % p.room], i + 1);
+}
+
+/* By a warp: how many images of a tile are there from the i-th on, of 32. Waits until one is. */
+__device__ __forceinline__ uint32_t images_there(const struct dev_prefill &p, const struct prefill_work &w,
+                                                 const struct tile_reach &t, uint32_t i)
+{
+    const uint32_t mine = i + threadIdx.x % 32, number = image_number(w, image_of(t, mine));
+    for (;;) {
+        const bool there = mine < images_of(t) && load_relaxed(&p.made[number % p.room]) == number + 1;
+        const uint32_t n = min(32u, (uint32_t)__ffs((int)~__ballot_sync(~0u, there)) - 1);
+        if (n) {
+            __threadfence();
+            return n;
+        }
+        wait_a_little();
+    }
 }
 
 /* Whether every row sees all tokens of the image that begins with this one. */

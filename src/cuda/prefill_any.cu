@@ -12,7 +12,7 @@ struct prefill_shape {
     static_assert(THREADS == IMAGE_THREADS, "image.cuh");
 };
 
-enum { STAGE_BYTES = 64 * 128, STAGES = 3 };
+enum { STAGE_BYTES = 64 * 128, STAGES = 3, IMAGES_AT_ONCE = 8 };
 
 /* The beginning of shared memory. After it the queries, in the layout of keys; then the stages, which are a place to rotate in
  * before and after. */
@@ -345,6 +345,7 @@ __device__ __forceinline__ void attend_item(const struct dev_prefill &p, prefill
 {
     for (uint32_t r = threadIdx.x / 32; r < S::ROWS; r += S::WARPS)
         prefill_query<S>(p, s, r);
+    wait_for_images(p, s.work, threadIdx.x, S::THREADS);
     __syncthreads();
     prefill_running<S> run;
     begin_nothing<S>(run);
@@ -386,7 +387,7 @@ __device__ __forceinline__ void make_images(const struct dev_prefill &p, const p
             image_ups(p.im, p.a.c, b, to, threadIdx.x);
             __syncthreads();
         }
-        make_image(p.im, p.a.c, b, to, threadIdx.x);
+        make_image<0>(p.im, p.a.c, b, to, threadIdx.x);
     }
 }
 
@@ -397,17 +398,20 @@ __device__ __forceinline__ void prefill_any(const struct dev_prefill &p)
     uint32_t held = ~0u;
     for (;;) {
         if (threadIdx.x == 0)
-            take_work(p, s.work, held);
+            take_work(p, s.work, held, IMAGES_AT_ONCE);
         __syncthreads();
         if (s.work.what == PREFILL_NOTHING)
             return;
-        if (s.work.what == PREFILL_IMAGE)
-            make_images<S>(p, s);
-        else
+        const bool is_item = s.work.what == PREFILL_ITEM;
+        if (is_item)
             attend_item<S>(p, s);
+        else
+            make_images<S>(p, s);
         __syncthreads();
-        if (threadIdx.x == 0)
-            work_done(p, s.work);
+        if (threadIdx.x == 0 && is_item)
+            item_done(p, s.work);
+        else if (threadIdx.x == 0)
+            images_made(p, s.work);
     }
 }
 

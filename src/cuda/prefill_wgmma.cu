@@ -1,10 +1,13 @@
 /* Attention of many queries by tensor products of whole warp groups (sm_90a): dims 64, 128 and 256, the same on both sides; codes
  * of every width and f16. prefill.cuh says where work comes from.
  *
- * A tile is 128 rows. Of the three warp groups the first takes work and asks the copy engine for images, part by part, as soon as
- * there is room; the other two have 64 rows each. A group asks for the product of the next keys before that of the values that it
- * has weights for, and makes weights of logits meanwhile. The maximum of a row is followed when it is 2^8 behind: weights may be
- * above 1, which f16 has room for. */
+ * A tile is 128 rows. Of the first of three warp groups one warp takes items and asks the copy engine for images, part by part, as
+ * soon as they are made and there is room. The other two groups have 64 rows each. A group asks for the product of the next keys
+ * before that of the values that it has weights for, and makes weights of logits meanwhile. The maximum of a row is followed when
+ * it is 2^8 behind: weights may be above 1, which f16 has room for.
+ *
+ * Before an item these two groups make the images that nobody has taken. Once they have begun with items, the three other warps
+ * of the first group make images beside them. */
 #include "kernels.cuh"
 #include "prefill.cuh"
 #include "words_sm90.cuh"
@@ -17,6 +20,8 @@ struct wgmma_shape {
     static constexpr int LOGITS = TOKENS / 2;               /* of a lane */
     static constexpr int O_COLUMNS = D == 64 ? 64 : 128, O_PARTS = D / O_COLUMNS; /* of one product of values */
     static constexpr uint32_t STAGE_BYTES = TOKENS * D * 2; /* of a side */
+    static constexpr uint32_t AHEAD = 4, BEHIND = 1;        /* images that are taken at once */
+    static constexpr int FEWER = D == 256 ? 40 : 104, MORE = (THREADS * 168 - 128 * FEWER) / 256; /* registers of a thread */
 };
 
 /* Shared memory; begins at a multiple of 1024. */
@@ -24,8 +29,9 @@ template <class S>
 struct wgmma_space {
     uint8_t q[S::D / 64][S::ROWS][128];
     uint8_t k[S::STAGES][S::STAGE_BYTES], v[S::STAGES][S::STAGE_BYTES]; /* before and after, k[0] has the matrix that turns rows */
-    struct prefill_work work;
+    struct prefill_work item[2], making[4]; /* items: this one and the next; images: of the groups that compute, and of warps */
     uint64_t k_full[S::STAGES], k_empty[S::STAGES], v_full[S::STAGES], v_empty[S::STAGES];
+    uint64_t item_there[2], queries_there, items_begin;
 };
 
 /* Which stage is next, of those that go round; and the parity of the phase that it is in. */
@@ -59,14 +65,15 @@ __device__ __forceinline__ uint32_t image_of_step(const struct tile_reach &t, ui
     return image_of(t, step / (IMAGE_TOKENS / S::TOKENS));
 }
 
-/* ---- the first group: one of its threads ------------------------------------------------------------------------------ */
+/* ---- the first group -------------------------------------------------------------------------------------------------- */
 
+/* By one thread. */
 template <class S>
-__device__ __forceinline__ void ask_step(const struct dev_prefill &p, wgmma_space<S> &s, const struct tile_reach &t, uint32_t step,
-                                         const wgmma_turn<S> &turn)
+__device__ __forceinline__ void ask_step(const struct dev_prefill &p, wgmma_space<S> &s, const struct prefill_work &w,
+                                         const struct tile_reach &t, uint32_t step, const wgmma_turn<S> &turn)
 {
     const uint32_t stage = turn.stage, parity = turn.parity ^ 1, part = step % (IMAGE_TOKENS / S::TOKENS);
-    const uint8_t *image = image_place(p, s.work, image_of_step<S>(t, step));
+    const uint8_t *image = image_place(p, w, image_of_step<S>(t, step));
     meeting_wait(&s.k_empty[stage], parity);
     meeting_expect(&s.k_full[stage], S::STAGE_BYTES);
     if (S::TOKENS == IMAGE_TOKENS)
@@ -80,29 +87,67 @@ __device__ __forceinline__ void ask_step(const struct dev_prefill &p, wgmma_spac
     copy_bulk(s.v[stage], image + p.im.v_at + part * S::STAGE_BYTES, S::STAGE_BYTES, &s.v_full[stage]);
 }
 
-/* Takes work until there is none. */
+/* Takes items until there are none, by one warp. The next one is taken while the groups that compute finish this one. */
 template <class S>
 __device__ __forceinline__ void supply(const struct dev_prefill &p, wgmma_space<S> &s)
 {
-    uint32_t held = ~0u;
+    const bool first = threadIdx.x == 0;
     wgmma_turn<S> turn = {0, 0};
-    for (;;) {
-        if (threadIdx.x == 0)
-            take_work(p, s.work, held);
-        __syncthreads();
-        if (s.work.what == PREFILL_NOTHING)
+    for (uint32_t n = 0;; n++) {
+        struct prefill_work &w = s.item[n % 2];
+        if (first)
+            take_item(p, w), meeting_arrive(&s.item_there[n % 2]);
+        __syncwarp();
+        if (w.what == PREFILL_NOTHING)
             return;
-        __syncthreads(); /* the queries are there */
-        if (threadIdx.x == 0 && s.work.what == PREFILL_ITEM) {
-            const struct tile_reach t = tile_reach_of(p, s.work);
-            const uint32_t steps = steps_of<S>(t);
-            fence_engines();
-            for (uint32_t step = 0; step < steps; step++, turn.next())
-                ask_step<S>(p, s, t, step, turn);
+        const struct tile_reach t = tile_reach_of(p, w);
+        constexpr uint32_t PARTS = IMAGE_TOKENS / S::TOKENS;
+        const uint32_t steps = steps_of<S>(t);
+        uint32_t there = steps ? images_there(p, w, t, 0) * PARTS : 0;
+        meeting_wait(&s.queries_there, n % 2); /* until then the first keys' place has the matrix */
+        fence_engines();
+        for (uint32_t step = 0; step < steps; step++, turn.next()) {
+            if (step == there)
+                there += images_there(p, w, t, step / PARTS) * PARTS, fence_engines();
+            if (first)
+                ask_step<S>(p, s, w, t, step, turn);
+            __syncwarp();
         }
-        __syncthreads();
-        if (threadIdx.x == 0)
-            work_done(p, s.work);
+    }
+}
+
+/* Images that were taken, by some threads. */
+template <uint32_t THREADS, uint32_t DIM>
+__device__ __forceinline__ void make_taken(const struct dev_prefill &p, const struct prefill_work &w, uint32_t thread)
+{
+    const struct prefill_job &j = p.jobs[w.job];
+    prefetch_pages(p, w, thread / 32, THREADS / 32);
+    for (uint32_t i = w.first; i < w.first + w.images; i++) {
+        const struct image_block b = image_block_of(p.a.c, j.seq, j.len, j.closed, w.head, token_of_image(j, i));
+#pragma unroll 1
+        for (uint32_t at = thread; at < IMAGE_THREADS; at += THREADS)
+            make_image<DIM>(p.im, p.a.c, b, image_place(p, w, i), at);
+    }
+    fence_engines();
+}
+
+/* Makes images until there are none left to make, by each of the other warps. Together with all of help_images() they would take
+ * images that an item waits for, and a warp alone is slow. */
+template <class S>
+__device__ __forceinline__ void make_images(const struct dev_prefill &p, wgmma_space<S> &s)
+{
+    struct prefill_work &w = s.making[threadIdx.x / 32];
+    meeting_wait(&s.items_begin, 0);
+    for (;;) {
+        if (threadIdx.x % 32 == 0 && !take_images(p, w, p.jobs[p.a.n_seqs].chunk, S::BEHIND))
+            w.what = PREFILL_NOTHING;
+        __syncwarp();
+        if (w.what == PREFILL_NOTHING)
+            return;
+        make_taken<32, S::D>(p, w, threadIdx.x % 32);
+        __syncwarp();
+        if (threadIdx.x % 32 == 0)
+            images_made(p, w);
     }
 }
 
@@ -136,6 +181,7 @@ __device__ __forceinline__ void make_turn(uint8_t *matrix, bool rotated)
 {
     constexpr uint32_t N = S::O_COLUMNS;
     static_assert(N * N * 2 <= S::STAGE_BYTES, "it lies where the first keys will");
+#pragma unroll 1 /* done once for a tile, code costs more time to fetch than to execute */
     for (uint32_t at = threadIdx.x - 128; at < N * N / 8; at += 256) {
         const uint32_t column = at / (N / 8), first = at % (N / 8) * 8, channel = spread_channel(column);
         *(uint4 *)image_chunk(matrix + first / 64 * (N * 128), column, first % 64 / 8) =
@@ -152,20 +198,16 @@ template <class S>
 __device__ __forceinline__ void scale_rows(float (&y)[S::O_PARTS][S::O_COLUMNS / 2], float (&down)[2])
 {
     float most[2] = {0, 0}, up[2];
-    bool good[2] = {true, true};
 #pragma unroll
     for (int i = 0; i < S::O_PARTS; i++)
 #pragma unroll
-        for (int j = 0; j < S::O_COLUMNS / 2; j++) {
-            const int r = j / 2 % 2;
-            most[r] = fmaxf(most[r], fabsf(y[i][j])), good[r] &= fabsf(y[i][j]) < INFINITY;
-        }
+        for (int j = 0; j < S::O_COLUMNS / 2; j++)
+            most[j / 2 % 2] = largest_or_nan(most[j / 2 % 2], fabsf(y[i][j]));
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        most[r] = fmaxf(most[r], good[r] ? 0 : INFINITY);
-        most[r] = fmaxf(most[r], __shfl_xor_sync(~0u, most[r], 1));
-        most[r] = fmaxf(most[r], __shfl_xor_sync(~0u, most[r], 2));
-        const uint32_t exponent = __float_as_uint(most[r]) >> 23;
+        most[r] = largest_or_nan(most[r], __shfl_xor_sync(~0u, most[r], 1));
+        most[r] = largest_or_nan(most[r], __shfl_xor_sync(~0u, most[r], 2));
+        const uint32_t exponent = __float_as_uint(most[r]) >> 23 & 255;
         up[r] = exponent < 27 ? 0 : __uint_as_float((268 - exponent) << 23);
         down[r] = exponent < 27 ? 0 : exponent == 255 ? NAN : __uint_as_float((exponent - 14) << 23);
     }
@@ -216,33 +258,7 @@ __device__ __forceinline__ void turn_rows(float (&y)[S::O_PARTS][S::O_COLUMNS / 
     }
 }
 
-__device__ __forceinline__ void times_eight(float (&y)[8], const float *factors)
-{
-    const float4 a = ((const float4 *)factors)[0], b = ((const float4 *)factors)[1];
-    y[0] *= a.x, y[1] *= a.y, y[2] *= a.z, y[3] *= a.w, y[4] *= b.x, y[5] *= b.y, y[6] *= b.z, y[7] *= b.w;
-}
-
-/* Eight numbers to the caller's tensor. wide: they can be stored 16 bytes at once. */
-__device__ __forceinline__ void store_eight(const struct dev_view &view, int64_t to, bool wide, const float (&y)[8])
-{
-    if (!wide) {
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            store_element(view.data, view.dtype, to + i, y[i]);
-    } else if (view.dtype == AURA_F32) {
-        float4 *p = (float4 *)((float *)view.data + to);
-        p[0] = make_float4(y[0], y[1], y[2], y[3]), p[1] = make_float4(y[4], y[5], y[6], y[7]);
-    } else {
-        uint32_t word[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            word[i] = view.dtype == AURA_F16 ? bits_of(__floats2half2_rn(y[2 * i], y[2 * i + 1]))
-                                             : bf16_bits(y[2 * i]) | (uint32_t)bf16_bits(y[2 * i + 1]) << 16;
-        *(uint4 *)((uint16_t *)view.data + to) = make_uint4(word[0], word[1], word[2], word[3]);
-    }
-}
-
-/* Whether a row that begins there can be. */
+/* Numbers of a row that begins there can be loaded and stored 16 bytes at once. */
 __device__ __forceinline__ bool is_wide(const struct dev_view &view, int64_t row)
 {
     return ((uintptr_t)view.data + row * (view.dtype == AURA_F32 ? 4 : 2)) % 16 == 0;
@@ -262,8 +278,14 @@ __device__ __forceinline__ uint32_t lane_channel(int i, int m)
     return i * S::O_COLUMNS + 32 * m + threadIdx.x % 4 * 8;
 }
 
+/* A number's place in y of row r: the j-th of those that are spread. */
+__device__ __forceinline__ constexpr int place_of(int r, int j)
+{
+    return j / 2 * 4 + 2 * r + j % 2;
+}
+
 /* The lane's numbers of a row of the caller's, spread, as row r. All are on their way at once where they can be loaded 16 bytes at
- * once, but for those of f32, which are twice as many. */
+ * once, but for those of f32, which are twice as many. (A branch for each type makes ptxas let products wait for each other.) */
 template <class S>
 __device__ __forceinline__ void load_row(float (&y)[S::O_PARTS][S::O_COLUMNS / 2], int r, const struct dev_view &view, int64_t from)
 {
@@ -272,7 +294,7 @@ __device__ __forceinline__ void load_row(float (&y)[S::O_PARTS][S::O_COLUMNS / 2
         for (int i = 0; i < S::O_PARTS; i++)
 #pragma unroll
             for (int j = 0; j < S::O_COLUMNS / 4; j++)
-                y[i][j / 2 * 4 + 2 * r + j % 2] = load_element(view.data, view.dtype, from + lane_channel<S>(i, j / 8) + j % 8);
+                y[i][place_of(r, j)] = load_element(view.data, view.dtype, from + lane_channel<S>(i, j / 8) + j % 8);
         return;
     }
     uint4 word[S::O_PARTS][S::O_COLUMNS / 32];
@@ -287,7 +309,40 @@ __device__ __forceinline__ void load_row(float (&y)[S::O_PARTS][S::O_COLUMNS / 2
         for (int j = 0; j < S::O_COLUMNS / 4; j++) {
             const uint4 &v = word[i][j / 8];
             const uint32_t two = j % 8 < 2 ? v.x : j % 8 < 4 ? v.y : j % 8 < 6 ? v.z : v.w;
-            y[i][j / 2 * 4 + 2 * r + j % 2] = number_of(j % 2 ? two >> 16 : two & 0xffff, view.dtype);
+            y[i][place_of(r, j)] = number_of(j % 2 ? two >> 16 : two & 0xffff, view.dtype);
+        }
+}
+
+/* Row r times factors of channels. */
+template <class S>
+__device__ __forceinline__ void times_factors(float (&y)[S::O_PARTS][S::O_COLUMNS / 2], int r, const float *factors)
+{
+#pragma unroll
+    for (int i = 0; i < S::O_PARTS; i++)
+#pragma unroll
+        for (int j = 0; j < S::O_COLUMNS / 4; j += 4) {
+            const float4 f = *(const float4 *)&factors[lane_channel<S>(i, j / 8) + j % 8];
+            y[i][place_of(r, j)] *= f.x, y[i][place_of(r, j + 1)] *= f.y;
+            y[i][place_of(r, j + 2)] *= f.z, y[i][place_of(r, j + 3)] *= f.w;
+        }
+}
+
+/* The signs of the rotation, of both rows. */
+template <class S>
+__device__ __forceinline__ void flip_rows(float (&y)[S::O_PARTS][S::O_COLUMNS / 2], const uint32_t *sign)
+{
+#pragma unroll
+    for (int i = 0; i < S::O_PARTS; i++)
+#pragma unroll
+        for (int m = 0; m < S::O_COLUMNS / 32; m++) {
+            const uint32_t word = sign[lane_channel<S>(i, m) / 32] >> threadIdx.x % 4 * 8;
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                    float &x = y[i][16 * m + place_of(r, j)];
+                    x = word >> j & 1 ? -x : x;
+                }
         }
 }
 
@@ -305,41 +360,26 @@ __device__ __forceinline__ void load_queries(float (&y)[S::O_PARTS][S::O_COLUMNS
         for (int i = 0; i < S::O_PARTS; i++)
 #pragma unroll
             for (int j = 0; j < S::O_COLUMNS / 4; j++)
-                y[i][j / 2 * 4 + 2 * r + j % 2] = 0;
+                y[i][place_of(r, j)] = 0;
         if (row.there)
             load_row<S>(y, r, a.q, from);
+        if (a.c.inverse_balance)
+            times_factors<S>(y, r, a.c.inverse_balance + (size_t)w.head * S::D);
     }
-#pragma unroll
-    for (int i = 0; i < S::O_PARTS; i++)
-#pragma unroll
-        for (int m = 0; m < S::O_COLUMNS / 32; m++)
-#pragma unroll
-            for (int r = 0; r < 2; r++) {
-                const uint32_t channel = lane_channel<S>(i, m);
-                float eight[8];
-#pragma unroll
-                for (int j = 0; j < 8; j++)
-                    eight[j] = y[i][16 * m + j / 2 * 4 + 2 * r + j % 2];
-                if (a.c.inverse_balance)
-                    times_eight(eight, a.c.inverse_balance + (size_t)w.head * S::D + channel);
-                if (a.c.k_rows)
-                    flip_signs<8>(eight, a.c.k_sign, channel / 8);
-#pragma unroll
-                for (int j = 0; j < 8; j++)
-                    y[i][16 * m + j / 2 * 4 + 2 * r + j % 2] = eight[j];
-            }
+    if (a.c.k_rows)
+        flip_rows<S>(y, a.c.k_sign);
 }
 
 /* Queries as f16, where products find them, and factors from products to logits: NaN where a query is not finite. Factors are above
  * 0, so that they keep maxima and -inf: the query takes the sign of the scale. */
 template <class S>
-__device__ __forceinline__ void wgmma_queries(const struct dev_prefill &p, wgmma_space<S> &s,
+__device__ __forceinline__ void wgmma_queries(const struct dev_prefill &p, wgmma_space<S> &s, const struct prefill_work &w,
                                               float (&y)[S::O_PARTS][S::O_COLUMNS / 2], float (&factor)[2])
 {
     /* 2^15 is above what goes into a product, and it adds at most 128 of these up. */
     const float top = 0x1p15f * S::O_COLUMNS, times = copysignf(PREFILL_QUERY_TOP / top, p.a.unit);
     float down[2];
-    load_queries<S>(y, p, s.work);
+    load_queries<S>(y, p, w);
     turn_rows<S>(y, s.k[0], p.a.c.k_rows, down);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -351,7 +391,7 @@ __device__ __forceinline__ void wgmma_queries(const struct dev_prefill &p, wgmma
                 const uint32_t d = i * S::O_COLUMNS + 8 * j;
                 const float *two = &y[i][4 * j + 2 * r];
                 *(__half2 *)(image_chunk(&s.q[d / 64][0][0], lane_first_row<S>() + 8 * r, d % 64 / 8) + threadIdx.x % 4 * 4) =
-                    bad ? __floats2half2_rn(0, 0) : __floats2half2_rn(two[0] * times, two[1] * times);
+                    __floats2half2_rn(two[0] * times, two[1] * times);
             }
         factor[r] = down[r] * (top / PREFILL_QUERY_TOP) * (p.a.c.k_rows ? p.a.c.k_norm : 1) * fabsf(p.a.unit) * p.im.k.unit;
         factor[r] = bad ? NAN : fmaxf(factor[r], 0x1p-100f);
@@ -410,12 +450,12 @@ __device__ __forceinline__ void begin_rows(const struct dev_prefill &p, const st
 }
 
 template <class S>
-__device__ __forceinline__ void keep_carry(const struct dev_prefill &p, const wgmma_space<S> &s, const wgmma_running<S> &run)
+__device__ __forceinline__ void keep_carry(const struct dev_prefill &p, const struct prefill_work &w, const wgmma_running<S> &run)
 {
     const uint32_t t = threadIdx.x % 4;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        float *to = carry_of(p, s.work.carry, lane_first_row<S>() + 8 * r);
+        float *to = carry_of(p, w.carry, lane_first_row<S>() + 8 * r);
         __stcg(to, run.m[r]);
         __stcg(to + 2 + t, run.l[r]);
 #pragma unroll
@@ -427,78 +467,116 @@ __device__ __forceinline__ void keep_carry(const struct dev_prefill &p, const wg
     }
 }
 
-/* What a lane has added up of row r, turned, becomes what the caller gets. Returns whether all of it is finite. */
+/* Whether a lane's numbers of row r are finite, in the caller's type. */
 template <class S>
-__device__ __forceinline__ bool finish_numbers(const struct dev_prefill &p, wgmma_running<S> &run, uint32_t head, int r, bool empty,
-                                               float down, float times)
+__device__ __forceinline__ bool is_finite(const float (&y)[S::O_PARTS][S::O_COLUMNS / 2], int r, uint32_t dtype)
 {
-    const struct dev_attend &a = p.a;
-    const float limit = aura_first_infinite(a.out.dtype);
-    bool good = true;
+    float most = 0;
 #pragma unroll
     for (int i = 0; i < S::O_PARTS; i++)
 #pragma unroll
-        for (int m = 0; m < S::O_COLUMNS / 32; m++) {
-            const uint32_t channel = lane_channel<S>(i, m);
-            float eight[8];
-#pragma unroll
-            for (int j = 0; j < 8; j++)
-                eight[j] = empty ? 0 : run.o[i][16 * m + j / 2 * 4 + 2 * r + j % 2] * down * times;
-            if (a.c.v_inverse_balance)
-                times_eight(eight, a.c.v_inverse_balance + (size_t)head * S::D + channel);
-#pragma unroll
-            for (int j = 0; j < 8; j++)
-                good &= fabsf(eight[j]) < limit;
-            if (a.c.v_rows)
-                flip_signs<8>(eight, a.c.v_sign, channel / 8);
-#pragma unroll
-            for (int j = 0; j < 8; j++)
-                run.o[i][16 * m + j / 2 * 4 + 2 * r + j % 2] = eight[j];
-        }
-    return good;
+        for (int j = 0; j < S::O_COLUMNS / 4; j++)
+            most = largest_or_nan(most, fabsf(y[i][place_of(r, j)]));
+    return most < aura_first_infinite(dtype);
+}
+
+template <uint32_t DTYPE>
+__device__ __forceinline__ uint32_t two_of(float x, float y)
+{
+    return DTYPE == AURA_F16 ? bits_of(__floats2half2_rn(x, y)) : bf16_bits(x) | (uint32_t)bf16_bits(y) << 16;
 }
 
 /* Row r of a lane, turned, to the caller's tensor. */
-template <class S>
-__device__ __forceinline__ void store_row(const struct dev_prefill &p, const wgmma_running<S> &run, int r, int64_t to, bool bad)
+template <class S, uint32_t DTYPE>
+__device__ __forceinline__ void store_row_of(uint8_t *row, const float (&y)[S::O_PARTS][S::O_COLUMNS / 2], int r)
 {
-    const bool wide = is_wide(p.a.out, to);
 #pragma unroll
     for (int i = 0; i < S::O_PARTS; i++)
 #pragma unroll
-        for (int m = 0; m < S::O_COLUMNS / 32; m++) {
-            float eight[8];
-#pragma unroll
-            for (int j = 0; j < 8; j++)
-                eight[j] = bad ? NAN : run.o[i][16 * m + j / 2 * 4 + 2 * r + j % 2];
-            store_eight(p.a.out, to + lane_channel<S>(i, m), wide, eight);
+        for (int j = 0; j < S::O_COLUMNS / 4; j += DTYPE == AURA_F32 ? 4 : 8) {
+            const float *x = &y[i][place_of(r, j)];
+            const uint32_t channel = lane_channel<S>(i, j / 8) + j % 8;
+            if (DTYPE == AURA_F32)
+                *(float4 *)(row + 4 * channel) = make_float4(x[0], x[1], x[4], x[5]);
+            else
+                *(uint4 *)(row + 2 * channel) = make_uint4(two_of<DTYPE>(x[0], x[1]), two_of<DTYPE>(x[4], x[5]),
+                                                           two_of<DTYPE>(x[8], x[9]), two_of<DTYPE>(x[12], x[13]));
         }
+}
+
+template <class S>
+__device__ __forceinline__ void store_row(const struct dev_view &view, int64_t to, const float (&y)[S::O_PARTS][S::O_COLUMNS / 2],
+                                          int r)
+{
+    uint8_t *row = (uint8_t *)view.data + to * (view.dtype == AURA_F32 ? 4 : 2);
+    const bool wide = is_wide(view, to);
+    if (wide && view.dtype == AURA_F16)
+        return store_row_of<S, AURA_F16>(row, y, r);
+    if (wide && view.dtype == AURA_BF16)
+        return store_row_of<S, AURA_BF16>(row, y, r);
+    if (wide)
+        return store_row_of<S, AURA_F32>(row, y, r);
+#pragma unroll
+    for (int i = 0; i < S::O_PARTS; i++)
+#pragma unroll
+        for (int j = 0; j < S::O_COLUMNS / 4; j++)
+            store_element(view.data, view.dtype, to + lane_channel<S>(i, j / 8) + j % 8, y[i][place_of(r, j)]);
+}
+
+template <class S>
+__device__ __forceinline__ void times_row(float (&y)[S::O_PARTS][S::O_COLUMNS / 2], int r, float by)
+{
+#pragma unroll
+    for (int i = 0; i < S::O_PARTS; i++)
+#pragma unroll
+        for (int j = 0; j < S::O_COLUMNS / 4; j++)
+            y[i][place_of(r, j)] *= by;
+}
+
+template <class S>
+__device__ __forceinline__ void set_row(float (&y)[S::O_PARTS][S::O_COLUMNS / 2], int r, float x)
+{
+#pragma unroll
+    for (int i = 0; i < S::O_PARTS; i++)
+#pragma unroll
+        for (int j = 0; j < S::O_COLUMNS / 4; j++)
+            y[i][place_of(r, j)] = x;
 }
 
 /* The rows of a group, to the caller's tensor. Writes over the first keys. */
 template <class S>
-__device__ __forceinline__ void finish_rows(const struct dev_prefill &p, wgmma_space<S> &s, wgmma_running<S> &run)
+__device__ __forceinline__ void finish_rows(const struct dev_prefill &p, wgmma_space<S> &s, const struct prefill_work &w,
+                                            wgmma_running<S> &run)
 {
     const struct dev_attend &a = p.a;
     struct split g = {};
-    g.job = s.work.job, g.seq = p.jobs[s.work.job].seq;
+    g.job = w.job, g.seq = p.jobs[w.job].seq;
     float down[2];
     turn_rows<S>(run.o, s.k[0], a.c.v_rows, down);
+    if (a.c.v_rows)
+        flip_rows<S>(run.o, a.c.v_sign);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        const row_info row = prefill_row(p, s.work, lane_first_row<S>() + 8 * r);
+        const row_info row = prefill_row(p, w, lane_first_row<S>() + 8 * r);
         float most = run.m[r], sum = run.l[r] + __shfl_xor_sync(~0u, run.l[r], 1);
         sum += __shfl_xor_sync(~0u, sum, 2);
         const float keep = a.sinks ? merge_sink(most, sum, a.sinks[row.head]) : 1;
         const bool empty = sum == 0;
-        const float times = empty ? 0 : keep / sum * (a.c.v_rows ? a.c.v_norm : 1);
-        bool bad = !finish_numbers<S>(p, run, s.work.head, r, empty, down[r] * p.im.v.unit, times);
+        times_row<S>(run.o, r, down[r] * p.im.v.unit);
+        times_row<S>(run.o, r, empty ? 0 : keep / sum * (a.c.v_rows ? a.c.v_norm : 1));
+        if (a.c.v_inverse_balance)
+            times_factors<S>(run.o, r, a.c.v_inverse_balance + (size_t)w.head * S::D);
+        if (empty)
+            set_row<S>(run.o, r, 0);
+        bool bad = !is_finite<S>(run.o, r, a.out.dtype);
         bad |= isnan(run.factor[r]) || g.seq >= a.c.n_seqs || !(empty || aura_is_good_sum(sum));
         bad |= __shfl_xor_sync(~0u, (int)bad, 1) != 0;
         bad |= __shfl_xor_sync(~0u, (int)bad, 2) != 0;
+        if (bad)
+            set_row<S>(run.o, r, NAN);
         if (!row.there)
             continue;
-        store_row<S>(p, run, r, g.job * a.out.seq + row.query * a.out.token + row.head * a.out.head, bad);
+        store_row<S>(a.out, g.job * a.out.seq + row.query * a.out.token + row.head * a.out.head, run.o, r);
         if (threadIdx.x % 4 == 0)
             finish_lse(a, g, row, most, sum, bad);
     }
@@ -647,67 +725,77 @@ __device__ __forceinline__ void attend_steps(const struct dev_prefill &p, wgmma_
     turn.next();
 }
 
-/* The images of a piece of work, by the two groups that compute. */
+/* The groups that compute make images, of chunks before `end`, as long as there are some that nobody has taken. */
 template <class S>
-__device__ __forceinline__ void make_images(const struct dev_prefill &p, const wgmma_space<S> &s)
+__device__ __forceinline__ void help_images(const struct dev_prefill &p, wgmma_space<S> &s, uint32_t end)
 {
-    const struct prefill_job &j = p.jobs[s.work.job];
-    prefetch_pages(p, s.work, threadIdx.x / 32 - 4, 8);
-    for (uint32_t i = s.work.first; i < s.work.first + s.work.images; i++) {
-        const struct image_block b = image_block_of(p.a.c, j.seq, j.len, j.closed, s.work.head, token_of_image(j, i));
-        make_image(p.im, p.a.c, b, image_place(p, s.work, i), threadIdx.x - 128);
+    struct prefill_work &w = s.making[0];
+    for (;;) {
+        if (threadIdx.x == 128 && !take_images(p, w, end, S::AHEAD))
+            w.what = PREFILL_NOTHING;
+        meet_groups();
+        if (uniform(w.what) == PREFILL_NOTHING)
+            return;
+        make_taken<256, S::D>(p, w, threadIdx.x - 128);
+        meet_groups();
+        if (threadIdx.x == 128)
+            images_made(p, w);
     }
-    fence_engines();
-    __syncthreads();
 }
 
 /* An item, by these groups. */
 template <class S>
-__device__ __forceinline__ void attend_item(const struct dev_prefill &p, wgmma_space<S> &s, wgmma_turn<S> &turn)
+__device__ __forceinline__ void attend_item(const struct dev_prefill &p, wgmma_space<S> &s, struct prefill_work &w,
+                                            wgmma_turn<S> &turn)
 {
     wgmma_running<S> run;
-    wgmma_queries<S>(p, s, run.o, run.factor);
+    wgmma_queries<S>(p, s, w, run.o, run.factor);
     fence_engines();
-    __syncthreads();
-    const struct tile_reach t = tile_reach_of(p, s.work);
+    meet_groups();
+    if (threadIdx.x == 128)
+        meeting_arrive(&s.queries_there);
+    const struct tile_reach t = tile_reach_of(p, w);
     const uint32_t steps = uniform(steps_of<S>(t));
-    begin_rows<S>(p, s.work, run);
+    begin_rows<S>(p, w, run);
     if (steps)
         attend_steps<S>(p, s, run, t, steps, turn);
     meet_groups(); /* the other group may still read what finish_rows() writes over */
-    bool last = is_last_part(p, s.work);
+    bool last = is_last_part(p, w);
     if (!last) {
-        keep_carry<S>(p, s, run);
+        keep_carry<S>(p, w, run);
         meet_groups();
         if (threadIdx.x == 128)
-            tile_done(p, s.work);
+            tile_done(p, w);
         meet_groups();
-        last = s.work.last;
+        last = w.last;
         if (last) {
-            begin_rows<S>(p, s.work, run);
-            for (uint32_t i = 0; i < p.jobs[s.work.job].parts; i++)
-                add_carry<S>(p, run, carry_of_part(p, s.work, i));
+            begin_rows<S>(p, w, run);
+            for (uint32_t i = 0; i < p.jobs[w.job].parts; i++)
+                add_carry<S>(p, run, carry_of_part(p, w, i));
         }
     }
     if (last)
-        finish_rows<S>(p, s, run);
+        finish_rows<S>(p, s, w, run);
     fence_engines();
+    meet_groups();
+    if (threadIdx.x == 128)
+        item_done(p, w);
 }
 
 template <class S>
 __device__ __forceinline__ void compute(const struct dev_prefill &p, wgmma_space<S> &s)
 {
     wgmma_turn<S> turn = {0, 0};
-    for (;;) {
-        __syncthreads();
-        const uint32_t what = uniform(s.work.what);
-        if (what == PREFILL_NOTHING)
+    for (uint32_t n = 0;; n++) {
+        meeting_wait(&s.item_there[n % 2], n / 2 % 2);
+        struct prefill_work &w = s.item[n % 2];
+        const bool is_item = uniform(w.what) == PREFILL_ITEM;
+        help_images<S>(p, s, w.help);
+        if (n == 0 && threadIdx.x == 128)
+            meeting_arrive(&s.items_begin);
+        if (!is_item)
             return;
-        if (what == PREFILL_IMAGE)
-            make_images<S>(p, s);
-        else
-            attend_item<S>(p, s, turn);
-        __syncthreads();
+        attend_item<S>(p, s, w, turn);
     }
 }
 
@@ -715,17 +803,23 @@ template <class S>
 __device__ __forceinline__ void prefill_wgmma(const struct dev_prefill &p)
 {
     wgmma_space<S> &s = wgmma_shared<S>();
-    if (threadIdx.x == 0)
+    if (threadIdx.x == 0) {
         for (int i = 0; i < S::STAGES; i++) {
             meeting_init(&s.k_full[i], 1), meeting_init(&s.v_full[i], 1);
             meeting_init(&s.k_empty[i], 8), meeting_init(&s.v_empty[i], 8);
         }
+        meeting_init(&s.item_there[0], 1), meeting_init(&s.item_there[1], 1);
+        meeting_init(&s.queries_there, 1), meeting_init(&s.items_begin, 1);
+    }
     __syncthreads();
     if (uniform(threadIdx.x / 128) == 0) {
-        fewer_registers<40>();
-        supply<S>(p, s);
+        fewer_registers<S::FEWER>();
+        if (uniform(threadIdx.x / 32) == 0)
+            supply<S>(p, s);
+        else
+            make_images<S>(p, s);
     } else {
-        more_registers<232>();
+        more_registers<S::MORE>();
         compute<S>(p, s);
     }
 }

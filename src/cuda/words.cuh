@@ -152,6 +152,14 @@ __device__ __forceinline__ void store_once_if(bool wanted, void *p, uint4 v)
                  "l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w));
 }
 
+/* The same for bytes that others will read soon. */
+__device__ __forceinline__ void store_if(bool wanted, void *p, uint4 v)
+{
+    asm volatile("{\n\t.reg .pred wanted;\n\tsetp.ne.u32 wanted, %0, 0;\n\t"
+                 "@wanted st.global.v4.u32 [%1], {%2, %3, %4, %5};\n\t}" ::"r"((uint32_t)wanted),
+                 "l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w));
+}
+
 /* Starts a copy of 16 bytes to shared memory. The thread that started it can read them after copies_arrived(). */
 __device__ __forceinline__ void copy_ahead(void *shared, const void *from)
 {
@@ -275,6 +283,14 @@ __device__ __forceinline__ const uint8_t *kept(const uint8_t *p)
     const uint8_t *q;
     asm volatile("mov.u64 %0, %1;" : "=l"(q) : "l"(p));
     return q;
+}
+
+/* NaN where either is. */
+__device__ __forceinline__ float largest_or_nan(float x, float y)
+{
+    float z;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+    return z;
 }
 
 /* By one lane: adds one and returns what it was. With atomicAdd() the compiler would first count the active lanes. */

@@ -75,6 +75,7 @@ static inline uint32_t atomicCAS(uint32_t *p, uint32_t is, uint32_t x)
     return before;
 }
 static inline uint32_t atomicMax(uint32_t *p, uint32_t x) { uint32_t before = *p; *p = before > x ? before : x; return before; }
+static inline uint32_t atomicExch(uint32_t *p, uint32_t x) { uint32_t before = *p; *p = x; return before; }
 static inline uint32_t atomicOr(uint32_t *p, uint32_t x) { uint32_t before = *p; *p |= x; return before; }
 
 /* ---- a thread and the others ------------------------------------------------------------------------------------------ */

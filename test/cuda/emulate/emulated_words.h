@@ -2,6 +2,11 @@
 #ifndef AURA_EMULATED_WORDS_H
 #define AURA_EMULATED_WORDS_H
 
+static inline float largest_or_nan(float x, float y)
+{
+    return x != x || y != y ? NAN : fmaxf(x, y);
+}
+
 static inline uint32_t prmt(uint32_t a, uint32_t b, uint32_t selector)
 {
     const uint64_t both = (uint64_t)b << 32 | a;
@@ -72,7 +77,7 @@ static inline uint32_t load_relaxed(const uint32_t *p)
     return *p;
 }
 
-/* Blocks run one after the other: who waits for another one waits in vain. */
+/* Blocks run one after the other: who waits for another one, and not for other warps of his own, waits in vain. */
 void wait_a_little();
 
 static inline uint16_t bf16_bits(float x)
@@ -101,6 +106,11 @@ static inline void store_once_if(bool wanted, void *p, uint4 v)
 {
     if (wanted)
         *(uint4 *)p = v;
+}
+
+static inline void store_if(bool wanted, void *p, uint4 v)
+{
+    store_once_if(wanted, p, v);
 }
 
 static inline void prefetch(const void *)
