@@ -67,7 +67,7 @@ extern "C" __global__ void __launch_bounds__(IMAGE_THREADS, 1) aura_prefill_jobs
     const struct prefill_state state = prefill_cut(p);
     if (lane == 0)
         *p.state = state;
-    uint32_t before[4] = {0, 0, 0, 0};
+    uint32_t before[4] = {0, 0, 0, 0}, carried = 0;
     for (uint32_t first = 0; first <= p.a.n_seqs; first += 32) {
         const uint32_t i = first + lane;
         struct prefill_job j = {};
@@ -82,6 +82,15 @@ extern "C" __global__ void __launch_bounds__(IMAGE_THREADS, 1) aura_prefill_jobs
             before[k] = __shfl_sync(~0u, upto[k], 31);
         }
         j.block = upto[0] - mine[0], j.chunk = upto[1] - mine[1], j.item = upto[2] - mine[2], j.carry = upto[3] - mine[3];
+        /* The last job before that has several parts; of narrow ones its last head. Numbers of chunks grow. */
+        uint32_t last = j.parts < 2 ? 0 : state.way == PREFILL_WIDE ? j.chunk : j.chunk + (heads - 1) * j.parts;
+        for (uint32_t far = 1; far < 32; far *= 2) {
+            const uint32_t other = __shfl_up_sync(~0u, last, far);
+            last = lane >= far ? max(last, other) : last;
+        }
+        const uint32_t previous = __shfl_up_sync(~0u, last, 1);
+        j.carried = lane ? max(carried, previous) : carried;
+        carried = max(carried, __shfl_sync(~0u, last, 31));
         if (i <= p.a.n_seqs)
             p.jobs[i] = j;
     }

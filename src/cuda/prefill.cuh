@@ -36,7 +36,8 @@ struct alignas(16) prefill_job {
     uint32_t first_block, kept, blocks; /* that its queries see: the first `kept`, then from first_block on */
     uint32_t parts, tiles;              /* of a head; of a chunk */
     uint32_t block, chunk, item, carry; /* of all jobs before; carry: heads that have several parts */
-    uint32_t unused[3];
+    uint32_t carried;                   /* when chunks before this one are done, its first head may be carried */
+    uint32_t unused[2];
 };
 
 /* How far the call is. */
@@ -51,7 +52,7 @@ struct prefill_state {
 enum { PREFILL_NARROW, PREFILL_WIDE, PREFILL_BESIDE };
 
 struct prefill_chunk {
-    uint32_t taken; /* images that somebody has taken, or more */
+    uint32_t taken; /* images that somebody has taken, or more; PREFILL_CLOSED and the number of the chunk that comes here next */
     uint32_t items; /* that are done */
     uint32_t done;  /* its number plus 1 when all items are */
     uint32_t unused;
@@ -72,6 +73,8 @@ struct dev_prefill {
     uint32_t carry_tiles, beside;  /* beside: items that there can be side by side; 0: there are no such parts */
     uint32_t tile_rows;
 };
+
+enum : uint32_t { PREFILL_CLOSED = 1u << 31 };
 
 /* A piece of work, in shared memory. */
 enum { PREFILL_NOTHING, PREFILL_IMAGE, PREFILL_ITEM };
@@ -178,10 +181,13 @@ __device__ __forceinline__ bool take_images(const struct dev_prefill &p, struct 
     for (uint32_t chunk = load_relaxed(&p.state->next_chunk); chunk < end; chunk++) {
         struct prefill_chunk *c = &p.chunks[chunk % p.room];
         describe_chunk(p, w, chunk);
-        wait_for_chunks(p, chunk >= p.room ? chunk - p.room + 1 : 0); /* that was in the same place */
+        if (chunk >= p.room) {
+            wait_for_chunks(p, chunk - p.room + 1); /* that was in the same place */
+            atomicCAS(&c->taken, PREFILL_CLOSED | chunk, 0u);
+        }
         const uint32_t at = load_relaxed(&c->taken) < w.images ? atomicAdd(&c->taken, most) : w.images;
         if (at < w.images) {
-            if (at + most >= w.images) /* now, and not when the next one looks: by then the chunk may be done, and others begin */
+            if (at + most >= w.images)
                 atomicMax(&p.state->next_chunk, chunk + 1);
             w.what = PREFILL_IMAGE;
             w.first += at, w.block += at, w.images = min(w.images - at, most);
@@ -205,12 +211,17 @@ __device__ __forceinline__ void describe_item(const struct dev_prefill &p, struc
                                              : (j.carry + w.head) % PREFILL_CARRY * p.carry_tiles + w.tile;
 }
 
-/* Waits for chunks that must be done before an item: what was in the same place, and the part before. */
+/* Waits for chunks that must be done before an item: what was in the same place, the part before; and, before a first part, whoever
+ * was carried where it will be, which is the last head but one that had several parts, or, where parts are wide, the last job. */
 __device__ __forceinline__ void wait_for_turn(const struct dev_prefill &p, const struct prefill_work &w)
 {
+    const struct prefill_job &j = p.jobs[w.job];
+    const bool wide = p.state->way == PREFILL_WIDE;
     uint32_t before = w.chunk >= p.room ? w.chunk - p.room + 1 : 0;
     if (w.part && p.state->way != PREFILL_BESIDE)
-        before = p.state->way == PREFILL_WIDE ? w.chunk - p.a.c.kv_heads + 1 : w.chunk;
+        before = wide ? w.chunk - p.a.c.kv_heads + 1 : w.chunk;
+    else if (j.parts > 1 && p.state->way != PREFILL_BESIDE)
+        before = max(before, wide || w.head == 0 ? j.carried : w.chunk - j.parts);
     wait_for_chunks(p, before);
 }
 
@@ -265,7 +276,7 @@ __device__ __forceinline__ void item_done(const struct dev_prefill &p, const str
     struct prefill_chunk *c = &p.chunks[w.chunk % p.room];
     if (arrive(&c->items) < p.jobs[w.job].tiles - 1)
         return;
-    c->taken = c->items = 0;
+    c->taken = PREFILL_CLOSED | (w.chunk + p.room), c->items = 0; /* who thinks that it is still to be made finds it closed */
     __threadfence();
     c->done = w.chunk + 1;
     __threadfence();
@@ -357,6 +368,7 @@ __device__ __forceinline__ uint32_t images_there(const struct dev_prefill &p, co
         const uint32_t n = min(32u, (uint32_t)__ffs((int)~__ballot_sync(~0u, there)) - 1);
         if (n) {
             __threadfence();
+            __syncwarp();
             return n;
         }
         wait_a_little();

@@ -752,13 +752,13 @@ __device__ __forceinline__ void attend_item(const struct dev_prefill &p, wgmma_s
     wgmma_queries<S>(p, s, w, run.o, run.factor);
     fence_engines();
     meet_groups();
-    if (threadIdx.x == 128)
-        meeting_arrive(&s.queries_there);
+    meeting_arrive(&s.queries_there);
     const struct tile_reach t = tile_reach_of(p, w);
     const uint32_t steps = uniform(steps_of<S>(t));
     begin_rows<S>(p, w, run);
     if (steps)
         attend_steps<S>(p, s, run, t, steps, turn);
+    wait_for_images(p, w, threadIdx.x - 128, 256); /* it is done when all of its chunk are, those too that it has not read */
     meet_groups(); /* the other group may still read what finish_rows() writes over */
     bool last = is_last_part(p, w);
     if (!last) {
@@ -809,7 +809,7 @@ __device__ __forceinline__ void prefill_wgmma(const struct dev_prefill &p)
             meeting_init(&s.k_empty[i], 8), meeting_init(&s.v_empty[i], 8);
         }
         meeting_init(&s.item_there[0], 1), meeting_init(&s.item_there[1], 1);
-        meeting_init(&s.queries_there, 1), meeting_init(&s.items_begin, 1);
+        meeting_init(&s.queries_there, 256), meeting_init(&s.items_begin, 1);
     }
     __syncthreads();
     if (uniform(threadIdx.x / 128) == 0) {

@@ -36,6 +36,7 @@ struct scene {
     std::vector<uint32_t> from, until; /* [sequence][queries] what queries see; empty: what window and causality say */
     size_t image_bytes = 0;         /* of the workspace; 0: as many as it likes */
     bool long_seqs = false;         /* the caller says so */
+    bool batch_invariant = false;
 };
 
 /* Whether attention of the scene goes by images: it is compared with double from the numbers that the cache holds. All rows

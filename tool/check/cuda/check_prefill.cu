@@ -35,6 +35,21 @@ static void check_any()
     }
 }
 
+/* Images and what is carried lie where others have been a moment before. */
+static void check_room()
+{
+    struct scene base = scene_of(4, 4, 64, 3, 3, {900, 640, 1100, 30}), s;
+    base.image_bytes = 1, base.queries = 150, base.name += " room for four images,";
+    s = base, named(s, "three heads carried");
+    s.batch_invariant = true, named(s, "batch invariant");
+    s = base; /* most images of the call are seen by nobody */
+    for (uint32_t i = 0; i < s.queries * 4; i++)
+        s.until.push_back(1 + (i * 7 + i / 150 * 131) % 30);
+    named(s, "until");
+    s = scene_of(4, 4, 64, 16, 8, {1400, 700, 1500, 20}), s.image_bytes = 32 * 32768, s.queries = 180;
+    named(s, "parts of all heads, room for 32 images");
+}
+
 void check_prefill()
 {
     for (uint32_t dim : {AURA_CUDA_DIMS(AURA_DIM_ITEM)})
@@ -60,4 +75,5 @@ void check_prefill()
     s = base, s.tokens.assign(40, 35), s.queries = 17, s.config.q_heads = 2, named(s, "40 sequences");
     s = base, s.tokens = {1500, 700}, s.image_bytes = 1, s.config.q_heads = 2, named(s, "room for four images");
     s.softcap = 5, named(s, "softcap");
+    check_room();
 }

@@ -238,6 +238,7 @@ void fill(const struct scene &s, struct filled &f)
 aura_cuda_config device_config(const struct scene &s, const struct filled &f)
 {
     aura_cuda_config config = AURA_CUDA_CONFIG_INIT;
+    config.batch_invariant = s.batch_invariant;
     aura_cache_info info = AURA_CACHE_INFO_INIT;
     aura_cache_get_info(f.cache, &info);
     config.cache = info.config;
