@@ -128,7 +128,7 @@ __device__ __forceinline__ void load_columns(columns<S> &c, const attend_space<S
         for (int i = 0; i < 2; i++) {
             const int sum = S::RL == 2 ? s.row[nt * S::COLUMN_ROWS + 2 * t + i].sum[0] : s.row[nt * S::COLUMN_ROWS + t].sum[i];
             c.begin[nt][i] = (S::PL == 1 ? WHOLE_BITS : 0) - code<S::K_KIND>::offset * sum;
-            c.begin[nt][i + 2] = (int)another((uint32_t)c.begin[nt][i]);
+            c.begin[nt][i + 2] = S::NT == 1 ? (int)another((uint32_t)c.begin[nt][i]) : c.begin[nt][i]; /* or there are not enough */
         }
 #pragma unroll
         for (int r = 0; r < S::RL; r++) {
