@@ -60,18 +60,6 @@ __device__ __forceinline__ void unpack_nothing(const struct dev_unpack &u, const
             store_element(to.data, to.dtype, unpacked_at(u, to, b, b.from + i / dim) + i % dim, NAN);
 }
 
-/* Two numbers side by side, and eight. */
-__device__ __forceinline__ uint32_t pair_of(float x, float y, uint32_t dtype)
-{
-    return dtype == AURA_F16 ? bits_of(__floats2half2_rn(x, y)) : bf16_bits(x) | (uint32_t)bf16_bits(y) << 16;
-}
-
-__device__ __forceinline__ uint4 eight_of(const float (&x)[8], uint32_t dtype)
-{
-    return make_uint4(pair_of(x[0], x[1], dtype), pair_of(x[2], x[3], dtype), pair_of(x[4], x[5], dtype),
-                      pair_of(x[6], x[7], dtype));
-}
-
 /* A kernel of the call. */
 struct unpack_kernel {
     const char *name;

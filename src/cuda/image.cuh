@@ -65,6 +65,18 @@ __device__ __forceinline__ uint32_t bits_of(__half2 x)
     return *(const uint32_t *)&x;
 }
 
+/* Two numbers side by side as f16 or bf16, and eight. */
+__device__ __forceinline__ uint32_t pair_of(float x, float y, uint32_t dtype)
+{
+    return dtype == AURA_F16 ? bits_of(__floats2half2_rn(x, y)) : bf16_bits(x) | (uint32_t)bf16_bits(y) << 16;
+}
+
+__device__ __forceinline__ uint4 eight_of(const float (&x)[8], uint32_t dtype)
+{
+    return make_uint4(pair_of(x[0], x[1], dtype), pair_of(x[2], x[3], dtype), pair_of(x[4], x[5], dtype),
+                      pair_of(x[6], x[7], dtype));
+}
+
 /* Where a chunk of a row is. */
 __device__ __forceinline__ uint8_t *image_chunk(uint8_t *rows, uint32_t row, uint32_t chunk)
 {

@@ -211,8 +211,9 @@ __device__ __forceinline__ void describe_item(const struct dev_prefill &p, struc
                                              : (j.carry + w.head) % PREFILL_CARRY * p.carry_tiles + w.tile;
 }
 
-/* Waits for chunks that must be done before an item: what was in the same place, the part before; and, before a first part, whoever
- * was carried where it will be, which is the last head but one that had several parts, or, where parts are wide, the last job. */
+/* Waits for chunks that must be done before an item: those that were in the same place, and the part before. Before a first part,
+ * those that were carried in its place, of which there are two: of the heads that have several parts the one before the last; where
+ * parts are wide, the job before the last. */
 __device__ __forceinline__ void wait_for_turn(const struct dev_prefill &p, const struct prefill_work &w)
 {
     const struct prefill_job &j = p.jobs[w.job];
