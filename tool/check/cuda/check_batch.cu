@@ -335,7 +335,7 @@ static void run_not_finite(struct scene s)
     const rows_of_call bad = attend_some(s, d, d.seqs, q);
     for (size_t i = 0; i < d.seqs.size(); i++) {
         aura_cuda_seq_info info = AURA_CUDA_SEQ_INFO_INIT;
-        const uint32_t head = i == 1 ? 2 : 3, lse_at = heads * v_dim;
+        const uint32_t head = i == 1 ? 2 : 3, lse_at = s.queries * heads * v_dim;
         TRY(aura_cuda_seq_get_info(d.cache, d.seqs[i], &info));
         if (i == 1 || i == 2) {
             if (!is_all_nan(bad[i], head * v_dim, (head + 1) * v_dim) || !isnan(bad[i][lse_at + head]) ||
@@ -503,6 +503,9 @@ void check_batch()
     for (const struct scene &s : {fused, general, many, wide})
         run_invariant(s);
     check_asked();
+    struct scene images = fused;
+    images.queries = 20, images.tokens = {300, 40, 700, 64}, images.name += " 20 queries";
+    run_not_finite(images);
     for (struct scene s : {fused, general}) {
         s.tokens = {300, 40, 700, 64};
         run_not_finite(s);
