@@ -95,11 +95,13 @@ __device__ __forceinline__ struct reach reach_of(const struct dev_attend &a, con
 {
     struct reach s = {};
     s.len = now.len, s.closed = now.closed;
+    const uint32_t queries = a.counts || a.starts ? queries_of_job(a, job) : a.queries;
     /* of the first query, or of the one that sees the oldest token */
-    const uint32_t begin = a.seen ? min(a.seen[job].x, s.len)
-                                  : (uint32_t)aura_seen_begin(aura_seen_end(s.len, a.queries, 0, a.not_causal), a.window);
+    const uint32_t begin =
+        a.seen ? min(a.seen[job].x, s.len)
+               : (uint32_t)aura_seen_begin(aura_seen_end(s.len, max(queries, 1u), 0, a.not_causal), a.window);
     const size_t there = aura_window_first(&a.c.window, now.top);
-    if (now.top && !aura_window_has(&a.c.window, there, begin, a.seen ? a.seen[job].y : s.len)) { /* as of no sequence */
+    if (now.top && queries && !aura_window_has(&a.c.window, there, begin, a.seen ? a.seen[job].y : s.len)) { /* as of no sequence */
         s.len = s.closed = 0;
         s.gone = s.visits = 1;
         return s;
@@ -278,6 +280,8 @@ __device__ __forceinline__ struct split split_at(const struct dev_attend &a, con
     g.first = c.first, g.n = c.n, g.on = c.on;
     g.splits = c.splits, g.which = c.which;
     g.idle = c.idle;
+    if (a.counts || a.starts) /* a block of rows none of which is there */
+        g.idle |= g.first_row >= queries_of_job(a, g.job) * a.c.ratio;
     /* No two splits have the same place, with an even cut too: from one to the next, the block or the unit advances. */
     g.first_partial = !a.fixed_cut ? blockIdx.x - g.which + g.unit : p.each ? g.unit * p.each : start;
     return g;

@@ -284,6 +284,43 @@ static void run_given_back(struct scene s)
     end_case(s, before, "bytes equal");
 }
 
+/* A sequence that was cut to where its newest query just sees the oldest token that is left, and a call that has place for more
+ * queries than there are: nothing that anybody sees is gone. */
+static void run_few_of_many(uint32_t queries)
+{
+    struct scene s = window_of(scene_of(4, 4, 64, 4, 2, {1276, 900}), 1000, 20, 0);
+    struct filled f;
+    struct device_side d;
+    const int before = failures;
+    const uint32_t heads = s.config.q_heads, dim = s.config.k_dim, cut = 1260, counts[] = {1, 0};
+    s.name += " 1 and 0 of " + std::to_string(queries) + " queries", s.queries = queries;
+    if (!begin_case(s, f, d))
+        return;
+    TRY(aura_cuda_workspace_create(d.cache, 2, queries, &d.workspace));
+    const std::vector<float> q = some_numbers(7, (size_t)2 * queries * heads * dim);
+    std::vector<float> alone(heads * dim), among(heads * dim);
+    device_array dq(q.data(), q.size() * 4), out(q.size() * 4), ids(d.seqs.data(), 8), few(counts, 8), lengths(&cut, 4);
+    TRY(aura_cuda_truncate(d.cache, (const aura_cuda_seq *)ids.p, (const uint32_t *)lengths.p, 1, NULL));
+    aura_cuda_attend_args args = AURA_CUDA_ATTEND_ARGS_INIT;
+    args.seqs = (const aura_cuda_seq *)ids.p, args.q.data = dq.p, args.out.data = out.p, args.planes = 2;
+    args.n_seqs = args.queries = 1;
+    TRY(aura_cuda_attend(d.cache, d.workspace, &args, NULL));
+    TRY_CUDA(cudaMemcpy(alone.data(), out.p, alone.size() * 4, cudaMemcpyDeviceToHost));
+    args.n_seqs = 2, args.queries = queries, args.counts = (const uint32_t *)few.p;
+    TRY(aura_cuda_attend(d.cache, d.workspace, &args, NULL));
+    TRY_CUDA(cudaMemcpy(among.data(), out.p, among.size() * 4, cudaMemcpyDeviceToHost));
+    for (size_t i = 0; i < among.size(); i++)
+        if (!(fabsf(among[i] - alone[i]) <= 1e-3f))
+            return complain(s, "number %zu is %g, and %g of a query alone", i, (double)among[i], (double)alone[i]);
+    for (uint32_t seq : d.seqs) {
+        aura_cuda_seq_info info = AURA_CUDA_SEQ_INFO_INIT;
+        TRY(aura_cuda_seq_get_info(d.cache, seq, &info));
+        if (info.status)
+            complain(s, "status %u of sequence %u", info.status, seq);
+    }
+    end_case(s, before, "near");
+}
+
 /* First tokens that are kept in tiles, beside windows that end before them, next to them, among them, and far behind. */
 static void check_kept()
 {
@@ -309,6 +346,8 @@ static void check_kept()
 
 void check_windows()
 {
+    for (uint32_t queries : {5u, 16u, 20u})
+        run_few_of_many(queries);
     /* Kinds, keep_first; 1: also over time, which takes an emulated device seconds. */
     static const uint32_t list[][4] = {{4, 4, 0, 1}, {4, 2, 0, 0}, {8, 10, 0, 1}, {10, 11, 0, 0}, {4, 4, 4, 0}, {8, 10, 3, 1},
                                        {4, 4, 70, 0}, {8, 10, 300, 1}, {10, 11, 5, 0}, {3, 5, 520, 0}};
