@@ -361,7 +361,9 @@ AURA_API aura_status aura_cuda_unpack(const aura_cuda_cache *cache, const aura_c
 /* Makes the place for what attends of up to `seqs` sequences with `queries` queries each leave on their way. One call at a time
  * may use it: make one per stream. The caller owns *workspace, and destroys it before the cache. For more than 16 queries there
  * is room for images of what is cached, in f16: image_bytes of them, or with 0 what a call can need, at most 64 MB. More room
- * makes calls faster in which few queries see more tokens than it holds; the least is four images of 128 tokens of a KV head.
+ * makes calls faster in which a few hundred queries see more tokens than it holds; the least is four images of 128 tokens of a
+ * KV head. Fewer queries, which read codes, leave there what they have on their way: where that does not fit, they take images
+ * too, and several times as long.
  * Fail: AURA_BAD_ARGUMENT, AURA_OUT_OF_MEMORY, AURA_DEVICE. */
 AURA_API aura_status aura_cuda_workspace_create(const aura_cuda_cache *cache, uint32_t seqs, uint32_t queries,
                                                 aura_cuda_workspace **workspace);
@@ -388,11 +390,13 @@ typedef struct aura_cuda_attend_args {
     float scale, softcap;      /* as in aura_attend_options */
     uint64_t window;
     const float *sinks, *alibi; /* [q_heads] on the device, or NULL */
-    uint32_t not_causal, planes; /* planes: of up to 16 queries; more are multiplied in f16 */
+    uint32_t not_causal, planes; /* planes: of up to 16 queries; more take both, or f16. 2: no kernel whose
+                                    weights are f16, unless long_seqs says so */
     const uint32_t *counts;     /* [n_seqs] on the device: how many of its `queries` each sequence has; its other rows stay as
                                    they are. NULL: all */
-    uint32_t long_seqs;         /* 1: most sequences have 16384 tokens or more. The host does not know; for 3 to 16 queries it may
-                                   then choose a kernel that costs more to begin with: doc/cuda.md */
+    uint32_t long_seqs;         /* 1: most sequences have 16384 tokens or more. The host does not know; where queries times heads of
+                                   a group are 9 or more it may then choose a kernel that costs more to begin with, which large
+                                   batches of many queries take anyway: doc/cuda.md */
     const uint32_t *starts;     /* [n_seqs] on the device: the first starts[i] queries of seqs[i] are padding, like those beyond
                                    its count: rows that stay as they are. NULL: none */
     const uint32_t *from, *until; /* [n_seqs][queries] each, on the device, or NULL: as in aura_attend_job. Padding is no query.
@@ -405,10 +409,10 @@ typedef struct aura_cuda_attend_args {
     {sizeof(aura_cuda_attend_args), NULL, 0, 0, AURA_CUDA_VIEW_INIT, AURA_CUDA_VIEW_INIT, NULL, NULL, 0, 0, 0, 0, NULL, \
      NULL, 0, 0, NULL, 0, NULL, NULL, NULL, NULL, 0, NULL}
 
-/* Computes attention in one launch; that of more than 16 queries in two, from images of what is cached: as exact as f16 is. The
- * same call over the same sequences gives the same bits. Rows that are not finite are NaN and set AURA_CUDA_NOT_FINITE. A number
- * in seqs that is no sequence's gives NaN; a released sequence is empty. In a cache with a window, queries that would see tokens
- * that are gone set AURA_CUDA_GONE.
+/* Computes attention in one launch; that of many more than 16 queries in two, from images of what is cached. More than 16 are as
+ * exact as f16 is. The same call over the same sequences, with the same workspace, gives the same bits. Rows that are not finite
+ * are NaN and set AURA_CUDA_NOT_FINITE. A number in seqs that is no sequence's gives NaN; a released sequence is empty. In a cache
+ * with a window, queries that would see tokens that are gone set AURA_CUDA_GONE.
  * Fails, with nothing launched: AURA_BAD_ARGUMENT (also: more queries or a larger window than the cache's), AURA_UNSUPPORTED,
  * AURA_TOO_LARGE (for the workspace), AURA_DEVICE. */
 AURA_API aura_status aura_cuda_attend(const aura_cuda_cache *cache, aura_cuda_workspace *workspace,

@@ -216,7 +216,7 @@ enum { AURA_N_KINDS = 32 };
  *     attend_b4_d128_p1_r4_cuda  codes of 4 bits and dim 128 on both sides, one plane (byte) of query and weight per product,
  *                                blocks of up to 4 rows: cuda/attend_b4.cu stamps it, cuda/attend.cuh has the body
  *     attend_any_d128_r4_cuda    every kind of keys and of values, values of up to dim 128: cuda/general.cu
- *     attend_wide_b4_d128_r32_cuda  the same for up to 32 rows of long sequences, on sm_90: cuda/attend_wide.cuh
+ *     attend_wide_b4_d128_p2_r64_cuda  the same for up to 64 rows, on sm_90: cuda/attend_wide.cuh
  *     attend_bits_d128_r4_cuda   codes of dim 128 on both sides, every pair of widths: cuda/general.cu
  *     append_any_d128_cuda       keys and values of up to dim 128: cuda/append.cu
  *     append_prompt_d128_cuda    the same for many tokens: cuda/append_prompt.cu
@@ -275,18 +275,21 @@ enum { AURA_N_KINDS = 32 };
 #define AURA_CUDA_ROW(dim, X, kind, planes, rows, lane_rows, columns) \
     X(attend_b##kind##_d##dim##_p##planes##_r##rows##_cuda, kind, kind, dim, planes, lane_rows, columns)
 
-/* X(name, kind, dim, rows): the same for many rows, by warp groups of sm_90; for 16 at dim 256, where it is the faster one. */
+/* X(name, kind, dim, planes, rows): the same for many rows, by warp groups of sm_90. Codes of up to 5 bits have one plane
+ * too, for calls of up to 16 queries; calls of more queries take two. */
 #define AURA_CUDA_WIDE(X) \
     AURA_CUDA_WIDE_B3(X) AURA_CUDA_WIDE_B4(X) AURA_CUDA_WIDE_B5(X) AURA_CUDA_WIDE_B6(X) AURA_CUDA_WIDE_B8(X)
-#define AURA_CUDA_WIDE_B3(X) AURA_CUDA_WIDE_OF(X, 3)
-#define AURA_CUDA_WIDE_B4(X) AURA_CUDA_WIDE_OF(X, 4)
-#define AURA_CUDA_WIDE_B5(X) AURA_CUDA_WIDE_OF(X, 5)
-#define AURA_CUDA_WIDE_B6(X) AURA_CUDA_WIDE_OF(X, 6)
-#define AURA_CUDA_WIDE_B8(X) AURA_CUDA_WIDE_OF(X, 8)
-#define AURA_CUDA_WIDE_OF(X, kind) \
-    AURA_CUDA_WIDE_ROW(256, X, kind, 16) AURA_CUDA_DIMS(AURA_CUDA_WIDE_ROW, X, kind, 32) \
-    AURA_CUDA_WIDE_ROW(64, X, kind, 64) AURA_CUDA_WIDE_ROW(128, X, kind, 64)
-#define AURA_CUDA_WIDE_ROW(dim, X, kind, rows) X(attend_wide_b##kind##_d##dim##_r##rows##_cuda, kind, dim, rows)
+#define AURA_CUDA_WIDE_B3(X) AURA_CUDA_WIDE_ONE(X, 3) AURA_CUDA_WIDE_MORE(X, 3, 2)
+#define AURA_CUDA_WIDE_B4(X) AURA_CUDA_WIDE_ONE(X, 4) AURA_CUDA_WIDE_MORE(X, 4, 2)
+#define AURA_CUDA_WIDE_B5(X) AURA_CUDA_WIDE_ONE(X, 5) AURA_CUDA_WIDE_MORE(X, 5, 2)
+#define AURA_CUDA_WIDE_B6(X) AURA_CUDA_DIMS(AURA_CUDA_WIDE_ROW, X, 6, 2, 16) AURA_CUDA_WIDE_MORE(X, 6, 2)
+#define AURA_CUDA_WIDE_B8(X) AURA_CUDA_DIMS(AURA_CUDA_WIDE_ROW, X, 8, 2, 16) AURA_CUDA_WIDE_MORE(X, 8, 2)
+#define AURA_CUDA_WIDE_ONE(X, kind) AURA_CUDA_DIMS(AURA_CUDA_WIDE_ROW, X, kind, 1, 16) AURA_CUDA_WIDE_MORE(X, kind, 1)
+#define AURA_CUDA_WIDE_MORE(X, kind, planes)               \
+    AURA_CUDA_DIMS(AURA_CUDA_WIDE_ROW, X, kind, planes, 32) \
+    AURA_CUDA_WIDE_ROW(64, X, kind, planes, 64) AURA_CUDA_WIDE_ROW(128, X, kind, planes, 64)
+#define AURA_CUDA_WIDE_ROW(dim, X, kind, planes, rows) \
+    X(attend_wide_b##kind##_d##dim##_p##planes##_r##rows##_cuda, kind, dim, planes, rows)
 
 /* X(name, parts, panels, warps, blocks of a multiprocessor, dim): values of up to 32 * parts channels; a dim that is not 0 is
  * that of both sides, which have codes. */

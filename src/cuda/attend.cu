@@ -98,23 +98,28 @@ static bool keeps_tiles(const aura_cuda_cache *c, const aura_cuda_attend_args *a
 }
 
 /* The rule: a general kernel where there is no other, and where tiles are kept, as fused kernels walk over one range of tiles.
- * Kernels for many rows cost more to begin with, and are worth it over long sequences only, which the caller knows; a
- * batch-invariant cache has one kernel for long and short ones; and they hide tokens by factors above 0. Of what is left, the
- * kernel whose blocks hold the rows with the least to spare, or, where none does, that with most. */
-enum { WIDE_ROWS = 9 };
+ * Kernels for many rows cost more to begin with. They are used where the caller says that sequences are long; and where all rows
+ * of a call are a crowd, unless the caller of up to 16 queries wants two planes, as their weights are f16. Not in a batch-invariant
+ * cache, which has one kernel for long and short sequences; nor for scales below 0, since they hide tokens by factors above 0.
+ * They may have more planes than are asked for. Of what is left, the kernel whose blocks hold the rows with the least to spare, or,
+ * where none does, that with most; of two such, the first, which has fewer planes. */
+enum { WIDE_ROWS = 9, CROWD_ROWS = 17, CROWD = 4096, CROWD_OF_MORE = 2048 };
 
 static struct wanted wanted_of(const aura_cuda_cache *c, const aura_cuda_attend_args *a)
 {
     const uint32_t rows = a->queries * c->dev.ratio;
+    const uint64_t all = (uint64_t)rows * c->dev.kv_heads * a->n_seqs;
+    const bool more = a->queries > FEW_QUERIES;
+    const bool crowd = rows >= CROWD_ROWS && (more ? all >= CROWD_OF_MORE : all >= CROWD && a->planes != 2);
     return {aura_planes_of(c->dev.k_kind, a->planes), rows, a->n_seqs, has_options(a),
-            a->long_seqs && rows >= WIDE_ROWS && !c->batch_invariant && a->scale >= 0, keeps_tiles(c, a)};
+            (crowd || (a->long_seqs && rows >= WIDE_ROWS)) && !c->batch_invariant && a->scale >= 0, keeps_tiles(c, a)};
 }
 
 static const struct attend_kernel *choose(const aura_cuda_cache *c, const struct wanted &w)
 {
     const struct attend_kernel *best = NULL;
     for (const struct attend_kernel &k : c->kernels) {
-        if (k.kind ? k.planes != w.planes || w.kept : best && best->kind)
+        if (k.kind ? (k.tile_rows ? k.planes < w.planes : k.planes != w.planes) || w.kept : best && best->kind)
             continue;
         if (k.tile_rows && (!w.wide || (k.no_options && w.options) || 2 * w.rows <= k.rows || /* half of it would be idle */
                             k.shared_bytes + (w.seqs + 1) * 4 > c->shared_limit))
@@ -162,6 +167,50 @@ static size_t counters_of(const aura_cuda_cache *c, const struct attend_kernel *
     return units + (c->batch_invariant ? tasks_of(c, k, units) : 0);
 }
 
+/* ---- more than 16 queries -------------------------------------------------------------------------------------------
+
+ * They read codes too while that takes less time than to make images: a kernel reads them once for every block of rows, so there
+ * is a number of blocks up to which it is so. Measured on an H200 (doc/speed.md): 8 blocks of the kernels for many rows, 32 of
+ * others, of which trellis codes take the time of three. */
+enum { WIDE_BLOCKS = 8, OTHER_BLOCKS = 32, TRELLIS_BLOCKS = 12 };
+
+static uint32_t most_blocks_of(const aura_cuda_cache *c, const struct attend_kernel *k)
+{
+    const bool trellis = aura_is_trellis(c->dev.k_kind) || aura_is_trellis(c->dev.v_kind);
+    return k->tile_rows ? WIDE_BLOCKS : trellis ? TRELLIS_BLOCKS : OTHER_BLOCKS;
+}
+
+/* What partial results take: numbers, then maxima and sums. */
+static size_t partial_bytes(size_t rows, const struct attend_kernel *k)
+{
+    return rows * (k->dim * sizeof(float) + sizeof(float2));
+}
+
+/* Whether a call of more than 16 queries reads codes by this kernel: they are few enough, and there is room for what is left on the
+ * way, which lies where images would. */
+static bool takes_codes(const aura_cuda_cache *c, const aura_cuda_workspace *w, const struct attend_kernel *k,
+                        const aura_cuda_attend_args *a)
+{
+    if (!k || (uint64_t)a->queries * c->dev.ratio > (uint64_t)most_blocks_of(c, k) * k->rows)
+        return false;
+    const size_t units = (size_t)a->n_seqs * c->dev.kv_heads * row_blocks_of(k, a->queries * c->dev.ratio);
+    return units <= w->counters && partial_bytes(partials_of(c, k, units) * k->rows, k) <= w->prefill.image_bytes;
+}
+
+/* The kernel by which it does, or NULL: the one that a call of fewer queries would take, or where that needs too much room the
+ * fused one. A row depends on how many queries are asked with it, so not where it may not. */
+static const struct attend_kernel *choose_for_more(const aura_cuda_cache *c, const aura_cuda_workspace *w,
+                                                   const aura_cuda_attend_args *a)
+{
+    struct wanted wanted = wanted_of(c, a);
+    const struct attend_kernel *k = c->batch_invariant || c->by_images ? NULL : choose(c, wanted);
+    if (!k || takes_codes(c, w, k, a))
+        return k;
+    wanted.wide = false;
+    k = choose(c, wanted);
+    return takes_codes(c, w, k, a) ? k : NULL;
+}
+
 /* ---- workspace ----------------------------------------------------------------------------------------------------- */
 
 /* The most that a call of up to so many sequences and queries needs, whichever kernel it takes. */
@@ -180,6 +229,20 @@ static void plan_workspace(const aura_cuda_cache *c, aura_cuda_workspace *w, uin
     }
 }
 
+/* More than 16 queries that read codes: their counters, and the bytes of their partial results. */
+static size_t plan_more(const aura_cuda_cache *c, aura_cuda_workspace *w, uint32_t seqs, uint32_t queries)
+{
+    size_t bytes = 0;
+    for (const struct attend_kernel &k : c->kernels) {
+        const uint64_t rows = (uint64_t)queries * c->dev.ratio, most = (uint64_t)most_blocks_of(c, &k) * k.rows;
+        const size_t units = (size_t)seqs * c->dev.kv_heads * row_blocks_of(&k, (uint32_t)(rows < most ? rows : most));
+        const size_t partials = partial_bytes(partials_of(c, &k, units) * k.rows, &k);
+        w->counters = units > w->counters ? units : w->counters;
+        bytes = partials > bytes ? partials : bytes;
+    }
+    return bytes;
+}
+
 /* For the public function named call. */
 static aura_status create_workspace(const char *call, const aura_cuda_cache *c, uint32_t seqs, uint32_t queries, size_t image_bytes,
                                     aura_cuda_workspace **workspace)
@@ -196,11 +259,12 @@ static aura_status create_workspace(const char *call, const aura_cuda_cache *c, 
     w->cache = c;
     w->seqs = seqs;
     plan_workspace(c, w, seqs, queries < FEW_QUERIES ? queries : (uint32_t)FEW_QUERIES);
+    const size_t more = queries > FEW_QUERIES && !c->batch_invariant ? plan_more(c, w, seqs, queries) : 0;
     const size_t o = (w->partial_floats * 4 + 255) / 256 * 256, ml = (w->partial_rows * 8 + 255) / 256 * 256;
     const size_t counters = (w->counters * 4 + 255) / 256 * 256;
     const size_t lists = (seqs * sizeof(uint2) + 255) / 256 * 256, listed = c->slots ? seqs * (sizeof(struct dev_seq) + 4) : 0;
     const size_t few = (o + ml + counters + lists + listed + 1023) / 1024 * 1024;
-    const size_t many = queries > FEW_QUERIES ? aura_cuda_plan_prefill(w, seqs, queries, image_bytes) : 0;
+    const size_t many = queries > FEW_QUERIES ? aura_cuda_plan_prefill(w, seqs, queries, image_bytes, more) : 0;
     w->bytes = few + many;
     void *memory;
     aura_status status = aura_cuda_alloc(c->store, call, w->bytes, "allocating a workspace", &memory);
@@ -342,7 +406,7 @@ static struct dev_attend describe(const aura_cuda_cache *c, const aura_cuda_work
 
 /* A call that was checked: what is launched. */
 struct ready {
-    const struct attend_kernel *kernel; /* NULL: one for many queries */
+    const struct attend_kernel *kernel; /* NULL: one for images */
     struct dev_attend d;
 };
 
@@ -365,21 +429,30 @@ static aura_status make_ready(const aura_cuda_cache *c, const aura_cuda_workspac
         return status;
     if ((has_ranges(args) || c->slots) && args->n_seqs > w->seqs)
         return too_small(c, call, args);
-    if (args->queries > FEW_QUERIES) {
-        r->kernel = NULL;
+    const bool many = args->queries > FEW_QUERIES;
+    const struct prefill_place &t = w->prefill;
+    if (many && (!t.memory || args->n_seqs > t.seqs || args->queries > t.queries))
+        return too_small(c, call, args);
+    aura_cuda_attend_args asked = *args;
+    if (many)
+        asked.planes = 2; /* as exact as images are */
+    const struct attend_kernel *k = r->kernel = many ? choose_for_more(c, w, &asked) : choose(c, wanted_of(c, &asked));
+    if (many && !k) {
         r->d = describe_call(c, w, args);
-        const struct prefill_place &t = w->prefill;
-        return !t.memory || args->n_seqs > t.seqs || args->queries > t.queries ? too_small(c, call, args) : AURA_OK;
+        return AURA_OK;
     }
-    const struct attend_kernel *k = r->kernel = choose(c, wanted_of(c, args));
     if (!k)
         return aura_backend_fail(c->ctx, AURA_UNSUPPORTED,
                                  "%s: planes %u of this format need the general kernel, which does not fit "
                                  "into this device's shared memory", call, args->planes);
-    r->d = describe(c, w, args, k);
+    r->d = describe(c, w, &asked, k);
     const size_t units = (size_t)r->d.n_seqs * c->dev.kv_heads * r->d.row_blocks, rows = partials_of(c, k, units) * k->rows;
-    if (counters_of(c, k, units) > w->counters || rows > w->partial_rows || rows * k->dim > w->partial_floats)
+    if (many) {
+        r->d.partial = (float *)(t.memory + t.images_at);
+        r->d.partial_ml = (float2 *)(r->d.partial + rows * k->dim);
+    } else if (counters_of(c, k, units) > w->counters || rows > w->partial_rows || rows * k->dim > w->partial_floats) {
         return too_small(c, call, args);
+    }
     return AURA_OK;
 }
 

@@ -106,20 +106,26 @@ __device__ __forceinline__ void add_lower(wide_scores<S> &x, const uint32_t (&a)
 
 /* ---- softmax ------------------------------------------------------------------------------------------------------------ */
 
-/* Weights to shared memory, their sums to l and w. Returns whether some are too large. */
+/* Weights to shared memory, their sums to l. Returns whether some are too large. */
 template <class S>
-__device__ __forceinline__ bool store_weights(float (&l)[S::N / 4], float (&w)[S::N / 4], const wide_scores<S> &x,
-                                              const wide_space<S> &s, const wide_walk<S> &at, uint8_t *to)
+__device__ __forceinline__ bool store_weights(float (&l)[S::N / 4], const wide_scores<S> &x, const wide_space<S> &s,
+                                              const wide_walk<S> &at, uint8_t *to)
 {
     const int t = threadIdx.x % 4;
     const float *bias = s.bias[at.group][(at.step / 2 - at.first_page) % WIDE_PAGES], *m = s.m[at.group];
     bool above = fmaxf(fmaxf(x.vs[0], x.vs[1]), fmaxf(x.vs[2], x.vs[3])) > 4;
+    float2 ahead[3] = {}; /* what the next rows need: asked for before the stores of these */
 #pragma unroll
-    for (int j = 0; j < S::N / 8; j++) {
-        const float2 f = *(const float2 *)&s.factor[8 * j + 2 * t], b = *(const float2 *)&bias[8 * j + 2 * t],
-                     low = *(const float2 *)&m[8 * j + 2 * t];
+    for (int j = -1; j < S::N / 8; j++) {
+        const float2 f = ahead[0], b = ahead[1], low = ahead[2];
+        if (j + 1 < S::N / 8) {
+            const int n = 8 * j + 8 + 2 * t;
+            ahead[0] = *(const float2 *)&s.factor[n], ahead[1] = *(const float2 *)&bias[n], ahead[2] = *(const float2 *)&m[n];
+        }
+        if (j < 0)
+            continue;
         const float from[2] = {b.x - low.x, b.y - low.y};
-        float sum[2] = {0, 0}, rounded[2] = {0, 0};
+        float sum[2] = {0, 0};
         uint32_t r[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -131,13 +137,9 @@ __device__ __forceinline__ bool store_weights(float (&l)[S::N / 4], float (&w)[S
                 sum[e] += p[e];
             }
             const __half2 two = __floats2half2_rn(p[0] * x.vs[i], p[1] * x.vs[i]);
-            if (S::OFFSET)
-                rounded[0] += __low2float(two), rounded[1] += __high2float(two);
             r[i] = *(const uint32_t *)&two;
         }
         l[2 * j] = sum[0], l[2 * j + 1] = sum[1];
-        if (S::OFFSET)
-            w[2 * j] = rounded[0], w[2 * j + 1] = rounded[1];
         above |= fmaxf(sum[0], sum[1]) > WIDE_MOST;
         store_matrices_turned(to + j * 1024, r);
     }
@@ -206,8 +208,7 @@ struct wide_values {
 template <class S>
 constexpr uint32_t value_offset = S::KIND == 8 ? 128 : code<S::KIND>::offset; /* a byte is the level and this */
 
-/* Eight levels as f16, pairs of tokens (0, 4) (1, 5) (2, 6) (3, 7) of the octet. A byte alone is that many times 2^-24; 0x6400 and
- * a byte below are 1024 and the byte. */
+/* Eight levels as f16, pairs of tokens (0, 4) (1, 5) (2, 6) (3, 7) of the octet: 0x6400 and a byte below are 1024 and the byte. */
 template <class S>
 __device__ __forceinline__ void levels_of(uint32_t (&h)[4], const eight &e)
 {
@@ -220,9 +221,9 @@ __device__ __forceinline__ void levels_of(uint32_t (&h)[4], const eight &e)
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const uint32_t byte = S::KIND == 8 ? b[i / 2] ^ 0x80808080u : b[i / 2];
-        const uint32_t x = prmt(byte, S::OFFSET ? 0 : 0x64646464u, i % 2 ? 0x4342 : 0x4140);
+        const uint32_t x = prmt(byte, 0x64646464u, i % 2 ? 0x4342 : 0x4140);
         const __half2 y = __hsub2(*(const __half2 *)&x, *(const __half2 *)&zero);
-        h[i] = S::OFFSET ? x : *(const uint32_t *)&y;
+        h[i] = *(const uint32_t *)&y;
     }
 }
 
@@ -293,19 +294,15 @@ __device__ __forceinline__ void product_values(wide_running<S> &run, const wide_
 
 /* ---- a step ------------------------------------------------------------------------------------------------------------- */
 
-/* Scores of the step; its first two tiles of values are unpacked meanwhile. */
 template <class S>
-__device__ __forceinline__ void score_step(wide_scores<S> &x, wide_values<S> (&v)[2], const wide_space<S> &s,
-                                           const wide_walk<S> &at, const uint8_t *stage, const uint32_t (&table)[4], uint32_t limit)
+__device__ __forceinline__ void score_step(wide_scores<S> &x, const wide_space<S> &s, const wide_walk<S> &at, const uint8_t *stage,
+                                           const uint32_t (&table)[4], uint32_t limit)
 {
     const uint32_t warp = uniform(threadIdx.x / 32 % 4);
     uint32_t a[2][S::STEPS][4];
     uint4 w[keys<S::KIND, S::D>::n];
-    wide_words<S> words[2];
     load_keys<S>(w, stage, warp);
     const uint2 scales = load_scales<S>(stage, warp, false), v_scales = load_scales<S>(stage, warp, true);
-    if (S::EARLY)
-        load_values<S>(words[0], stage, 0), load_values<S>(words[1], stage, 1);
     begin_scores<S>(x, s);
 #pragma unroll
     for (int step = 0; step < S::STEPS; step++)
@@ -316,8 +313,6 @@ __device__ __forceinline__ void score_step(wide_scores<S> &x, wide_values<S> (&v
     spread_scales<S>(x, scales, v_scales, s.up[at.group]);
     const uint64_t four = (uint64_t)scales.y << 32 | scales.x;
     x.both = S::PL == 1 && aura_some_above(aura_four_above(four, aura_room_of_limit(limit)));
-    if (S::EARLY)
-        unpack_values<S>(v[0], words[0], table), unpack_values<S>(v[1], words[1], table);
     products_but_last_done<0>();
     if (S::PL == 2)
         add_lower<S>(x, a, s);
@@ -351,60 +346,56 @@ __device__ __forceinline__ void weigh_panels(wide_running<S> &run, wide_scores<S
 template <class S>
 __device__ __forceinline__ void weigh_step(wide_running<S> &run, wide_scores<S> &x, wide_space<S> &s, const struct dev_attend &a,
                                            const wide_walk<S> &at, const uint8_t *stage, uint8_t *weights,
-                                           const uint32_t (&table)[4])
+                                           const uint32_t (&table)[4], bool first)
 {
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
     uint8_t *to = weights + (warp / 2 * S::N + lane % 8) * 128 + (((4 * warp + lane / 8) % 8) ^ lane % 8) * 16;
-    const bool edge = at.step < at.plain || at.step >= at.plain_end;
-    float l[S::N / 4], w[S::N / 4];
-    bool panels = false;
-    if (S::AGAIN && edge)
+    float l[S::N / 4];
+    bool panels = false, again = first;
+    if (S::PL == 1 && first) /* a maximum of sums of one plane may be too large, and none ever comes down */
+        again = !__any_sync(~0u, group_any(at.group, x.both));
+    if (at.step < at.plain || at.step >= at.plain_end)
         hide_tokens<S>(x, s, a, at);
 #pragma unroll 1
-    for (bool again = false;; again = true) {
-        const bool above = store_weights<S>(l, w, x, s, at, to) || x.both || (!S::AGAIN && edge);
+    for (;; again = true) {
+        if (again) {
+            find_largest<S>(x, s, at);
+            group_meets(at.group);
+            follow_maxima<S>(run, x.vs, s, at);
+        }
+        const bool above = store_weights<S>(l, x, s, at, to) || x.both;
         fence_products();
         panels = __any_sync(~0u, group_any(at.group, above));
-        if (!S::AGAIN || !panels)
+        if (!panels || again || (S::PL == 1 && __any_sync(~0u, group_any(at.group, x.both))))
             break;
-        panels = again || (S::PL == 1 && __any_sync(~0u, group_any(at.group, x.both)));
-        if (panels)
-            break;
-        find_largest<S>(x, s, at);
-        group_meets(at.group);
-        follow_maxima<S>(run, x.vs, s, at);
     }
     if (panels || a.trace)
         weigh_panels<S>(run, x, s, a, at, stage, to, table, panels);
     if (panels)
         return;
 #pragma unroll
-    for (int i = 0; i < S::N / 4; i++) {
+    for (int i = 0; i < S::N / 4; i++)
         run.l[i] += l[i];
-        if (S::OFFSET)
-            run.w[i] += w[i];
-    }
 }
 
-/* Values of the step, of which those of two tiles may be unpacked. */
+/* Values of the step: those of a tile are unpacked while those of the tile before are multiplied. */
 template <class S>
-__device__ __forceinline__ void value_step(wide_running<S> &run, wide_values<S> (&v)[2], const uint8_t *stage,
-                                           uint64_t operand, const uint32_t (&table)[4])
+__device__ __forceinline__ void value_step(wide_running<S> &run, const uint8_t *stage, uint64_t operand, const uint32_t (&table)[4])
 {
+    wide_values<S> v[2];
     wide_words<S> words[2];
-    wide_values<S> u[2];
-    if (!S::EARLY) {
-        load_values<S>(words[0], stage, 0), load_values<S>(words[1], stage, 1);
-        unpack_values<S>(v[0], words[0], table), unpack_values<S>(v[1], words[1], table);
+    load_values<S>(words[0], stage, 0);
+#pragma unroll
+    for (int tile = 0; tile < WIDE_STEP; tile++) {
+        if (tile + 1 < WIDE_STEP)
+            load_values<S>(words[(tile + 1) % 2], stage, tile + 1);
+        if (tile >= 2)
+            products_but_last_done<1>();
+        unpack_values<S>(v[tile % 2], words[tile % 2], table);
+        products_begin();
+        product_values<S>(run, v[tile % 2], operand, tile);
+        products_grouped();
     }
-    load_values<S>(words[0], stage, 2), load_values<S>(words[1], stage, 3);
-    products_begin();
-    product_values<S>(run, v[0], operand, 0), product_values<S>(run, v[1], operand, 1);
-    products_grouped();
-    unpack_values<S>(u[0], words[0], table), unpack_values<S>(u[1], words[1], table);
-    products_begin();
-    product_values<S>(run, u[0], operand, 2), product_values<S>(run, u[1], operand, 3);
-    products_grouped();
     products_but_last_done<0>();
 }
 
@@ -433,17 +424,16 @@ __device__ __forceinline__ void attend_steps(wide_running<S> &run, wide_space<S>
 #pragma unroll 1
     for (; at.step < at.end; at.step++) {
         wide_scores<S> x;
-        wide_values<S> v[2];
         const uint8_t *stage = s.stage[at.group][at.stage][0];
         uint8_t *weights = s.weight[at.group][(at.step - begin) % S::BUFFERS][0][0];
         if (at.step == begin || at.step % (2 * WIDE_PAGES) == at.first_page % WIDE_PAGES * 2)
             make_biases<S>(s, a, at);
         meeting_wait(&s.full[at.group][at.stage], at.parity);
-        score_step<S>(x, v, s, at, stage, table, limit);
-        weigh_step<S>(run, x, s, a, at, stage, weights, table);
+        score_step<S>(x, s, at, stage, table, limit);
+        weigh_step<S>(run, x, s, a, at, stage, weights, table, at.step == begin);
         if (warp == 0 && at.step > begin && at.asked < at.end) /* all are done with the step before */
             ask_step<S>(s, w, s.split, at, page_of(s, a, s.split, at.asked * WIDE_STEP));
-        value_step<S>(run, v, stage, operand_at(weights), table);
+        value_step<S>(run, stage, operand_at(weights), table);
         if (S::BUFFERS == 1)
             group_meets(at.group); /* weights are read */
         const bool around = ++at.stage == S::STAGES;
@@ -453,9 +443,14 @@ __device__ __forceinline__ void attend_steps(wide_running<S> &run, wide_space<S>
 
 /* ---- a split ------------------------------------------------------------------------------------------------------------ */
 
-/* Where a cut between tiles is moved to: to whole steps, but for the ends of the unit. */
-__device__ __forceinline__ uint32_t wide_cut(const struct reach &r, uint32_t tile)
+/* Where a cut before a visit is moved to: to whole steps, but for the ends of the unit, and to where as much lies before it when a
+ * visit of f16 rows, of which there are in_rows, counts as much as WIDE_OF_ROWS tiles. */
+__device__ __forceinline__ uint32_t wide_cut(const struct reach &r, uint32_t visit, uint32_t in_rows)
 {
+    const uint32_t ahead = WIDE_OF_ROWS * in_rows, all = r.tiles + in_rows;
+    uint32_t tile = r.tile_first + r.tiles;
+    if (visit < all)
+        tile = r.tile_first + max((uint32_t)((float)visit / (float)all * (float)(r.tiles + ahead)), ahead) - ahead;
     const uint32_t end = r.tile_first + r.tiles, whole = (tile + WIDE_STEP / 2) / WIDE_STEP * WIDE_STEP;
     return tile <= r.tile_first ? r.tile_first : tile >= end ? end : min(max(whole, r.tile_first), end);
 }
@@ -465,8 +460,7 @@ template <class S>
 __device__ __forceinline__ void walk_of(wide_walk<S> &at, const struct split &g)
 {
     const uint32_t in_rows = (g.reach.pinned_end ? 1 : 0) + g.reach.open_visits, groups = S::GROUPS;
-    const uint32_t first = wide_cut(g.reach, g.reach.tile_first + max(g.first, in_rows) - in_rows);
-    const uint32_t end = wide_cut(g.reach, g.reach.tile_first + max(g.first + g.n, in_rows) - in_rows);
+    const uint32_t first = wide_cut(g.reach, g.first, in_rows), end = wide_cut(g.reach, g.first + g.n, in_rows);
     const uint32_t step = first / WIDE_STEP, steps = end > first ? (end + WIDE_STEP - 1) / WIDE_STEP - step : 0;
     at.from = first * AURA_TILE, at.to = end * AURA_TILE;
     at.step = at.asked = uniform(step + steps * at.group / groups);
@@ -506,36 +500,31 @@ __device__ __forceinline__ void store_group(wide_space<S> &s, wide_merge<S> &to,
                                             uint32_t group)
 {
     const int gl = threadIdx.x % 32 / 4, t = threadIdx.x % 4, warp = threadIdx.x / 32 % 4;
-    const float unit = a.c.v_step / s.up[group], of_level = S::OFFSET ? 0x1p24f : 1;
-    float (*mine)[S::N] = s.sums[group][warp];
+    const float unit = a.c.v_step / s.up[group];
 #pragma unroll
     for (int j = 0; j < S::N / 8; j++)
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             const int n = 8 * j + 2 * t + e;
-            const float l = row_sum(run.l[2 * j + e]), w = S::OFFSET ? row_sum(run.w[2 * j + e]) : 0;
+            const float l = row_sum(run.l[2 * j + e]);
             if (gl == 0)
-                mine[0][n] += l, mine[1][n] += w;
+                s.sums[group][warp][n] += l;
         }
     group_meets(group);
-    const float (*sums)[2][S::N] = s.sums[group];
+    const float (*sums)[S::N] = s.sums[group];
 #pragma unroll
     for (int j = 0; j < S::N / 8; j++)
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             const int n = 8 * j + 2 * t + e;
-            const float w = (sums[0][1][n] + sums[1][1][n]) + (sums[2][1][n] + sums[3][1][n]);
-            const float offsets = S::OFFSET ? value_offset<S> * w : 0;
 #pragma unroll
-            for (int b = 0; b < S::MB; b++) {
-                const float low = run.o[b][4 * j + e], high = run.o[b][4 * j + 2 + e];
+            for (int b = 0; b < S::MB; b++)
                 *(float2 *)&to.o[group][n][channel_of<S>(b, 0)] =
-                    make_float2((low * of_level - offsets) * unit, (high * of_level - offsets) * unit);
-            }
+                    make_float2(run.o[b][4 * j + e] * unit, run.o[b][4 * j + 2 + e] * unit);
         }
     const int n = threadIdx.x % 128;
     if (n < S::N)
-        to.m[n][group] = s.m[group][n], to.l[n][group] = (sums[0][0][n] + sums[1][0][n]) + (sums[2][0][n] + sums[3][0][n]);
+        to.m[n][group] = s.m[group][n], to.l[n][group] = (sums[0][n] + sums[1][n]) + (sums[2][n] + sums[3][n]);
 }
 
 /* f16 rows: eight rows of the block by a warp; warps with the same rows take visits by turns. */
@@ -680,6 +669,10 @@ __device__ __forceinline__ void attend_wide_split(wide_space<S> &s, const struct
         for (int i = 0; i < S::STAGES && at.asked < at.end; i++)
             ask_step<S>(s, w, g, at, a.c.table[(size_t)g.seq * a.c.table_stride + at.asked / 2]);
     ask_references<S>(s, a, g, at, at.first_page);
+    for (uint32_t i = visit + threadIdx.x / 32; i < visit_end; i += S::WARPS) {
+        const struct tile_tokens rows = rows_visit_of(g.reach, i);
+        prefetch_rows<S>(a, g, rows.from, rows.to);
+    }
     gather_wide_pages<S>(s, a, g, at.from, at.to);
     wide_rows<S>(s, a, g);
     __syncthreads();
@@ -732,14 +725,19 @@ __device__ __forceinline__ void attend_wide(const struct dev_wide &w)
 }
 
 /* For rows of AURA_CUDA_WIDE. */
-#define STAMP_WIDE(name, kind, dim, rows)                                                                    \
-    extern "C" __global__ void __launch_bounds__(wide_most<kind, dim, rows>::THREADS, 1)                     \
-        aura_##name(const __grid_constant__ struct dev_wide w)                                               \
-    {                                                                                                        \
-        attend_wide<wide_most<kind, dim, rows>>(w);                                                          \
+#define STAMP_WIDE(name, kind, dim, planes, rows)                                                           \
+    extern "C" __global__ void __launch_bounds__(wide_most<kind, dim, planes, rows>::THREADS, 1)            \
+        aura_##name(const __grid_constant__ struct dev_wide w)                                              \
+    {                                                                                                       \
+        attend_wide<wide_most<kind, dim, planes, rows>>(w);                                                 \
     }
-#define WIDE_ENTRY(name, kind, dim, rows)                                                                            \
-    {#name, kind, dim, kind <= 5 ? 1 : 2, rows, (uint32_t)wide_most<kind, dim, rows>::THREADS, (const void *)aura_##name, \
-     (uint32_t)sizeof(wide_space<wide_most<kind, dim, rows>>) + 1024, 1, wide_most<kind, dim, rows>::TILE_ROWS, 1},
+#define WIDE_ENTRY(name, kind, dim, planes, rows) wide_entry<wide_most<kind, dim, planes, rows>>(#name, (const void *)aura_##name),
+
+template <class S>
+constexpr attend_kernel wide_entry(const char *name, const void *run)
+{
+    return {name, S::KIND, S::D, S::PL, (uint32_t)S::N, (uint32_t)S::THREADS, run, (uint32_t)sizeof(wide_space<S>) + 1024, 1,
+            S::TILE_ROWS, 1, 0};
+}
 
 #endif

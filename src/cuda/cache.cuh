@@ -62,6 +62,7 @@ struct aura_cuda_cache {
     std::vector<struct prefill_ready> prefill; /* the same for many queries */
     struct tile_map tiles;   /* of kernels with tile_rows */
     uint32_t batch_invariant;
+    uint32_t by_images; /* 1: more than 16 queries take images, whatever is faster. For `aura check` and `aura bench` */
     struct aura_page_table page_table; /* whose pages are whose; the device has a copy of the lists */
 };
 
@@ -69,7 +70,7 @@ struct aura_cuda_cache {
 struct prefill_place {
     uint8_t *memory; /* NULL: nothing */
     uint32_t seqs, queries, room, beside;
-    size_t state_at, chunks_at, jobs_at, done_at, made_at, carry_at, images_at;
+    size_t state_at, chunks_at, jobs_at, done_at, made_at, carry_at, images_at, image_bytes;
 };
 
 struct aura_cuda_workspace {
@@ -178,7 +179,8 @@ aura_status aura_cuda_make_tile_map(struct aura_cuda_cache *cache, const char *c
 
 /* prefill.cu: once per cache; the bytes that a workspace needs for it; the images of a cache; the call, which is described. */
 aura_status aura_cuda_prepare_prefill(aura_cuda_cache *cache, const char *call);
-size_t aura_cuda_plan_prefill(aura_cuda_workspace *workspace, uint32_t seqs, uint32_t queries, size_t image_bytes);
+size_t aura_cuda_plan_prefill(aura_cuda_workspace *workspace, uint32_t seqs, uint32_t queries, size_t image_bytes,
+                              size_t partial_bytes);
 struct dev_images aura_cuda_images_of(const struct dev_cache *cache);
 aura_status aura_cuda_prefill(const aura_cuda_cache *cache, const aura_cuda_workspace *workspace, const char *call,
                               const struct dev_attend &described, struct CUstream_st *stream);

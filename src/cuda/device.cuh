@@ -171,7 +171,7 @@ struct dev_slots {
     uint32_t tokens, references;
 };
 
-/* FEW_QUERIES: up to so many, kernels read codes; more attend to images of them. */
+/* FEW_QUERIES: up to so many read codes, as the caller's `planes` says; more read codes with two planes, or images of them. */
 enum { ATTEND_MAX_SEQS = 4096, ATTEND_MAX_QUERIES = 65536, FEW_QUERIES = 16 };
 
 /* Kernels for many rows: tiles that one copy brings, of so many rows of 128 bytes. The copy engine takes 256 rows at a time. */

@@ -160,10 +160,12 @@ aura_status aura_cuda_prepare_prefill(aura_cuda_cache *c, const char *call)
     return status;
 }
 
+static const size_t MOST_IMAGES = (size_t)64 << 20; /* bytes, where the caller leaves it to us */
+
 /* Images that a workspace has room for: `bytes` of them, or, with 0, as many as a call can need, but no more than 64 MB. */
 static uint32_t room_of(const aura_cuda_cache *c, const struct dev_images *im, uint32_t seqs, size_t bytes)
 {
-    const uint64_t least = 4, most = (bytes ? bytes : (size_t)64 << 20) / im->bytes;
+    const uint64_t least = 4, most = (bytes ? bytes : MOST_IMAGES) / im->bytes;
     const uint64_t all = 2 * (uint64_t)seqs * c->dev.kv_heads * (c->table_pages * (AURA_PAGE / IMAGE_TOKENS) + 1);
     const uint64_t room = all < most ? all : most;
     return (uint32_t)(room < least ? least : room > 1u << 24 ? 1u << 24 : room) / 2 * 2;
@@ -174,7 +176,7 @@ static size_t round_up(size_t bytes)
     return (bytes + 1023) / 1024 * 1024;
 }
 
-size_t aura_cuda_plan_prefill(aura_cuda_workspace *w, uint32_t seqs, uint32_t queries, size_t image_bytes)
+size_t aura_cuda_plan_prefill(aura_cuda_workspace *w, uint32_t seqs, uint32_t queries, size_t image_bytes, size_t partial_bytes)
 {
     const aura_cuda_cache *c = w->cache;
     const struct dev_images im = aura_cuda_images_of(&c->dev);
@@ -198,7 +200,9 @@ size_t aura_cuda_plan_prefill(aura_cuda_workspace *w, uint32_t seqs, uint32_t qu
     t->carry_at = t->made_at + round_up(t->room * 4);
     t->images_at = t->carry_at +
         round_up((tiles > t->beside ? tiles : t->beside) * rows * (c->dev.v_dim + PREFILL_CARRIED) * sizeof(float));
-    return t->images_at + (size_t)t->room * im.bytes;
+    const size_t images = (size_t)t->room * im.bytes, partials = partial_bytes < MOST_IMAGES ? partial_bytes : MOST_IMAGES;
+    t->image_bytes = round_up(image_bytes || images > partials ? images : partials);
+    return t->images_at + t->image_bytes;
 }
 
 /* ---- the call --------------------------------------------------------------------------------------------------------- */

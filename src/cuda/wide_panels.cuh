@@ -126,15 +126,13 @@ __device__ __forceinline__ void follow_maxima(wide_running<S> &run, float (&vs)[
         for (int e = 0; e < 2; e++) {
             const float k = e ? keep.y : keep.x;
             run.l[2 * j + e] *= k;
-            if (S::OFFSET)
-                run.w[2 * j + e] *= k * less;
 #pragma unroll
             for (int i = 0; i < 2 * S::MB; i++)
                 run.o[i / 2][4 * j + i % 2 * 2 + e] *= k * less;
         }
     }
-    for (uint32_t i = threadIdx.x % 32; i < 2 * S::N; i += 32)
-        s.sums[group][warp][i / S::N][i % S::N] *= s.keep[group][i % S::N] * (i < S::N ? 1 : less);
+    for (uint32_t i = threadIdx.x % 32; i < S::N; i += 32)
+        s.sums[group][warp][i] *= s.keep[group][i];
     __syncwarp();
 }
 
@@ -144,7 +142,7 @@ __device__ __forceinline__ void store_panel(wide_space<S> &s, const wide_walk<S>
                                             const float (&logit)[2][4], int j, uint8_t *to)
 {
     const uint32_t gl = threadIdx.x % 32 / 4, t = threadIdx.x % 4, warp = threadIdx.x / 32 % 4;
-    float sum[2] = {0, 0}, rounded[2] = {0, 0};
+    float sum[2] = {0, 0};
     uint32_t r[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -155,16 +153,14 @@ __device__ __forceinline__ void store_panel(wide_space<S> &s, const wide_walk<S>
             sum[e] += p[e];
         }
         const __half2 two = __floats2half2_rn(p[0] * x.vs[i], p[1] * x.vs[i]);
-        rounded[0] += __low2float(two), rounded[1] += __high2float(two);
         r[i] = *(const uint32_t *)&two;
     }
     store_matrices_turned(to + j * 1024, r);
 #pragma unroll
     for (int e = 0; e < 2; e++) {
-        const float all = row_sum(sum[e]), weights = row_sum(rounded[e]);
-        float (*sums)[S::N] = s.sums[at.group][warp];
+        const float all = row_sum(sum[e]);
         if (gl == 0)
-            sums[0][8 * j + 2 * t + e] += all, sums[1][8 * j + 2 * t + e] += weights;
+            s.sums[at.group][warp][8 * j + 2 * t + e] += all;
     }
 }
 

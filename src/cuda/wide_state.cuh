@@ -10,6 +10,7 @@
 #include "words_sm90.cuh"
 
 enum {
+    WIDE_OF_ROWS = 8,                   /* tiles that take the time of a visit of f16 rows */
     WIDE_STEP = 4,                      /* tiles of a step: half a page */
     WIDE_TOKENS = WIDE_STEP * AURA_TILE,
     WIDE_PAGES = 16,                    /* whose biases are made together: rows of a product */
@@ -17,22 +18,15 @@ enum {
 };
 
 /* KEPT: the queries in f16 have a place of their own. BUFFERS: of weights, of a group. */
-template <int KIND, int D, int N_, int GROUPS_, int STAGES_, int BUFFERS_, bool KEPT_>
-struct wide_shape : shape<KIND, D, (KIND <= 5 ? 1 : 2), 2, 1, 4> {
+template <int KIND, int D, int PL, int N_, int GROUPS_, int STAGES_, int BUFFERS_, bool KEPT_>
+struct wide_shape : shape<KIND, D, PL, 2, 1, 4> {
     static constexpr int N = N_, MB = D / 64, GROUPS = GROUPS_, STAGES = STAGES_, WARPS = 4 * GROUPS, THREADS = 32 * WARPS;
     static constexpr int BUFFERS = BUFFERS_;
     static constexpr bool KEPT = KEPT_;
     static constexpr uint32_t TILE_ROWS = KIND * D / 16 + 1, BOX = tiles_of_copy(TILE_ROWS), BOXES = WIDE_STEP / BOX;
     static constexpr uint32_t BOX_SPACE = (BOX * TILE_ROWS * 128 + 1023) / 1024 * 1024;
     static constexpr int Q_GROUPS = D > 128 ? 2 : 1;
-    /* Values are their levels and an offset, in f16 below the normal numbers, whose unit is 2^-24; the sum of weights times the
-     * offset comes off at the end. That takes a sum of rounded weights, a cheaper one than subtracting, but for 64 rows. */
-    static constexpr bool OFFSET = N < 64;
-    static constexpr bool EARLY = N < 64; /* values of two tiles are unpacked while keys are multiplied */
-    /* Masks and maxima are seen to in registers: with fewer rows, and more warps, there are none left for that (k4v4, D 128,
-     * 8 x 32768, H200, 18 November 2026: 16 rows 136 us instead of 120, 32 rows 214 instead of 178, 64 rows 251 instead of 256). */
-    static constexpr bool AGAIN = N == 64;
-    using PANEL = shape<KIND, D, (KIND <= 5 ? 1 : 2), 2, 1, 4>; /* eight rows of a warp: f16 rows */
+    using PANEL = shape<KIND, D, PL, 2, 1, 4>; /* eight rows of a warp: f16 rows */
     static constexpr int PANELS = N / 8, PANEL_SLOTS = WARPS / PANELS > 0 ? WARPS / PANELS : 1;
     static constexpr int PARTS_OF_BLOCK = GROUPS + PANEL_SLOTS; /* that are merged */
     static constexpr size_t HALF_BYTES = sizeof(__half) * N * 2 * (D + 8);
@@ -67,7 +61,7 @@ struct wide_space {
     alignas(16) uint2 seen[S::N];                       /* codes [x, y) of the split that a row sees */
     alignas(16) float m[S::GROUPS][S::N], keep[S::GROUPS][S::N], bias[S::GROUPS][WIDE_PAGES][S::N];
     float most[S::GROUPS][4][S::N];                     /* of warps */
-    float sums[S::GROUPS][4][2][S::N];                  /* of warps: weights; weights as they are multiplied, if OFFSET */
+    float sums[S::GROUPS][4][S::N];                     /* of weights that panels have made, of warps; at the end of all */
     float v_most[S::GROUPS][4], up[S::GROUPS];
     alignas(16) uint8_t reference[S::GROUPS][WIDE_PAGES][S::D + 16]; /* of pages that come next */
     uint32_t page[PAGES_NEAR], first_page;
@@ -76,9 +70,9 @@ struct wide_space {
 };
 
 /* As many groups as registers allow, then what shared memory has room for: of these, the first. */
-template <int KIND, int D, int N, int GROUPS, int STAGES, int BUFFERS, bool KEPT>
+template <int KIND, int D, int PL, int N, int GROUPS, int STAGES, int BUFFERS, bool KEPT>
 struct wide_try {
-    using S = wide_shape<KIND, D, N, GROUPS, STAGES, BUFFERS, KEPT>;
+    using S = wide_shape<KIND, D, PL, N, GROUPS, STAGES, BUFFERS, KEPT>;
     static constexpr bool fits = sizeof(wide_space<S>) + 2048 <= WIDE_SHARED;
 };
 
@@ -91,10 +85,11 @@ struct wide_first<LAST> {
     using S = typename LAST::S;
 };
 
-template <int KIND, int D, int N, int GROUPS = (D > 128 || N > 32 ? 2 : 3)>
-using wide_most = typename wide_first<wide_try<KIND, D, N, GROUPS, 3, 2, true>, wide_try<KIND, D, N, GROUPS, 2, 2, true>,
-                                      wide_try<KIND, D, N, GROUPS, 2, 1, true>, wide_try<KIND, D, N, GROUPS, 2, 1, false>,
-                                      wide_try<KIND, D, N, GROUPS - 1, 2, 2, true>, wide_try<KIND, D, N, 1, 2, 1, false>>::S;
+template <int KIND, int D, int PL, int N, int GROUPS = (D > 128 || N > 32 ? 2 : 3)>
+using wide_most =
+    typename wide_first<wide_try<KIND, D, PL, N, GROUPS, 3, 2, true>, wide_try<KIND, D, PL, N, GROUPS, 2, 2, true>,
+                        wide_try<KIND, D, PL, N, GROUPS, 2, 1, true>, wide_try<KIND, D, PL, N, GROUPS, 2, 1, false>,
+                        wide_try<KIND, D, PL, N, GROUPS - 1, 2, 2, true>, wide_try<KIND, D, PL, N, 1, 2, 1, false>>::S;
 
 template <class S>
 __device__ __forceinline__ wide_queries<S> wide_queries_of(wide_space<S> &s)
@@ -116,7 +111,7 @@ struct wide_walk {
 /* What a lane has of the tokens before. Sums of steps that were weighed by panels are in wide_space.sums. */
 template <class S>
 struct wide_running {
-    float o[S::MB][S::N / 2], l[S::N / 4], w[S::N / 4];
+    float o[S::MB][S::N / 2], l[S::N / 4];
 };
 
 /* ---- queries ------------------------------------------------------------------------------------------------------------ */
@@ -168,8 +163,8 @@ __device__ __forceinline__ void wide_operands(wide_space<S> &s, const struct dev
         for (int group = 0; group < S::GROUPS; group++)
             s.m[group][n] = s.row[n].there ? NOTHING : -NOTHING;
     }
-    for (int i = threadIdx.x; i < S::GROUPS * 8 * S::N; i += S::THREADS)
-        (&s.sums[0][0][0][0])[i] = 0;
+    for (int i = threadIdx.x; i < S::GROUPS * 4 * S::N; i += S::THREADS)
+        (&s.sums[0][0][0])[i] = 0;
     if (threadIdx.x < S::GROUPS)
         s.up[threadIdx.x] = 0x1p60f;
     fence_products();

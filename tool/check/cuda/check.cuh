@@ -30,6 +30,7 @@ struct scene {
     bool sinks = false, alibi = false, balance = false;
     bool metric = false; /* on both sides that have codes */
     bool loud = false; /* keys of some tiles, and some keys of others, are so long that one plane would move their logits */
+    float loud_by = 30; /* times */
     uint64_t seed = 1;
     std::vector<uint32_t> counts;   /* queries of each sequence; empty: all have `queries` */
     std::vector<uint32_t> starts;   /* padding before them; empty: none */
@@ -37,11 +38,13 @@ struct scene {
     size_t image_bytes = 0;         /* of the workspace; 0: as many as it likes */
     bool long_seqs = false;         /* the caller says so */
     bool batch_invariant = false;
+    bool by_images = false;         /* more than 16 queries take images, whatever is faster */
+    const char *kernel = "";        /* what the name of the kernel of attention has in it */
 };
 
-/* Whether attention of the scene goes by images: it is compared with double from the numbers that the cache holds. All rows
- * together are held to 1e-3 of |out|; one row, whose logits may be large, to 5e-3. */
-bool is_by_images(const struct scene &s);
+/* More than 16 queries, by codes or images: these are compared with double from the numbers that the cache holds. All rows of
+ * images together are held to 1e-3 of |out|; one row, whose logits may be large, to 5e-3. */
+bool has_many_queries(const struct scene &s);
 
 /* "k4v4 d128 8/2", with a seed and these sequences. */
 struct scene scene_of(uint32_t k, uint32_t v, uint32_t dim, uint32_t q_heads, uint32_t kv_heads, std::vector<uint32_t> tokens);

@@ -15,7 +15,7 @@ static double unit_of(aura_dtype dtype)
     return dtype == AURA_F32 ? 0x1p-24 : dtype == AURA_F16 ? 0x1p-11 : 0x1p-8;
 }
 
-bool is_by_images(const struct scene &s)
+bool has_many_queries(const struct scene &s)
 {
     return s.queries > FEW_QUERIES;
 }
@@ -33,6 +33,22 @@ static bool was_wide()
     return last_kernel().find("attend_wide") != std::string::npos;
 }
 
+/* What the kernel had: some of those by warp groups have more than was asked for. */
+static uint32_t planes_of(const struct scene &s)
+{
+    return was_wide() && last_kernel().find("_p2_") != std::string::npos ? 2 : s.planes;
+}
+
+/* What rows of more than 16 queries may be off, of |out|, and their lse: from images; from codes with both planes. */
+struct allowed {
+    double row, all, lse;
+};
+
+static struct allowed allowed_to_many()
+{
+    return last_kernel().find("prefill") != std::string::npos ? allowed{5e-3, 1e-3, 5e-3} : allowed{2e-3, 5e-4, 1e-4};
+}
+
 static void compare_row(const struct scene &s, const struct oracle_row &want, const float *got, float lse, uint32_t dim,
                         struct worst &w)
 {
@@ -42,15 +58,16 @@ static void compare_row(const struct scene &s, const struct oracle_row &want, co
         norm += want.out[d] * want.out[d];
     }
     error = sqrt(error);
-    const double weights = is_by_images(s) ? 5e-3 * sqrt(norm) : (was_wide() ? 0x1p-11 : 1e-5) * want.size + want.slack;
+    const double weights = has_many_queries(s) ? allowed_to_many().row * sqrt(norm)
+                                               : (was_wide() ? 0x1p-11 : 1e-5) * want.size + want.slack;
     double allowed = weights + unit_of(s.out_dtype) * sqrt(norm) +
                      0x1p-24 * (s.out_dtype == AURA_F16) * sqrt(dim) + 1e-30;
     double lse_error = want.lse == -INFINITY ? (lse == -INFINITY ? 0 : INFINITY) : fabs(lse - want.lse) / (1 + fabs(want.lse));
-    double ratio = fmax(error / allowed, lse_error / (is_by_images(s) ? 5e-3 : 1e-5));
+    double ratio = fmax(error / allowed, lse_error / (has_many_queries(s) ? allowed_to_many().lse : 1e-5));
     w.error2 += error * error, w.norm2 += norm;
     if (!(error <= INFINITY) || !(lse_error <= INFINITY))
         ratio = INFINITY; /* a NaN */
-    w.row = fmax(w.row, is_by_images(s) ? error / (sqrt(norm) + 1e-30) : (error - want.slack) / (want.size + 1e-30));
+    w.row = fmax(w.row, has_many_queries(s) ? error / (sqrt(norm) + 1e-30) : (error - want.slack) / (want.size + 1e-30));
     w.lse = fmax(w.lse, lse_error);
     w.ratio = ratio <= w.ratio ? w.ratio : ratio;
 }
@@ -99,7 +116,8 @@ struct worst compare_call(const struct scene &s, const aura_cache *cache, const 
     const aura_config &c = info.config;
     const uint64_t window = s.window ? s.window : c.window;
     const struct oracle_options o = {s.scale, s.softcap, window, s.sinks ? x.sinks : NULL, s.alibi ? x.alibi : NULL, NULL,
-                                     s.mask_keys, s.not_causal, s.planes, s.queries, is_by_images(s), was_wide(), NULL, NULL};
+                                     s.mask_keys, s.not_causal, planes_of(s), s.queries, has_many_queries(s), was_wide(), NULL,
+                                     NULL};
     struct worst w;
     std::mutex lock;
     in_parallel(seqs.size() * c.kv_heads, [&](size_t item) {
@@ -123,7 +141,7 @@ struct worst compare_call(const struct scene &s, const aura_cache *cache, const 
             compare_row(s, want, x.out + row * c.v_dim, x.lse[row], c.v_dim, w);
             if (w.ratio > 1 && before <= 1)
                 first_bad = row;
-            if (x.trace && !is_by_images(s) && aura_is_packed((uint32_t)c.format.k) && (window == 0 || s.queries == 1) &&
+            if (x.trace && !has_many_queries(s) && aura_is_packed((uint32_t)c.format.k) && (window == 0 || s.queries == 1) &&
                 s.from.empty() && s.until.empty()) {
                 uint64_t begin = window && window < s.tokens[i] ? s.tokens[i] - window : 0;
                 wrong += differing_logits(want, x.trace + row * x.longest, cache, seqs[i], begin, s.tokens[i]);
@@ -172,7 +190,7 @@ struct call_of_scene {
           mask(x.mask.data(), x.mask.size() * 4), ids(d.seqs.data(), n * 4),
           counts(s.counts.data(), s.counts.size() * 4), starts(s.starts.data(), s.starts.size() * 4),
           from(s.from.data(), s.from.size() * 4), until(s.until.data(), s.until.size() * 4), out(out_bytes), lse(rows * 4),
-          trace(is_by_images(s) ? 4 : (size_t)rows * longest * 4)
+          trace(has_many_queries(s) ? 4 : (size_t)rows * longest * 4)
     {
         args.seqs = (const aura_cuda_seq *)ids.p, args.n_seqs = n, args.queries = s.queries;
         args.q.data = q.p, args.q.dtype = s.q_dtype;
@@ -199,7 +217,7 @@ struct results_of_call {
 /* The call with a trace; then three more without, which give the same bits. */
 static void run_call(const struct scene &s, struct device_side &d, struct call_of_scene &call, struct results_of_call &got)
 {
-    const bool traced = !is_by_images(s);
+    const bool traced = !has_many_queries(s);
     TRY(aura_cuda_workspace_create_sized(d.cache, call.n, s.queries, s.image_bytes, &d.workspace));
     aura_cuda_trace(d.workspace, traced ? (float *)call.trace.p : NULL, call.longest);
     TRY(aura_cuda_attend(d.cache, d.workspace, &call.args, NULL));
@@ -219,7 +237,7 @@ static void run_call(const struct scene &s, struct device_side &d, struct call_o
     }
 }
 
-void run_scene(const struct scene &s)
+static void run_once(const struct scene &s)
 {
     struct filled f;
     struct device_side d;
@@ -232,6 +250,8 @@ void run_scene(const struct scene &s)
     struct call_of_scene call(s, info.config, x, d);
     struct results_of_call got;
     run_call(s, d, call, got);
+    if (last_kernel().find(s.kernel) == std::string::npos)
+        complain(s, "%s ran, not one of %s", last_kernel().c_str(), s.kernel);
     if (failures > before)
         return;
     const std::vector<float> out = as_float(got.out, s.out_dtype);
@@ -244,17 +264,27 @@ void run_scene(const struct scene &s)
     if (w.ratio > 1)
         complain(s, "row %zu, the first: error %.2e of the sum of weight * |value|, lse %.2e; %.1f times what is allowed",
                  first_bad, w.row, w.lse, w.ratio);
-    if (s.loud && (!w.one || !w.both))
+    if (s.loud && planes_of(s) != 2 && (!w.one || !w.both))
         complain(s, "%zu logits of one plane, %zu of both: it should have either", (size_t)w.one, (size_t)w.both);
     const double all = sqrt(w.error2 / (w.norm2 + 1e-30));
-    if (is_by_images(s) && !(all <= 1e-3 + unit_of(s.out_dtype)))
+    if (has_many_queries(s) && !(all <= allowed_to_many().all + unit_of(s.out_dtype)))
         complain(s, "error %.2e of |out|, all rows together", all);
     if (failures > before)
         return;
-    if (is_by_images(s))
+    if (has_many_queries(s))
         report("ok", s.name, "error %8.1e of |out|, worst row %8.1e  lse %8.1e", all, w.row, w.lse);
     else
         report("ok", s.name, "error %8.1e  lse %8.1e  logits %s", w.row, w.lse, was_wide() ? "near" : "and bytes equal");
+}
+
+void run_scene(const struct scene &s)
+{
+    run_once(s);
+    if (!has_many_queries(s) || s.by_images || s.batch_invariant)
+        return;
+    struct scene images = s;
+    images.by_images = true, images.kernel = "prefill", images.name += " from images";
+    run_once(images);
 }
 
 /* ---- the list ------------------------------------------------------------------------------------------------------- */
@@ -345,6 +375,8 @@ static void check_loud(struct scene s)
     named(s, "long keys, 3 queries, window 170");
     s.long_seqs = true, s.window = 0;
     named(s, "long keys, 3 queries, long");
+    s.loud_by = 1200; /* one plane is wrong by more than all weights are apart */
+    named(s, "very long keys, 3 queries, long");
 }
 
 void check_formats()

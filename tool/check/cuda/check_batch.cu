@@ -54,6 +54,8 @@ static bool begin_batch(const struct scene &s, struct filled &f, struct device_s
     aura_cuda_config config = device_config(s, f);
     config.batch_invariant = batch_invariant;
     aura_status status = aura_cuda_cache_create(f.ctx, &config, &d.cache);
+    if (!status)
+        d.cache->by_images = s.by_images;
     d.seqs.resize(s.tokens.size());
     for (size_t i = 0; i < d.seqs.size() && !status; i++)
         if (!(status = aura_cuda_seq_create(d.cache, &d.seqs[i])))
@@ -503,9 +505,12 @@ void check_batch()
     for (const struct scene &s : {fused, general, many, wide})
         run_invariant(s);
     check_asked();
-    struct scene images = fused;
-    images.queries = 20, images.tokens = {300, 40, 700, 64}, images.name += " 20 queries";
-    run_not_finite(images);
+    struct scene more = fused;
+    more.queries = 20, more.tokens = {300, 40, 700, 64}, more.name += " 20 queries";
+    for (bool by_images : {false, true}) {
+        more.by_images = by_images, more.name += by_images ? " from images" : "";
+        run_not_finite(more);
+    }
     for (struct scene s : {fused, general}) {
         s.tokens = {300, 40, 700, 64};
         run_not_finite(s);

@@ -1,4 +1,8 @@
-/* Attention of more than 16 queries, from images: every kernel, format, dim and option against double. */
+/* Attention of more than 16 queries, from codes and from images: every kernel, format, dim and option against double. */
+#include <algorithm>
+#include <math.h>
+#include <string.h>
+
 #include "check.cuh"
 
 static void named(struct scene s, const std::string &what)
@@ -50,8 +54,83 @@ static void check_room()
     named(s, "parts of all heads, room for 32 images");
 }
 
+static const char *many_rows()
+{
+    cudaDeviceProp device;
+    return cudaGetDeviceProperties(&device, 0) == cudaSuccess && device.major == 9 ? "attend_wide" : "attend";
+}
+
+/* By warp groups: of every width and dim, for 32 rows and for 64, some of them in several blocks. */
+static void check_wide_codes(uint32_t kind)
+{
+    uint32_t i = 0;
+    for (uint32_t dim : {AURA_CUDA_DIMS(AURA_DIM_ITEM)}) {
+        struct scene s = scene_of(kind, kind, dim, 2, 2, {1100 + 300 * i, 40}), more = scene_of(kind, kind, dim, 8, 2, {900, 260});
+        s.queries = 20, s.out_dtype = AURA_F16;
+        more.queries = 40, more.seed = 70 + kind, more.sinks = i == 1, more.counts = {40, 19};
+        s.long_seqs = more.long_seqs = true, s.kernel = more.kernel = many_rows();
+        named(s, "20 queries, long"), named(more, "40 and 19 queries, long");
+        i++;
+    }
+}
+
+/* Many rows take kernels for many rows, where the device has them, and nobody has to say that sequences are long. */
+static void check_crowds()
+{
+    struct scene s = scene_of(4, 4, 128, 16, 4, std::vector<uint32_t>(16, 100));
+    s.tokens[3] = 700, s.queries = 16, s.kernel = many_rows(), named(s, "16 queries of each of 16");
+    s.planes = 2, s.kernel = "attend_b4_d128_p2", named(s, "16 queries of each of 16, both planes");
+    s.tokens = {300, 40, 170}, s.planes = 0, s.queries = 43, s.kernel = many_rows(), named(s, "43 queries of each of 3");
+    s.counts = {43, 0, 2}, named(s, "43, none and 2 queries"), s.counts.clear();
+    s.queries = 42, s.kernel = "attend_b4_d128_p2", named(s, "42 queries of each of 3");
+    cudaDeviceProp device;
+    TRY_CUDA(cudaGetDeviceProperties(&device, 0));
+    const size_t row = 128 * 4 + 8, units = 3 * 4 * 3; /* of three blocks of 64 rows each */
+    s.image_bytes = (device.multiProcessorCount + units) * 64 * row - 1; /* a byte less than the kernel for many rows leaves */
+    s.queries = 43, named(s, "43 queries in little room");
+    s.image_bytes = 1, s.kernel = "prefill", named(s, "43 queries in no room");
+}
+
+/* Calls of all kinds in one workspace, one after the other: what one leaves there is nothing to the next. */
+static void run_alternating()
+{
+    struct scene s = scene_of(4, 4, 128, 8, 2, {900, 300, 40});
+    struct filled f;
+    struct device_side d;
+    const int before = failures;
+    const uint32_t heads = s.config.q_heads, dim = s.config.k_dim, most = 130;
+    s.name += " calls of all kinds in one workspace", s.queries = most;
+    if (!begin_case(s, f, d))
+        return;
+    TRY(aura_cuda_workspace_create(d.cache, 3, most, &d.workspace));
+    const std::vector<float> q = some_numbers(7, (size_t)3 * most * heads * dim);
+    device_array dq(q.data(), q.size() * 4), out(q.size() * 4), ids(d.seqs.data(), 12);
+    aura_cuda_attend_args args = AURA_CUDA_ATTEND_ARGS_INIT;
+    args.seqs = (const aura_cuda_seq *)ids.p, args.q.data = dq.p, args.out.data = out.p;
+    static const uint32_t calls[][3] = {{130, 3, 0}, {20, 3, 1}, {5, 3, 0}, {64, 1, 0}, {130, 2, 1}, {17, 2, 0}, {16, 1, 0}};
+    std::vector<float> first[7], again(q.size());
+    for (uint32_t turn = 0; turn < 21; turn++) {
+        const uint32_t i = turn < 7 ? turn : turn * 3 % 7, numbers = calls[i][0] * calls[i][1] * heads * dim;
+        args.queries = calls[i][0], args.n_seqs = calls[i][1], d.cache->by_images = calls[i][2];
+        TRY_CUDA(cudaMemset(out.p, 0xff, q.size() * 4));
+        TRY(aura_cuda_attend(d.cache, d.workspace, &args, NULL));
+        TRY_CUDA(cudaMemcpy(again.data(), out.p, numbers * 4, cudaMemcpyDeviceToHost));
+        if (turn < 7)
+            first[i].assign(again.begin(), again.begin() + numbers);
+        else if (memcmp(first[i].data(), again.data(), numbers * 4))
+            complain(s, "call %u of turn %u gives other bits", i, turn);
+        if (std::any_of(first[i].begin(), first[i].end(), [](float x) { return !(fabsf(x) < INFINITY); }))
+            return complain(s, "call %u is not finite", i);
+    }
+    end_case(s, before, "the same bits");
+}
+
 void check_prefill()
 {
+    for (uint32_t kind : {AURA_CUDA_KINDS(AURA_DIM_ITEM)})
+        check_wide_codes(kind);
+    check_crowds();
+    run_alternating();
     for (uint32_t dim : {AURA_CUDA_DIMS(AURA_DIM_ITEM)})
         check_dim(dim);
     check_any();

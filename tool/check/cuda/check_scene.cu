@@ -222,7 +222,7 @@ void fill(const struct scene &s, struct filled &f)
         std::vector<float> v = some_tokens(s.seed + 2 * f.seqs.size() + 1, n, config.kv_heads, v_dim, false);
         for (size_t i = 0, token = (size_t)config.kv_heads * config.k_dim; s.loud && i < k.size(); i++) {
             const size_t t = i / token, tile = t + 64 < n ? t / AURA_TILE % 3 : 0; /* the newest are in f16 */
-            k[i] *= tile == 1 || (tile == 2 && t % 5 == 0) ? 30.f : 1.f;
+            k[i] *= tile == 1 || (tile == 2 && t % 5 == 0) ? s.loud_by : 1.f;
         }
         const uint32_t most = config.window ? config.max_queries : n; /* at once */
         for (uint32_t at = 0; at < n; at += most) {
@@ -254,6 +254,7 @@ void upload(const struct scene &s, const struct filled &f, struct device_side &d
 {
     aura_cuda_config config = device_config(s, f);
     TRY(aura_cuda_cache_create(f.ctx, &config, &d.cache));
+    d.cache->by_images = s.by_images;
     d.seqs.resize(s.tokens.size());
     for (size_t i = s.tokens.size(); i-- > 0;) {
         TRY(aura_cuda_seq_create(d.cache, &d.seqs[i]));

@@ -101,6 +101,7 @@ struct lists {
     std::vector<std::vector<uint32_t>> pages;
     std::vector<uint32_t> tokens;
     uint32_t queries, mask_keys;
+    bool by_images = false;
 };
 
 static void compare_attention(const struct scene &s, struct slot_caches &x, const struct lists &l, const char *when)
@@ -125,7 +126,7 @@ static void compare_attention(const struct scene &s, struct slot_caches &x, cons
         job.out.data = want.data() + (size_t)i * l.queries * heads * v_dim;
         job.mask = l.mask_keys ? mask.data() + (size_t)i * l.queries * l.mask_keys : NULL, job.mask_keys = l.mask_keys;
         aura_attend_options options = AURA_ATTEND_OPTIONS_INIT;
-        options.planes = l.queries > FEW_QUERIES ? 2 : 0; /* images know no planes */
+        options.planes = l.queries > FEW_QUERIES ? 2 : 0; /* or images, which know no planes */
         TRY(aura_attend(x.cpu, &job, 1, &options));
     }
     device_array dq(q.data(), q.size() * 4), out(got.size() * 4), dm(mask.data(), mask.size() * 4);
@@ -136,6 +137,7 @@ static void compare_attention(const struct scene &s, struct slot_caches &x, cons
     args.mask = l.mask_keys ? (const float *)dm.p : NULL, args.mask_keys = l.mask_keys;
     aura_cuda_workspace_destroy(x.workspace);
     x.workspace = NULL;
+    x.gpu->by_images = l.by_images;
     TRY(aura_cuda_workspace_create(x.gpu, n, l.queries, &x.workspace));
     TRY(aura_cuda_attend(x.gpu, x.workspace, &args, NULL));
     TRY_CUDA(cudaMemcpy(got.data(), out.p, got.size() * 4, cudaMemcpyDeviceToHost));
@@ -194,6 +196,7 @@ static void run_writes(struct scene s, size_t tokens = SLOTS - 40)
     compare_attention(s, x, {{{3, 0, 4}, {1}, {2, 1, 0, 3, 4}}, {690, 33, 1100}, 1, 0}, "one query");
     compare_attention(s, x, {{{3, 0}, {2, 2}}, {512, 300}, 5, 40}, "5 queries, mask");
     compare_attention(s, x, {{{3, 0, 4}, {1}}, {600, 60}, 40, 0}, "40 queries");
+    compare_attention(s, x, {{{3, 0, 4}, {1}}, {600, 60}, 40, 0, true}, "40 queries from images");
     uint32_t bits = 9;
     TRY(aura_cuda_slots_status(x.gpu, &bits));
     if (bits)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Everything that needs a GPU, in less than 150 seconds:  tool/check/cuda/device_check.sh [BINARY]
+# Everything that needs a GPU, in less than 200 seconds:  tool/check/cuda/device_check.sh [BINARY]
 # BINARY is what `make cuda` builds. Every step has a limit of time, and the next one is done whatever became of it; the exit code is
 # the number of steps that failed. Without compute-sanitizer its two steps are skipped, which is said.
 set -u
@@ -23,13 +23,13 @@ step()
     echo "== $name: exit code $code, $(($(date +%s) - began)) s"
 }
 
-step 60 check "$aura" check --device cuda
+step 90 check "$aura" check --device cuda
 if command -v compute-sanitizer >/dev/null; then
     step 25 memcheck compute-sanitizer --tool memcheck --error-exitcode 9 "$aura" check --device cuda small
     step 25 racecheck compute-sanitizer --tool racecheck --error-exitcode 9 "$aura" check --device cuda small
 else
     echo '== memcheck, racecheck: skipped, there is no compute-sanitizer'
 fi
-step 35 bench "$aura" bench --device cuda
+step 45 bench "$aura" bench --device cuda
 echo "== $failed steps failed"
 exit $failed
