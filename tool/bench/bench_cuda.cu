@@ -178,33 +178,49 @@ static void bench_case(timer &t, aura_ctx *ctx, const shape_case &s, const std::
     aura_cuda_cache_destroy(f.cache);
 }
 
-/* More than 16 queries, with a workspace as it comes, and with one that has room for all images. */
+/* Microseconds of calls and bytes of workspaces: as it comes, and with room for all images. */
+struct many_times {
+    double us[2], mb[2];
+};
+
+static many_times time_many(timer &t, filled_cache &f, const shape_case &s, const call_tensors &call, uint32_t by_images)
+{
+    many_times m;
+    f.cache->by_images = by_images;
+    for (int all = 0; all < 2; all++) {
+        const size_t images = (size_t)s.batch * s.kv_heads * s.tokens * s.dim * 4;
+        aura_cuda_workspace *w;
+        MUST(aura_cuda_workspace_create_sized(f.cache, s.batch, s.queries, all ? images : 0, &w));
+        m.mb[all] = (double)aura_cuda_workspace_bytes(w) / 1e6;
+        m.us[all] = t.time([&] { MUST(aura_cuda_attend(f.cache, w, &call.args, NULL)); });
+        aura_cuda_workspace_destroy(w);
+    }
+    return m;
+}
+
+/* More than 16 queries: as the library chooses, and by images whatever is faster. */
 static void bench_prefill(timer &t, aura_ctx *ctx, const shape_case &s)
 {
     filled_cache f;
     fill_device(ctx, s, std::vector<uint32_t>(s.batch, s.tokens), f);
-    double us[2], mb[2];
+    many_times chosen, images;
     {
         const call_tensors call(s, f);
-        for (int all = 0; all < 2; all++) {
-            const size_t images = (size_t)s.batch * s.kv_heads * s.tokens * s.dim * 4;
-            aura_cuda_workspace *w;
-            MUST(aura_cuda_workspace_create_sized(f.cache, s.batch, s.queries, all ? images : 0, &w));
-            mb[all] = (double)aura_cuda_workspace_bytes(w) / 1e6;
-            us[all] = t.time([&] { MUST(aura_cuda_attend(f.cache, w, &call.args, NULL)); });
-            aura_cuda_workspace_destroy(w);
-        }
+        const uint32_t few = 1024; /* rows: calls of more go by images anyway */
+        chosen = time_many(t, f, s, call, 0);
+        images = s.queries * s.q_heads / s.kv_heads > few ? chosen : time_many(t, f, s, call, 1);
     }
     const double keys = s.tokens - (s.queries - 1) / 2., flops = 4. * s.batch * s.queries * s.q_heads * s.dim * keys;
     const std::string lengths = lengths_name(std::vector<uint32_t>(s.batch, s.tokens));
     if (out.as)
         print_row(&out, "{\"cache\": \"%s\", \"dim\": %u, \"q_heads\": %u, \"kv_heads\": %u, \"seqs\": %u, \"tokens\": %u, "
-               "\"queries\": %u, \"workspace_mb\": [%.1f, %.1f], \"attend_us\": [%.2f, %.2f]}", s.format, s.dim, s.q_heads,
-               s.kv_heads, s.batch, s.tokens, s.queries, mb[0], mb[1], us[0], us[1]);
+               "\"queries\": %u, \"workspace_mb\": [%.1f, %.1f], \"attend_us\": [%.2f, %.2f], \"by_images_us\": [%.2f, %.2f]}",
+               s.format, s.dim, s.q_heads, s.kv_heads, s.batch, s.tokens, s.queries, chosen.mb[0], chosen.mb[1], chosen.us[0],
+               chosen.us[1], images.us[0], images.us[1]);
     else
-        printf("%-6s D%-3u %2u/%-2u %15s q%-4u   attend %8.1f us with %5.1f MB, %8.1f us with %5.1f MB: %5.1f TFLOP/s\n",
-               s.format, s.dim, s.q_heads, s.kv_heads, lengths.c_str(), s.queries, us[0], mb[0], us[1], mb[1],
-               flops / us[1] / 1e6);
+        printf("%-6s D%-3u %2u/%-2u %15s q%-4u   attend %8.1f us with %5.1f MB, %8.1f us with %5.1f MB: %5.1f TFLOP/s; "
+               "by images %8.1f and %8.1f us\n", s.format, s.dim, s.q_heads, s.kv_heads, lengths.c_str(), s.queries, chosen.us[0],
+               chosen.mb[0], chosen.us[1], chosen.mb[1], flops / chosen.us[1] / 1e6, images.us[0], images.us[1]);
     fflush(stdout);
     aura_cuda_cache_destroy(f.cache);
 }
@@ -402,41 +418,66 @@ static const shape_case several[] = {
 
 static const shape_case prefills[] = {
     {"k4v4", 128, 32, 8, 1, 32768, 2048, 0}, {"k4v4", 128, 32, 8, 1, 32768, 512, 0}, {"k4v4", 128, 32, 8, 1, 8192, 2048, 0},
-    {"k4v4", 128, 32, 8, 8, 32768, 17, 0},   {"k4v4", 128, 32, 8, 8, 32768, 64, 0},  {"k4v4", 64, 32, 8, 1, 32768, 2048, 0},
+    {"k4v4", 128, 32, 8, 8, 32768, 17, 0},   {"k4v4", 128, 32, 8, 8, 32768, 64, 0},   {"k4v4", 64, 32, 8, 1, 32768, 2048, 0},
     {"k4v4", 256, 32, 8, 1, 32768, 2048, 0}, {"k8v8", 128, 32, 8, 1, 32768, 2048, 0}, {"k3v3", 128, 32, 8, 1, 32768, 2048, 0},
     {"k2v2", 128, 32, 8, 1, 32768, 2048, 0}, {"kf16v4", 128, 32, 8, 1, 32768, 2048, 0}, {"k4v4", 96, 32, 8, 1, 32768, 512, 0},
+    {"k4v4", 128, 32, 8, 1, 8192, 17, 0},    {"k4v4", 128, 32, 8, 1, 32768, 64, 0},  {"k4v4", 128, 32, 8, 8, 32768, 128, 0},
+    {"k8v8", 128, 32, 8, 8, 32768, 64, 0},
 };
 
-extern "C" int cuda_bench(int argc, char **argv)
+/* FORMAT,DIM,Q_HEADS,KV_HEADS,SEQS,TOKENS,QUERIES[,long], e.g. k4v4,128,32,8,8,32768,16,long. */
+static bool parse_shape(const char *text, shape_case *s, char (&format)[16])
 {
+    int end = 0;
+    *s = {};
+    s->format = format;
+    if (sscanf(text, "%15[^,],%u,%u,%u,%u,%u,%u%n", format, &s->dim, &s->q_heads, &s->kv_heads, &s->batch, &s->tokens, &s->queries,
+               &end) != 7)
+        return false;
+    s->long_seqs = !strcmp(text + end, ",long");
+    return (s->long_seqs || !text[end]) && s->kv_heads && s->batch && s->tokens && s->queries && s->tokens < 1u << 20 &&
+           s->batch <= 4096 && s->queries <= 65536 && s->q_heads <= 1024 && s->dim <= 512;
+}
+
+static void bench_shape(timer &t, aura_ctx *ctx, const shape_case &s)
+{
+    if (s.queries > FEW_QUERIES)
+        bench_prefill(t, ctx, s);
+    else
+        bench_case(t, ctx, s, std::vector<uint32_t>(s.batch, s.tokens));
+}
+
+/* What the command line asks for. */
+struct asked_for {
     size_t only = SIZE_MAX; /* one row of the table */
-    int rows = 0;
+    bool rows = false;
+    std::vector<const char *> shapes; /* beside the row, or alone */
+};
+
+static bool parse_args(int argc, char **argv, asked_for &asked)
+{
+    shape_case shape;
+    char format[16];
     for (int i = 0; i < argc; i++)
         if (!strcmp(argv[i], "--json"))
             out.as = ROWS_JSON;
         else if (!strcmp(argv[i], "--csv"))
             out.as = out.as == ROWS_JSON ? ROWS_JSON : ROWS_CSV;
         else if (!strcmp(argv[i], "rows"))
-            rows = 1;
+            asked.rows = true;
         else if (argv[i][0] >= '0' && argv[i][0] <= '9')
-            only = (size_t)atoi(argv[i]);
+            asked.only = (size_t)atoi(argv[i]);
+        else if (!strcmp(argv[i], "--shape") && i + 1 < argc && parse_shape(argv[i + 1], &shape, format))
+            asked.shapes.push_back(argv[++i]);
         else
-            return fprintf(stderr, "aura bench: %s: with --device cuda there are rows, a ROW (a number), --json and --csv\n",
-                           argv[i]), 2;
-    if (aura_cuda_probe(0))
-        return cuda_skip(aura_last_error(), 0);
-    if (rows)
-        return cuda_bench_rows(out.as);
-    cudaDeviceProp properties;
-    MUST_CUDA(cudaGetDeviceProperties(&properties, 0));
-    begin_rows(&out, properties.name);
-    if (!out.as)
-        printf("aura %s on %s; medians of 41 runs, second cache flushed by a read\n", aura_version(), properties.name);
-    aura_ctx_options options = AURA_CTX_OPTIONS_INIT;
-    aura_ctx *ctx;
-    options.threads = 16;
-    MUST(aura_ctx_create(&options, &ctx));
-    timer t;
+            return fprintf(stderr, "aura bench: %s: with --device cuda there are rows, a ROW (a number), --json, --csv and --shape "
+                           "FORMAT,DIM,Q_HEADS,KV_HEADS,SEQS,TOKENS,QUERIES[,long]\n", argv[i]), false;
+    return true;
+}
+
+/* All rows of the table, or one. */
+static void bench_all(timer &t, aura_ctx *ctx, size_t only)
+{
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         if (only == SIZE_MAX || only == i)
             bench_case(t, ctx, table[i], std::vector<uint32_t>(table[i].batch, table[i].tokens));
@@ -457,6 +498,35 @@ extern "C" int cuda_bench(int argc, char **argv)
     for (size_t i = 0; i < sizeof prefills / sizeof *prefills; i++)
         if (only == SIZE_MAX || only == 200 || only == 201 + i)
             bench_prefill(t, ctx, prefills[i]);
+}
+
+extern "C" int cuda_bench(int argc, char **argv)
+{
+    asked_for asked;
+    if (!parse_args(argc, argv, asked))
+        return 2;
+    if (aura_cuda_probe(0))
+        return cuda_skip(aura_last_error(), 0);
+    if (asked.rows)
+        return cuda_bench_rows(out.as);
+    cudaDeviceProp properties;
+    MUST_CUDA(cudaGetDeviceProperties(&properties, 0));
+    begin_rows(&out, properties.name);
+    if (!out.as)
+        printf("aura %s on %s; medians of 41 runs, second cache flushed by a read\n", aura_version(), properties.name);
+    aura_ctx_options options = AURA_CTX_OPTIONS_INIT;
+    aura_ctx *ctx;
+    options.threads = 16;
+    MUST(aura_ctx_create(&options, &ctx));
+    timer t;
+    if (asked.shapes.empty() || asked.only != SIZE_MAX)
+        bench_all(t, ctx, asked.only);
+    for (const char *text : asked.shapes) {
+        shape_case shape;
+        char format[16];
+        if (parse_shape(text, &shape, format))
+            bench_shape(t, ctx, shape);
+    }
     end_rows(&out);
     aura_ctx_destroy(ctx);
     return 0;
