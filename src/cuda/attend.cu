@@ -103,7 +103,10 @@ static bool keeps_tiles(const aura_cuda_cache *c, const aura_cuda_attend_args *a
  * cache, which has one kernel for long and short sequences; nor for scales below 0, since they hide tokens by factors above 0.
  * They may have more planes than are asked for. Of what is left, the kernel whose blocks hold the rows with the least to spare, or,
  * where none does, that with most; of two such, the first, which has fewer planes. */
-enum { WIDE_ROWS = 9, CROWD_ROWS = 17, CROWD = 4096, CROWD_OF_MORE = 2048 };
+enum {
+    WIDE_ROWS = 9, CROWD_ROWS = 17,      /* of a KV head, at least: of long sequences; of a crowd */
+    CROWD = 4096, CROWD_OF_MORE = 2048   /* rows of all KV heads and sequences; where each has more than 16 queries */
+};
 
 static struct wanted wanted_of(const aura_cuda_cache *c, const aura_cuda_attend_args *a)
 {
@@ -168,7 +171,7 @@ static size_t counters_of(const aura_cuda_cache *c, const struct attend_kernel *
 }
 
 /* ---- more than 16 queries -------------------------------------------------------------------------------------------
-
+ *
  * They read codes too while that takes less time than to make images: a kernel reads them once for every block of rows, so there
  * is a number of blocks up to which it is so. Measured on an H200 (doc/speed.md): 8 blocks of the kernels for many rows, 32 of
  * others, of which trellis codes take the time of three. */

@@ -7,7 +7,7 @@
  * which the copy engine brings. Each warp scores a tile of its own, then unpacks D / 4 channels of all four. Weights go to shared
  * memory in the order in which words of values have their tokens: column 8 i + g of a tile is token 4 g + i. The one barrier of a
  * step also votes whether a maximum was left too far behind, or a key takes both planes: the weights of the step are then made
- * again. There are masks at the ends and in windows only. All that is seldom is done by panels (wide_panels.cuh), or in registers.
+ * again, in registers, or for such keys by panels (wide_panels.cuh). There are masks at the ends and in windows only.
  *
  * A weight is 2^(logit - m) times the scale of its value times `up`, a power of two that keeps such products within f16. A logit is
  * fmaf(fmaf(integer, scale, -WHOLE scale), factor, bias - m): the integer is exact, what follows has two roundings. m moves
