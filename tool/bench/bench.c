@@ -361,6 +361,6 @@ static int run_bench(const struct command *self, int argc, char **argv)
 const struct command command_bench = {
     "bench", "time the cache beside a plain read and an f16 cache",
     "[rows] [OPTIONS]\n--device cuda [rows|ROW|--shape SHAPE ...] [--json] [--csv]",
-    "A table of formats, dims and contexts; or one shape; or the kernels over rows. On a GPU a shape is\n"
-    "FORMAT,DIM,Q_HEADS,KV_HEADS,SEQS,TOKENS,QUERIES, and after it maybe ,long.\n", "rows", "rows", options,
+    "A table of formats, dims and contexts; or one shape; or the kernels over rows.\n"
+    "SHAPE is FORMAT,DIM,Q_HEADS,KV_HEADS,SEQS,TOKENS,QUERIES and maybe ,long.\n", "rows", "rows", options,
     "", run_bench};
