@@ -201,7 +201,7 @@ static bool takes_codes(const aura_cuda_cache *c, const aura_cuda_workspace *w, 
 }
 
 /* The kernel by which it does, or NULL: the one that a call of fewer queries would take, or where that needs too much room the
- * fused one. A row depends on how many queries are asked with it, so not where it may not. */
+ * fused one. None in a batch-invariant cache, in which a row may not depend on how many queries are asked with it. */
 static const struct attend_kernel *choose_for_more(const aura_cuda_cache *c, const aura_cuda_workspace *w,
                                                    const aura_cuda_attend_args *a)
 {

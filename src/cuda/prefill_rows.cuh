@@ -274,24 +274,27 @@ __device__ __forceinline__ void store_row(const struct dev_view &view, int64_t t
             store_element(view.data, view.dtype, to + lane_channel<S>(i, j / 8) + j % 8, y[i][place_of(r, j)]);
 }
 
-template <class S>
-__device__ __forceinline__ void times_row(float (&y)[S::O_PARTS][S::O_COLUMNS / 2], int r, float by)
+/* Does something to each of the lane's numbers of a row. */
+template <class S, class CHANGE>
+__device__ __forceinline__ void change_row(float (&y)[S::O_PARTS][S::O_COLUMNS / 2], int r, const CHANGE &change)
 {
 #pragma unroll
     for (int i = 0; i < S::O_PARTS; i++)
 #pragma unroll
         for (int j = 0; j < S::O_COLUMNS / 4; j++)
-            y[i][place_of(r, j)] *= by;
+            change(y[i][place_of(r, j)]);
 }
 
 template <class S>
-__device__ __forceinline__ void set_row(float (&y)[S::O_PARTS][S::O_COLUMNS / 2], int r, float x)
+__device__ __forceinline__ void times_row(float (&y)[S::O_PARTS][S::O_COLUMNS / 2], int r, float by)
 {
-#pragma unroll
-    for (int i = 0; i < S::O_PARTS; i++)
-#pragma unroll
-        for (int j = 0; j < S::O_COLUMNS / 4; j++)
-            y[i][place_of(r, j)] = x;
+    change_row<S>(y, r, [by](float &x) { x *= by; });
+}
+
+template <class S>
+__device__ __forceinline__ void set_row(float (&y)[S::O_PARTS][S::O_COLUMNS / 2], int r, float to)
+{
+    change_row<S>(y, r, [to](float &x) { x = to; });
 }
 
 #endif

@@ -10,7 +10,7 @@
 #include "words_sm90.cuh"
 
 enum {
-    WIDE_OF_ROWS = 8,                   /* tiles that take the time of a visit of f16 rows */
+    WIDE_OF_ROWS = 8,                   /* tiles that a visit of f16 rows counts as: blocks with and without end alike */
     WIDE_STEP = 4,                      /* tiles of a step: half a page */
     WIDE_TOKENS = WIDE_STEP * AURA_TILE,
     WIDE_PAGES = 16,                    /* whose biases are made together: rows of a product */
@@ -61,7 +61,7 @@ struct wide_space {
     alignas(16) uint2 seen[S::N];                       /* codes [x, y) of the split that a row sees */
     alignas(16) float m[S::GROUPS][S::N], keep[S::GROUPS][S::N], bias[S::GROUPS][WIDE_PAGES][S::N];
     float most[S::GROUPS][4][S::N];                     /* of warps */
-    float sums[S::GROUPS][4][S::N];                     /* of weights that panels have made, of warps; at the end of all */
+    float sums[S::GROUPS][4][S::N];                     /* of weights, by warps: of those that panels made; at the end, of all */
     float v_most[S::GROUPS][4], up[S::GROUPS];
     alignas(16) uint8_t reference[S::GROUPS][WIDE_PAGES][S::D + 16]; /* of pages that come next */
     uint32_t page[PAGES_NEAR], first_page;
@@ -113,6 +113,14 @@ template <class S>
 struct wide_running {
     float o[S::MB][S::N / 2], l[S::N / 4];
 };
+
+/* The channel of o[b][2 r ...]. */
+template <class S>
+__device__ __forceinline__ uint32_t channel_of(int b, int r)
+{
+    const uint32_t gl = threadIdx.x % 32 / 4, warp = threadIdx.x / 32 % 4;
+    return S::D == 64 ? 32 * (warp / 2) + 4 * gl + 2 * (warp % 2) + r : 32 * (warp + 4 * (b / 2)) + 4 * gl + 2 * (b % 2) + r;
+}
 
 /* ---- queries ------------------------------------------------------------------------------------------------------------ */
 
